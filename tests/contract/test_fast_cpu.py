@@ -26,6 +26,7 @@ from outlay.brain.neuron import Neuron
 from outlay.brain.registry import registered, registered_names
 from outlay.brain.run.run_brain import run_brain
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
+from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
 
@@ -148,11 +149,17 @@ def test_a_run_goes_on_with_the_other_kernel():
     np.testing.assert_array_equal(late["zenke:out_spikes"], whole()["zenke:out_spikes"][12:])
 
 
-def test_every_spike_of_the_recorded_run_is_the_same():
+def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads():
     brain, record = ab_brain(), recorded()
     outputs = {name: (name, "out_spikes") for name in POPULATIONS}
-    loop = GraphLoop(fast_graph(brain, dataclasses.replace(brain.graph, outputs=outputs)))
-    state, results = jax.jit(loop)(recorded_start(brain, record), {"drive": record["drive"]})
+    loop = jax.jit(GraphLoop(fast_graph(brain, dataclasses.replace(brain.graph, outputs=outputs))))
+    runs = []
+    for num_threads in (1, 2, 5):
+        with at_most_threads(num_threads):
+            runs.append(jax.device_get(loop(recorded_start(brain, record), {"drive": record["drive"]})))
+    for other in runs[1:]:
+        jax.tree.map(np.testing.assert_array_equal, other, runs[0])
+    state, results = runs[0]
     for name in POPULATIONS:
         assert int(((results["outputs"][name] != 0) != recorded_spikes(record, name)).sum()) == 0
         np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)

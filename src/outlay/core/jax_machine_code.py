@@ -3,19 +3,35 @@
 XLA calls a function of C with one argument, the call frame (`xla/ffi/api/c_api.h`, which jaxlib brings along). Before
 the first call it asks for the version of that interface, and refuses what it does not know. LLVM comes with `llvmlite`,
 so no compiler is needed.
+
+A function computes rows, each by itself. Where they are many it asks threads of XLA's own pool to help: whoever is free
+takes the next piece. A thread that has not begun is not waited for, so a pool whose threads are all busy, or of which a
+fork left none, costs nothing but its help; and the last to leave frees what all share.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
+from outlay.core.runtime_flags import num_cores
+
 MAJOR, MINOR = 0, 3
 """The version of the interface that the functions answer: the one of JAX 0.10.2, which later ones call as well."""
+
+PIECES_OF_THREAD = 4
+"""Each thread has at least so many pieces to do: for fewer it is not there in time (measured)."""
+
+ROWS = "ptr %arguments, ptr %results, i64 %num_rows"
+JOB = "{ i64, i64, i64, i64, i64, ptr, ptr }"
+"""What threads that share rows look at: the next piece, pieces done, threads that may still look; then what stays as it
+is, the number of pieces and of rows, the arrays."""
 
 FRAME = f"""
 define ptr @NAME(ptr %frame) {{
@@ -45,26 +61,169 @@ call:
   %arguments = load ptr, ptr %arguments_at
   %results_at = getelementptr i8, ptr %frame, i64 112
   %results = load ptr, ptr %results_at
-BUFFERS
-BODY
+  %array = load ptr, ptr %arguments
+  %dims_at = getelementptr i8, ptr %array, i64 40
+  %dims = load ptr, ptr %dims_at
+  %num_rows = load i64, ptr %dims
+  %rounded_up = add i64 %num_rows, LAST_OF_PIECE
+  %num_pieces = udiv i64 %rounded_up, PIECE
+  %most_threads = load i64, ptr inttoptr (i64 NUM_THREADS to ptr)
+  %enough_threads = udiv i64 %num_pieces, {PIECES_OF_THREAD}
+  %num_threads = call i64 @llvm.umin.i64(i64 %most_threads, i64 %enough_threads)
+  %is_shared = icmp ugt i64 %num_threads, 1
+  br i1 %is_shared, label %share, label %alone
+alone:
+  call void @NAME_rows(ptr %arguments, ptr %results, i64 0, i64 %num_rows)
+  ret ptr null
+share:
+  call void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_threads)
   ret ptr null
 }}
+
+define internal void @NAME_rows(ptr %arguments, ptr %results, i64 %first, i64 %last) noinline {{
+start:
+BUFFERS
+BODY
+  ret void
+}}
+declare i64 @llvm.umin.i64(i64, i64)
 DECLARATIONS
 """
-"""What answers XLA's question for the version, finds the arrays, and goes on to the body."""
+"""What answers XLA's question for the version, and lets one thread compute all rows, or several; and the rows."""
+
+SHARED = f"""
+define internal void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_threads) noinline {{
+  %asked = alloca {{ i64, ptr, ptr, ptr, ptr }}
+  %refused = alloca {{ i64, ptr, ptr }}
+  %job = call ptr inttoptr (i64 MALLOC to ptr)(i64 ptrtoint (ptr getelementptr ({JOB}, ptr null, i64 1) to i64))
+  %num_holders_at = getelementptr {JOB}, ptr %job, i32 0, i32 2
+  store {JOB} zeroinitializer, ptr %job
+  store i64 %num_threads, ptr %num_holders_at
+  %num_pieces_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
+  store i64 %num_pieces, ptr %num_pieces_at
+  %num_rows_at = getelementptr {JOB}, ptr %job, i32 0, i32 4
+  store i64 %num_rows, ptr %num_rows_at
+  %arguments_at = getelementptr {JOB}, ptr %job, i32 0, i32 5
+  store ptr %arguments, ptr %arguments_at
+  %results_at = getelementptr {JOB}, ptr %job, i32 0, i32 6
+  store ptr %results, ptr %results_at
+  %api_at = getelementptr i8, ptr %frame, i64 16
+  %api = load ptr, ptr %api_at
+  %destroy_at = getelementptr i8, ptr %api, i64 64
+  %destroy = load ptr, ptr %destroy_at
+  %schedule_at = getelementptr i8, ptr %api, i64 136
+  %schedule = load ptr, ptr %schedule_at
+  %context_at = getelementptr i8, ptr %frame, i64 24
+  %context = load ptr, ptr %context_at
+  br label %others
+others:
+  %k = phi i64 [1, %0], [%next_k, %other_asked]
+  %is_other = icmp ult i64 %k, %num_threads
+  br i1 %is_other, label %ask_other, label %own
+ask_other:
+  store i64 40, ptr %asked
+  %asked_extension = getelementptr i8, ptr %asked, i64 8
+  store ptr null, ptr %asked_extension
+  %asked_context = getelementptr i8, ptr %asked, i64 16
+  store ptr %context, ptr %asked_context
+  %asked_task = getelementptr i8, ptr %asked, i64 24
+  store ptr @NAME_help, ptr %asked_task
+  %asked_data = getelementptr i8, ptr %asked, i64 32
+  store ptr %job, ptr %asked_data
+  %error = call ptr %schedule(ptr %asked)
+  %is_refused = icmp ne ptr %error, null
+  br i1 %is_refused, label %other_refused, label %other_asked
+other_refused:
+  store i64 24, ptr %refused
+  %refused_extension = getelementptr i8, ptr %refused, i64 8
+  store ptr null, ptr %refused_extension
+  %refused_error = getelementptr i8, ptr %refused, i64 16
+  store ptr %error, ptr %refused_error
+  call void %destroy(ptr %refused)
+  call void @NAME_leave(ptr %job)
+  store i64 1, ptr inttoptr (i64 REFUSED to ptr)
+  br label %other_asked
+other_asked:
+  %next_k = add i64 %k, 1
+  br label %others
+own:
+  call void @NAME_pieces(ptr %job)
+  %num_done_at = getelementptr {JOB}, ptr %job, i32 0, i32 1
+  br label %wait
+wait:
+  %num_done = load atomic i64, ptr %num_done_at acquire, align 8
+  %are_done = icmp eq i64 %num_done, %num_pieces
+  br i1 %are_done, label %done, label %wait_on
+wait_on:
+  call i32 inttoptr (i64 SCHED_YIELD to ptr)()
+  br label %wait
+done:
+  call void @NAME_leave(ptr %job)
+  ret void
+}}
+
+define internal void @NAME_help(ptr %job) {{
+  call void @NAME_pieces(ptr %job)
+  call void @NAME_leave(ptr %job)
+  ret void
+}}
+
+define internal void @NAME_pieces(ptr %job) noinline {{
+  %next_at = getelementptr {JOB}, ptr %job, i32 0, i32 0
+  %num_done_at = getelementptr {JOB}, ptr %job, i32 0, i32 1
+  %num_pieces_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
+  %num_pieces = load i64, ptr %num_pieces_at
+  %num_rows_at = getelementptr {JOB}, ptr %job, i32 0, i32 4
+  %num_rows = load i64, ptr %num_rows_at
+  %arguments_at = getelementptr {JOB}, ptr %job, i32 0, i32 5
+  %arguments = load ptr, ptr %arguments_at
+  %results_at = getelementptr {JOB}, ptr %job, i32 0, i32 6
+  %results = load ptr, ptr %results_at
+  br label %take
+take:
+  %piece = atomicrmw add ptr %next_at, i64 1 monotonic
+  %is_left = icmp ult i64 %piece, %num_pieces
+  br i1 %is_left, label %compute, label %none
+compute:
+  %first = mul i64 %piece, PIECE
+  %after = add i64 %first, PIECE
+  %is_whole = icmp ult i64 %after, %num_rows
+  %last = select i1 %is_whole, i64 %after, i64 %num_rows
+  call void @NAME_rows(ptr %arguments, ptr %results, i64 %first, i64 %last)
+  %num_before = atomicrmw add ptr %num_done_at, i64 1 release
+  br label %take
+none:
+  ret void
+}}
+
+define internal void @NAME_leave(ptr %job) noinline {{
+  %num_holders_at = getelementptr {JOB}, ptr %job, i32 0, i32 2
+  %num_holders = atomicrmw sub ptr %num_holders_at, i64 1 acq_rel
+  %is_last = icmp eq i64 %num_holders, 1
+  br i1 %is_last, label %free, label %end
+free:
+  call void inttoptr (i64 FREE to ptr)(ptr %job)
+  br label %end
+end:
+  ret void
+}}
+"""
+"""Several threads: one asks for the others, computes pieces until none is left, and waits for those begun by others."""
 
 BUFFER = """
   %NAME_place = getelementptr ptr, ptr %LIST, i64 INDEX
   %NAME_buffer = load ptr, ptr %NAME_place
   %NAME_data_at = getelementptr i8, ptr %NAME_buffer, i64 24
   %NAME = load ptr, ptr %NAME_data_at
-  %NAME_dims_at = getelementptr i8, ptr %NAME_buffer, i64 40
-  %NAME_dims = load ptr, ptr %NAME_dims_at
 """
 
 _compiled: dict[str, Any] = {}
 """Functions by name, with what keeps their memory alive."""
 _lock = threading.Lock()
+num_threads = ctypes.c_int64(num_cores())
+"""How many threads compute at most: the functions look here whenever they are called."""
+_refused = ctypes.c_int64(0)
+"""Written by the functions: XLA had no threads for them."""
 
 
 class NoMachineCode(Exception):
@@ -92,14 +251,49 @@ def target_machine() -> Any:
     return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
 
 
-def compile_function(body: str, declarations: str, num_arguments: int, num_results: int) -> str:
+def one_thread_reason() -> str | None:
+    """Why functions that have been called got no threads, though there are cores for them; None if they did."""
+    if missing := [symbol for symbol, address in _addresses().items() if not address]:
+        return f"the C library of this system has no {', '.join(missing).lower()}"
+    return "XLA has no threads for it" if _refused.value else None
+
+
+@contextlib.contextmanager
+def at_most_threads(num: int) -> Iterator[None]:
+    """Let functions be computed by so many threads."""
+    before, num_threads.value = num_threads.value, num
+    try:
+        yield
+    finally:
+        num_threads.value = before
+
+
+def _addresses() -> dict[str, int]:
+    """Where functions find what they call and what they look at; 0 of what is not there."""
+    symbols = {name.upper(): _address(name) for name in ("malloc", "free", "sched_yield")}
+    if not all(symbols.values()):
+        num_threads.value = 1
+    return symbols | {"NUM_THREADS": ctypes.addressof(num_threads), "REFUSED": ctypes.addressof(_refused)}
+
+
+def _address(symbol: str) -> int:
+    """Where a function of the C library is in this process; 0 if it is not there."""
+    try:
+        return ctypes.cast(getattr(ctypes.CDLL(None), symbol), ctypes.c_void_p).value or 0
+    except (AttributeError, OSError, TypeError):
+        return 0
+
+
+def compile_function(body: str, declarations: str, num_arguments: int, num_results: int, piece: int) -> str:
     """Compile a function and register it; the name that `jax.ffi.ffi_call` takes is returned.
 
     Args:
-        body: its lines; argument k is at `%a{k}` and result k at `%r{k}`, with their dims at `%a{k}_dims`.
+        body: its lines, in block `%start`, for the rows from `%first` to before `%last` of the first argument; argument
+            k is at `%a{k}` and result k at `%r{k}`.
         declarations: of what it calls.
         num_arguments: how many arrays it takes.
         num_results: how many it makes.
+        piece: how many rows a thread computes at once.
 
     Raises:
         NoMachineCode: nothing can be compiled here.
@@ -112,12 +306,15 @@ def compile_function(body: str, declarations: str, num_arguments: int, num_resul
     buffers = "".join(
         BUFFER.replace("NAME", name).replace("LIST", where).replace("INDEX", str(k)) for where, name, k in arrays
     )
-    code = FRAME.replace("BUFFERS", buffers).replace("BODY", body).replace("DECLARATIONS", declarations)
+    code = (FRAME + SHARED).replace("BUFFERS", buffers).replace("BODY", body).replace("DECLARATIONS", declarations)
+    code = code.replace("LAST_OF_PIECE", str(piece - 1)).replace("PIECE", str(piece))
     name = "outlay_" + hashlib.sha256(code.encode()).hexdigest()[:24]
     with _lock:
         if name not in _compiled:
             if "half" in body and not llvm.get_host_cpu_features().get("f16c", True):
                 raise NoMachineCode("this processor does not convert float16")
+            for what, address in _addresses().items():
+                code = code.replace(f"i64 {what} to", f"i64 {address} to")
             try:
                 module = llvm.parse_assembly(code.replace("@NAME", f"@{name}"))
                 module.verify()

@@ -169,6 +169,11 @@ def _threads(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]
     return {"NPROC": str(max(enough, os.cpu_count() or 1))}
 
 
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
     """Return the installed version of each package, None for one that is not installed.
 

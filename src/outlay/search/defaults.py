@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from outlay.core.runtime_flags import num_cores
+
 NUM_CANDIDATES = 12
 TIMEOUT = 300.0
 """Seconds that pricing one candidate may take."""
@@ -16,8 +18,3 @@ def default_processes() -> int:
     """Return as many processes as there are cores and memory for, at most 4."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(_MOST, num_cores(), memory // _BYTES_EACH))
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

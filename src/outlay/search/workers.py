@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.search.defaults import num_cores
+from outlay.core.runtime_flags import num_cores
 
 _NUM_LAST_LINES = 4
 

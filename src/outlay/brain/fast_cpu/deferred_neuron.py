@@ -25,7 +25,7 @@ from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron, signed
 from outlay.brain.synapses import Synapses
 from outlay.core.jax_kernels import compiled_for
-from outlay.core.jax_machine_code import NoMachineCode
+from outlay.core.jax_machine_code import NoMachineCode, one_thread_reason
 from outlay.graph.step_graph import LoopForm, Read, StepGraph
 
 
@@ -52,6 +52,8 @@ def _loop_form(brain: Brain, name: str, state: State) -> LoopForm | None:
     except (NotCompiled, NoMachineCode) as reason:
         warnings.warn(f"{name} runs in plain JAX, not as fast-cpu: {reason}", stacklevel=2)
         return None
+    if reason := one_thread_reason():
+        warnings.warn(f"{name} takes one thread for its pairs: {reason}", stacklevel=2)
     return LoopForm(deferred.begin, deferred.step, deferred.end)
 
 

@@ -20,9 +20,11 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from outlay.brain.delays import FEW_STEPS
 from outlay.brain.fast_cpu.row_code import LANES, SUFFIX, RowCode, Value, View
 from outlay.brain.synapses import num_lanes
-from outlay.core.jax_machine_code import NoMachineCode, compile_function
+from outlay.core.jax_machine_code import PIECES_OF_THREAD, NoMachineCode, at_most_threads, compile_function, num_threads
 
 BOOL, UINT8, UINT32, FLOAT = (jnp.dtype(name) for name in ("bool", "uint8", "uint32", "float32"))
+PAIRS_AT_ONCE, PAIRS_AT_ONCE_OF_NO_RULE = 8192, 16384
+"""The least pairs of a thread's next piece: two microseconds. Asking another thread takes five (measured)."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ class PairPass:
         *after, current = call(*inputs)
         return list(after) or rows, current
 
+    @property
+    def piece(self) -> int:
+        """How many rows a thread computes at once."""
+        return -(-(PAIRS_AT_ONCE if self.quiet else PAIRS_AT_ONCE_OF_NO_RULE) // self.num_inputs)
+
     @functools.cached_property
     def function(self) -> str:
         """The compiled function's name.
@@ -120,12 +127,11 @@ changed_row:
   br i1 %is_spiked, label %spiking_row, label %quiet_row"""
         num_sums = num_lanes(self.num_inputs) // LANES
         body = f"""
-  %units = load i64, ptr %a0_dims
   %sums = alloca <{LANES} x float>, i64 {num_sums}
   br label %rows
 rows:
-  %i = phi i64 [0, %call], [%next_i, %sum]
-  %more = icmp ult i64 %i, %units
+  %i = phi i64 [%first, %start], [%next_i, %sum]
+  %more = icmp ult i64 %i, %last
   br i1 %more, label %row, label %end
 row:
   %neuron = trunc i64 %i to i32
@@ -140,7 +146,7 @@ sum:
   %next_i = add i64 %i, 1
   br label %rows
 end:"""
-        return compile_function(body, _declarations(), consts, (num_rows if traced else 0) + 1)
+        return compile_function(body, _declarations(), consts, (num_rows if traced else 0) + 1, self.piece)
 
 
 @dataclass(frozen=True)
@@ -307,33 +313,38 @@ def check_pass(pairs: PairPass) -> None:
 
 
 def _compare(pairs: PairPass) -> None:
-    """Compare what both make of two neurons, of which the second spiked."""
+    """Compare what both make of two neurons, of which the second spiked; and threads with one, of more neurons."""
     random, num = np.random.default_rng(0), pairs.num_inputs
-    rows = [random.random((2, num)).astype(dtype) for dtype in pairs.rows]
+    num_neurons = 2 * PIECES_OF_THREAD * pairs.piece
+    rows = [random.random((num_neurons, num)).astype(dtype) for dtype in pairs.rows]
     words = random.integers(0, 2**32, num, np.uint32)
     sign = random.choice(np.array([-1, 1], np.float32), num)
     own_delays = pairs.delays is not None
-    delays = random.integers(1, FEW_STEPS + 1, (2, num)).astype(pairs.delays or np.uint8)
-    seen = words >> (delays if own_delays else np.zeros((2, num), np.uint32))
+    delays = random.integers(1, FEW_STEPS + 1, (num_neurons, num)).astype(pairs.delays or np.uint8)
+    seen = words >> (delays if own_delays else np.zeros((num_neurons, num), np.uint32))
     traced = [row for row in (pairs.quiet, pairs.spiking) if row]
     consts = [[_some(random, like) for like in row.consts] for row in traced]
-    # Where there is one neuron only, the second finds what the first has.
-    doubled = [np.concatenate([const, const]) if const.ndim else const for of_row in consts for const in of_row]
-    spiked, given = np.array([False, True]), [jnp.asarray(row) for row in rows]
+    # Of more neurons than there are, each finds what one of those has.
+    repeated = [_repeated(const, num_neurons) for of_row in consts for const in of_row]
+    spiked, given = np.arange(num_neurons) % 2 == 1, [jnp.asarray(row) for row in rows]
     for pending in (False, True):
-        expected = rows
+        expected = [row[:2] for row in rows]
         if pending and traced:
             each = [
                 _evaluated(traced[i], consts[i], i, [row[i] for row in rows], (seen[i] & 2) != 0, delays[i], own_delays)
                 for i in (0, 1)
             ]
             expected = [np.stack(both) for both in zip(*each, strict=True)]
-        brought = (expected[0].astype(np.float64) * sign * ((seen & 1) != 0)).sum(1)
-        inputs = given, delays if own_delays else None, words, sign, spiked, np.asarray(pending), doubled
-        after, current = jax.jit(pairs)(*inputs)
+        brought = (expected[0].astype(np.float64) * sign * ((seen[:2] & 1) != 0)).sum(1)
+        inputs = given, delays if own_delays else None, words, sign, spiked, np.asarray(pending), repeated
+        with at_most_threads(1):
+            alone = jax.device_get(jax.jit(pairs)(*inputs))
+        after, current = jax.device_get(jax.jit(pairs)(*inputs))
+        if not all(map(np.array_equal, *map(jax.tree.leaves, (alone, (after, current))))):
+            raise NoMachineCode(f"in its self-test {num_threads.value} threads compute something else than one")
         for name, got, right in zip(["kernel"] * len(rows), after, expected, strict=True):
-            _check_close(name, got, right, TOLERANCE[str(right.dtype)])
-        _check_close("current", current, brought, TOLERANCE[str(rows[0].dtype)])
+            _check_close(name, got[:2], right, TOLERANCE[str(right.dtype)])
+        _check_close("current", current[:2], brought, TOLERANCE[str(rows[0].dtype)])
 
 
 def _evaluated(
@@ -344,6 +355,11 @@ def _evaluated(
     return [
         np.asarray(x) for x in jax.jit(function)(np.uint32(neuron), *rows, arrived, *([delays] if own_delays else []))
     ]
+
+
+def _repeated(const: np.ndarray, num: int) -> np.ndarray:
+    """An array again and again along its first dim, which is at least so long then."""
+    return np.concatenate([const] * -(-num // len(const))) if const.ndim else const
 
 
 def _some(random: np.random.Generator, like: jax.ShapeDtypeStruct) -> np.ndarray:

@@ -1,0 +1,119 @@
+"""Functions in machine code: their rows are computed once each, by however many threads come to help."""
+
+import ctypes
+
+import jax
+import numpy as np
+import pytest
+
+from outlay.core import jax_machine_code
+from outlay.core.jax_machine_code import at_most_threads, compile_function, one_thread_reason
+
+PIECE, NUM_ROWS = 2, 27
+ADD_ONE = """
+  br label %rows
+rows:
+  %i = phi i64 [%first, %start], [%next_i, %row]
+  %more = icmp ult i64 %i, %last
+  br i1 %more, label %row, label %end
+row:
+  %before_at = getelementptr float, ptr %a0, i64 %i
+  %before = load float, ptr %before_at
+  %after = fadd float %before, 1.0
+  %after_at = getelementptr float, ptr %r0, i64 %i
+  store float %after, ptr %after_at
+  %at_once = sub i64 %last, %first
+  %num = trunc i64 %at_once to i32
+  %num_at = getelementptr i32, ptr %r1, i64 %i
+  store i32 %num, ptr %num_at
+  %next_i = add i64 %i, 1
+  br label %rows
+end:"""
+"""Each row and 1; and how many rows are computed at once with it."""
+
+Schedule = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+Destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def add_one():
+    return compile_function(ADD_ONE, "", 1, 2, PIECE)
+
+
+def called(num_rows):
+    """What XLA makes of it."""
+    rows = np.arange(num_rows, dtype=np.float32)
+    like = [jax.ShapeDtypeStruct((num_rows,), dtype) for dtype in (np.float32, np.int32)]
+    after, at_once = jax.jit(jax.ffi.ffi_call(add_one(), like))(rows)
+    np.testing.assert_array_equal(after, rows + 1)
+    return np.asarray(at_once)
+
+
+def called_with(schedule):
+    """The rows after a call whose pool is another: `schedule(task, data)` says whether it took the task."""
+    name = add_one()
+    rows, after, at_once = np.arange(NUM_ROWS, dtype=np.float32), np.zeros(NUM_ROWS, np.float32), np.zeros(32, np.int32)
+    destroyed = []
+    dims = (ctypes.c_int64 * 1)(NUM_ROWS)
+    buffers = [(ctypes.c_void_p * 6)() for _ in range(3)]
+    for buffer, array in zip(buffers, (rows, after, at_once), strict=True):
+        buffer[3], buffer[5] = array.ctypes.data, ctypes.addressof(dims)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(buffers[0]))
+    results = (ctypes.c_void_p * 2)(*map(ctypes.addressof, buffers[1:]))
+    schedule_ = Schedule(lambda asked: None if schedule(Task(asked[3]), asked[4]) else 1)
+    destroy = Destroy(lambda refused: destroyed.append(refused))
+    api = (ctypes.c_void_p * 19)()
+    api[8], api[17] = (ctypes.cast(each, ctypes.c_void_p) for each in (destroy, schedule_))
+    frame = (ctypes.c_void_p * 19)()
+    frame[2], frame[9], frame[14] = map(ctypes.addressof, (api, arguments, results))
+    address = jax_machine_code._compiled[name].get_function_address(name)
+    with at_most_threads(3):
+        assert not ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)(ctypes.addressof(frame))
+    return after - rows, len(destroyed)
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 50])
+def test_threads_take_pieces_until_all_rows_are_done(num_threads):
+    with at_most_threads(num_threads):
+        at_once = called(NUM_ROWS)
+    np.testing.assert_array_equal(at_once, [PIECE] * 26 + [1])
+
+
+def test_one_thread_or_few_rows_are_no_pieces():
+    with at_most_threads(1):
+        assert set(called(NUM_ROWS)) == {NUM_ROWS}
+    with at_most_threads(4):
+        assert set(called(7 * PIECE)) == {7 * PIECE}
+        assert not called(0).size
+
+
+def test_a_thread_that_never_comes_is_not_waited_for():
+    """As in a pool whose threads all wait for something else, or in the child of a fork, which has none."""
+    late = []
+    change, num_errors = called_with(lambda *task: late.append(task) or True)
+    assert set(change) == {1.0}
+    assert (len(late), num_errors) == (2, 0)
+    for task, data in late:  # whose arrays are gone by now
+        task(data)
+
+
+def test_a_thread_that_comes_at_once_leaves_nothing_to_do():
+    change, _ = called_with(lambda task, data: task(data) or True)
+    assert set(change) == {1.0}
+
+
+def test_without_a_pool_one_thread_computes_and_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr(jax_machine_code._refused, "value", 0)
+    assert one_thread_reason() is None
+    change, num_errors = called_with(lambda task, data: False)
+    assert set(change) == {1.0}
+    assert num_errors == 2
+    assert one_thread_reason() == "XLA has no threads for it"
+
+
+def test_a_system_without_what_threads_need_has_one(monkeypatch):
+    monkeypatch.setattr(jax_machine_code, "_address", lambda symbol: int(symbol != "sched_yield"))
+    with at_most_threads(4):
+        assert one_thread_reason() == "the C library of this system has no sched_yield"
+        compile_function(ADD_ONE.replace("1.0", "2.0"), "", 1, 2, PIECE)
+        assert jax_machine_code.num_threads.value == 1
