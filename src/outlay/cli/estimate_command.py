@@ -37,7 +37,7 @@ def estimate(
     for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
         say(line, err=True)
     if explained.from_cache:
-        say("not compiled again: what the compiler made of this program was taken from the cache", err=True)
+        say("not compiled again: the compiler's output was read from the cache", err=True)
     estimated = estimate_program(explained)
     if as_json:
         print_json({**estimated.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})

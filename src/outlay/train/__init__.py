@@ -1,4 +1,4 @@
-"""Train over any mesh: the step, data by global step, evaluation, the loop, and the folder that a run leaves behind.
+"""Train on any mesh: the step, data by global step, evaluation, the training loop, and the run folder.
 
 The public names are listed in `__init__.pyi`; each is imported on first use.
 """

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in batches of a few shapes: each batch is padded to the length of its bucket."""
+"""Bucket sequences of different lengths, so that batches have only a few shapes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from outlay.program.program import Program
 
 
 class BucketedData:
-    """Shuffled batches of sequences of similar lengths, by global step and without end, for `outlay.fit`.
+    """An endless stream of shuffled batches of sequences of similar length, indexed by global step.
 
-    A sequence goes into the shortest bucket that holds it. In each epoch every sequence stands in one batch; what fills
-    up the last batch of a bucket has weight 0. `fit` compiles one program per bucket, and all work on one state.
+    A sequence goes into the shortest bucket that fits. Each epoch has every sequence once; sequences that only fill up
+    the last batch of a bucket have weight 0. `fit` compiles one program per bucket; all of them share one state.
 
     Args:
         sequences: arrays (T, ...) of any lengths T and one dtype.
         lengths: the lengths of the buckets, ascending.
-        batch_size: sequences a batch.
-        seed: of the shuffling.
+        batch_size: the number of sequences in a batch.
+        seed: the seed of the shuffling.
         name: the entry of the batch that holds the sequences.
 
     Attributes:
-        buckets: a batch of every bucket that is used, the shortest first.
-        batches_per_epoch: how many batches hold all sequences once.
+        buckets: one batch of every bucket in use, the shortest first.
+        batches_per_epoch: the number of batches in an epoch.
 
     Raises:
-        DataError: there are no sequences, or one is empty or longer than the longest bucket, or the lengths do not
+        DataError: there are no sequences, one of them is empty or longer than the longest bucket, or the lengths do not
             ascend.
 
     Example:
@@ -54,7 +54,7 @@ class BucketedData:
         name: str = "tokens",
     ) -> None:
         if batch_size < 1:
-            raise DataError(f"batch_size={batch_size}: a batch has 1 sequence or more")
+            raise DataError(f"batch_size={batch_size}: a batch needs at least 1 sequence")
         if not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < 1:
             raise DataError(f"lengths={list(lengths)}: give the lengths of the buckets, ascending, such as [64, 128]")
         own = np.array([len(sequence) for sequence in sequences], int)
@@ -75,12 +75,12 @@ class BucketedData:
         self.buckets = [self._batch(length, members[:batch_size]) for length, members in self._members.items()]
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """The batch of a global step, counted from 0."""
+        """Return the batch of a global step, counted from 0."""
         epoch, number = divmod(int(step), self.batches_per_epoch)
         return self._batch(*self._batches_of(epoch)[number])
 
     def _batches_of(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """The batches of an epoch as lengths and numbers of sequences; a function of seed and epoch only."""
+        """List the batches of an epoch as (length, sequence indices); a function of seed and epoch only."""
         if self._latest[0] == epoch:
             return self._latest[1]
         rng = np.random.default_rng((self._seed, epoch))
@@ -105,10 +105,10 @@ class BucketedData:
 
 
 def programs_by_shape(program: Program, data: Any) -> dict[tuple[Any, ...], Program]:
-    """Compile a program for every shape of batch that `data.buckets` has, each for the same state.
+    """Compile a program for every batch shape of `data.buckets`, all for the same state.
 
     Args:
-        program: for one of the shapes, or for the only one.
+        program: a program for one of the shapes, or for the only one.
         data: batches by global step.
     """
     programs = {shapes_of(program.batch_shapes): program}
@@ -116,10 +116,10 @@ def programs_by_shape(program: Program, data: Any) -> dict[tuple[Any, ...], Prog
         if shapes_of(batch) not in programs:
             programs[shapes_of(batch)] = other = program.with_batch(batch)
             other.agree()
-            _ = other.compiled_parts  # asking for it compiles it: what cannot be compiled is told before the first step
+            _ = other.compiled_parts  # compile now, so that compile errors come before the first step
     return programs
 
 
 def shapes_of(batch: Any) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a batch's leaves, by which its program is found."""
+    """Return the shapes of a batch's leaves; they are the key of its program."""
     return tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch))

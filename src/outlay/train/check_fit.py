@@ -1,4 +1,4 @@
-"""What can be told of a training run before it begins: whether it has steps, batches, evaluations, a place to save."""
+"""Check the arguments of a training run before it starts: steps, batches, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -14,106 +14,108 @@ from outlay.train.patience import Patience
 
 
 def check_steps(steps: int, first: int, checkpoints: Checkpoints | None, checkpoint_every: int | None) -> None:
-    """Raise if there is no step to take, or nowhere to save to.
+    """Raise if there is no step to run, or no folder for the checkpoints.
 
     Args:
-        steps: how many steps in all.
-        first: the step that the run goes on after.
-        checkpoints: where it is saved.
-        checkpoint_every: after how many steps.
+        steps: the total number of steps.
+        first: the step after which the run continues.
+        checkpoints: where the run saves its state.
+        checkpoint_every: the number of steps between checkpoints.
 
     Raises:
-        ProgramError: either.
+        ProgramError: the number of steps or the interval is too small, or `checkpoints` is missing.
     """
     if steps < 1:
-        raise ProgramError(f"steps={steps}: a run takes 1 step or more")
+        raise ProgramError(f"steps={steps}: a run needs at least 1 step")
     if steps < first:
-        raise ProgramError(f"steps={steps}: the run to continue is after step {first} already")
+        raise ProgramError(f"steps={steps}: the run to continue has already taken {first} steps")
     if checkpoint_every is not None and checkpoint_every < 1:
-        raise ProgramError(f"checkpoint_every={checkpoint_every}: checkpoints are 1 step or more apart")
+        raise ProgramError(f"checkpoint_every={checkpoint_every}: checkpoints must be at least 1 step apart")
     if checkpoint_every is not None and checkpoints is None:
         raise ProgramError(
-            f"checkpoint_every={checkpoint_every} and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints(folder)"
+            f"checkpoint_every={checkpoint_every}, but no folder for checkpoints"
+            "\n  fix: checkpoints=outlay.Checkpoints(folder)"
         )
 
 
 def check_evaluations(evaluate: Any, evaluate_every: int | None, patience: Patience | None) -> None:
-    """Raise if there is nothing to evaluate by, or nothing that patience can count.
+    """Raise if there is no evaluation function, or no evaluations for patience to count.
 
     Args:
-        evaluate: what measures the state; None for nothing.
-        evaluate_every: after how many steps.
-        patience: what ends training early.
+        evaluate: the evaluation function, if any.
+        evaluate_every: the number of steps between evaluations.
+        patience: the rule for early stopping, if any.
 
     Raises:
-        ProgramError: either.
+        ProgramError: the interval is too small, `evaluate` is missing, or patience watches a metric of evaluations that
+            never happen.
     """
     if evaluate_every is not None and evaluate_every < 1:
-        raise ProgramError(f"evaluate_every={evaluate_every}: evaluations are 1 step or more apart")
+        raise ProgramError(f"evaluate_every={evaluate_every}: evaluations must be at least 1 step apart")
     if evaluate_every is not None and evaluate is None:
         raise ProgramError(
-            f"evaluate_every={evaluate_every} and nothing to evaluate by"
-            "\n  fix: evaluate=lambda program, state: {...}, of outlay.fit or of the recipe"
+            f"evaluate_every={evaluate_every}, but no evaluation function"
+            "\n  fix: pass evaluate=lambda program, state: {...} to outlay.fit or to the recipe"
         )
     if patience and patience.is_of_evaluations and evaluate_every is None:
         raise ProgramError(
-            f"patience waits for {patience.metric!r}, and training is evaluated after its last step only"
-            "\n  fix: evaluate_every=100 (--evaluate-every 100), or how many steps apart you want"
+            f"patience watches {patience.metric!r}, but training is evaluated only after its last step"
+            "\n  fix: evaluate_every=100 (--evaluate-every 100), or another number of steps"
         )
 
 
 def check_steps_per_call(program: Program, data: Any, steps_per_call: int) -> None:
-    """Raise if several steps cannot be taken in one call.
+    """Raise if one call cannot run several steps.
 
     Args:
-        program: what is trained.
+        program: the training program.
         data: batches by global step.
-        steps_per_call: how many.
+        steps_per_call: the number of steps in a call.
 
     Raises:
-        ProgramError: the program cannot be repeated, or data has batches of several shapes.
+        ProgramError: the program cannot be scanned, or the data has batches of several shapes.
     """
     if steps_per_call < 1:
-        raise ProgramError(f"steps_per_call={steps_per_call}: a call takes 1 step or more")
+        raise ProgramError(f"steps_per_call={steps_per_call}: a call needs at least 1 step")
     num_shapes = len({shapes_of(batch) for batch in (program.batch_shapes, *getattr(data, "buckets", ()))})
     if steps_per_call > 1 and num_shapes > 1:
         raise ProgramError(
-            f"steps_per_call={steps_per_call}: the steps of a call take batches of one shape, and data has"
-            f" {num_shapes}\n  fix: leave steps_per_call out"
+            f"steps_per_call={steps_per_call}: the steps of a call need batches of one shape, but the data has"
+            f" {num_shapes}\n  fix: leave out steps_per_call"
         )
     if steps_per_call > 1:
         check_can_repeat(program)
 
 
 def check_data(data: Any, steps: int) -> None:
-    """Raise if data has no batches by global step, or is known to have too few.
+    """Raise if the data cannot be indexed by global step, or is known to have too few batches.
 
     Args:
-        data: what is trained on.
-        steps: how many steps in all.
+        data: the training data.
+        steps: the total number of steps.
 
     Raises:
-        ProgramError: either.
+        ProgramError: the data has no `__getitem__`, or ends before the last step.
     """
     if not hasattr(data, "__getitem__"):
         raise ProgramError(
-            f"data must give the batch of a global step as data[step], so that a run can go on where it stopped; a "
-            f"{type(data).__name__} does not\n  fix: list(data) if it fits in memory, outlay.TrainData, or a class "
-            "with __getitem__(self, step)"
+            f"data[step] must return the batch of a global step, so that a run can continue where it stopped; a "
+            f"{type(data).__name__} has no indexing\n  fix: list(data) if it fits in memory, outlay.TrainData, or a "
+            "class with __getitem__(self, step)"
         )
     if isinstance(data, Sequence) and len(data) < steps:
         raise ends_early(len(data), steps)
 
 
 def ends_early(num_batches: int, steps: int) -> ProgramError:
-    """The error for data that have no batch for a step.
+    """Build the error for data with too few batches.
 
     Args:
-        num_batches: how many there are.
-        steps: how many steps in all.
+        num_batches: the number of batches in the data.
+        steps: the total number of steps.
     """
     fewer = f"--steps {num_batches} (steps={num_batches}), or " if num_batches else ""
     return ProgramError(
-        f"the data ends early: data[{num_batches}] is not there, and {steps} steps take data[0] to "
-        f"data[{steps - 1}]\n  fix: {fewer}data that begins again, such as data[step % len(data)]"
+        f"the data ends early: {steps} steps need data[0] to data[{steps - 1}], but there is no data[{num_batches}]\n"
+        f"  fix: {fewer}data that repeats, such as data[step % len(data)]"
     )

@@ -1,4 +1,4 @@
-"""What a batch, the parameters and the loss must be for a training step; each mistake named with its numbers."""
+"""Check the batch, the parameters, the loss and the metrics of a training step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 RESERVED = ("loss", "weight", "step", "seconds")
-"""Names that the step and the metrics file give themselves."""
+"""Metric names that the step and the metrics file use themselves."""
 OF_A_RUN = ("step", "seconds")
-"""Those of them that a run gives to the metrics of any step."""
+"""The reserved names that a run adds to the metrics of any step."""
 
 
 def num_samples(batch: Any) -> int:
-    """The leading dim that all leaves of a batch share.
+    """Return the leading dim that all leaves of a batch share.
 
     Raises:
-        ProgramError: a leaf has none, or they differ.
+        ProgramError: a leaf has no dims, or the leading dims differ.
     """
     shapes = {path: jnp.shape(leaf) for path, leaf in flatten_paths(batch)[0]}
     lengths = collections.Counter(shape[0] for shape in shapes.values() if shape)
@@ -40,28 +40,28 @@ def num_samples(batch: Any) -> int:
     if odd:
         lines = "".join(f"\n  batch.{path}: shape {shape}" for path, shape in odd.items())
         raise ProgramError(
-            f"every array of a batch holds one entry per sample, here {usual}; "
+            f"every array of a batch has one entry per sample, here {usual}; "
             f"{counted(len(odd), 'array does', 'arrays do')} not:{lines}"
-            f"\n  fix: give it leading dim {usual}, or move it out of the batch"
+            f"\n  fix: give it the leading dim {usual}, or move it out of the batch"
         )
     return usual
 
 
 def check_trainable(params: Any) -> None:
-    """Raise when parameters cannot be trained because they are no floats, naming each."""
+    """Raise if parameters are not floats and so cannot be trained, and list them."""
     dtypes = [(path, jnp.result_type(leaf)) for path, leaf in flatten_paths(params)[0]]
     odd = [(path, dtype) for path, dtype in dtypes if not jnp.issubdtype(dtype, jnp.inexact)]
     if odd:
         lines = "".join(f"\n  params.{path}: {dtype}" for path, dtype in odd)
         raise ProgramError(
-            f"{counted(len(odd), 'parameter')} without a gradient, because only floats have one:{lines}"
+            f"{counted(len(odd), 'parameter')} without a gradient: only floats have one:{lines}"
             "\n  fix: keep them out of params: nnx.split(model, nnx.Param, ...), "
             "eqx.partition(model, eqx.is_inexact_array)"
         )
 
 
 def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """The state that an optimizer has for parameters.
+    """Initialize the state of an optimizer for these parameters.
 
     Raises:
         ProgramError: its masks or labels are for other parameters, or one of them matches nothing.
@@ -73,8 +73,8 @@ def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any
     except (TypeError, ValueError, KeyError) as error:
         words = " ".join(str(error).split())[:_LONGEST]
         raise ProgramError(
-            f"the optimizer cannot be made for these parameters: {words}\n  {have}"
-            "\n  fix: masks and labels that are trees like the parameters, or functions that make such a tree of them"
+            f"the optimizer does not fit these parameters: {words}\n  {have}"
+            "\n  fix: use masks and labels with the structure of the parameters, or functions that return such trees"
         ) from error
     ends = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     of_masks = jax.tree_util.tree_flatten_with_path(made, is_leaf=lambda node: isinstance(node, optax.MaskedState))[0]
@@ -91,75 +91,75 @@ def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any
         if num_masked and not is_used:
             where = "opt_state." + jax.tree_util.keystr(path, simple=True, separator=".")
             raise ProgramError(
-                f"a mask of the optimizer matches nothing: of {counted(len(paths), 'parameter')} none has a part in "
-                f"{where.rstrip('.')}, and what is masked keeps its gradient as its update\n  {have}"
-                "\n  fix: a mask that is True, or a label, for one of these; or leave this part of the optimizer out"
+                f"a mask of the optimizer matches nothing: none of {counted(len(paths), 'parameter')} is in "
+                f"{where.rstrip('.')}, and masked parameters keep their gradients as updates\n  {have}"
+                "\n  fix: a mask or a label that selects one of these, or leave this part of the optimizer out"
             )
     return made
 
 
 _NUM_SHOWN = 8
-"""Parameters that are named where an optimizer does not fit them."""
+"""The number of parameters that an error about an optimizer lists."""
 
 _LONGEST = 240
-"""Letters of another library's message that are quoted."""
+"""The number of characters quoted from another library's message."""
 
 
 def check_model_state(model_state: Any, *, taken: bool) -> None:
-    """Raise when the state of a model is there and nobody takes it, or is not there.
+    """Raise if a model state is missing, or present but not used by the loss.
 
     Args:
-        model_state: that of the step's state.
+        model_state: the model state in the step's state.
         taken: whether the loss takes one.
     """
     if taken and model_state is None:
         raise ProgramError(
-            "the loss takes a model state, and the step's state has none\n"
+            "the loss takes a model state, but the step's state has none\n"
             "  fix: outlay.init_state(init, optimizer, model_state=True), where init(key) gives (params, model_state)"
         )
     if not taken and model_state is not None:
         raise ProgramError(
             "the step's state has a model state of "
-            f"{counted(len(jax.tree.leaves(model_state)), 'leaf', 'leaves')}, and the loss takes "
+            f"{counted(len(jax.tree.leaves(model_state)), 'leaf', 'leaves')}, but the loss takes "
             "none\n  fix: outlay.train_step(loss, optimizer, model_state=True), with loss(params, model_state, "
             "batch, keys) -> (losses, metrics, model_state)"
         )
 
 
 def check_metric_names(asked: Any, known: tuple[str, ...]) -> None:
-    """Raise for metrics of a step that do not exist."""
+    """Raise for unknown metrics of a step."""
     if isinstance(asked, str):
-        raise ProgramError(f"metrics={asked!r} is one name, and a list is asked for\n  fix: metrics=[{asked!r}]")
+        raise ProgramError(f"metrics={asked!r} must be a list of names\n  fix: metrics=[{asked!r}]")
     odd = [name for name in asked if name not in known]
     if odd:
         lines = "".join(f"\n  {name!r}: {did_you_mean(str(name), known)}" for name in odd)
         raise ProgramError(
-            f"{counted(len(odd), 'metric')} that a step cannot say of itself:{lines}\n"
-            "  other metrics are the loss's: return losses, {name: one number per sample}"
+            f"{counted(len(odd), 'unknown metric')} of the step:{lines}\n"
+            "  other metrics come from the loss: return losses, {name: one number per sample}"
         )
 
 
 def check_names_differ(of_loss: Collection[str], of_step: Collection[str]) -> None:
-    """Raise when a loss gives metrics the names of those that the step is asked for."""
+    """Raise if a metric of the loss has the name of a requested metric of the step."""
     if both := [name for name in of_step if name in of_loss]:
-        raise ProgramError(f"the metrics {both} are both the loss's and the step's\n  fix: rename the loss's")
+        raise ProgramError(f"the loss and the step both return the metrics {both}\n  fix: rename those of the loss")
 
 
 def called(
     loss: Callable[..., Any], params: Any, state: tuple[Any, ...], batch: Any, keys: Any, expected: tuple[int, ...]
 ) -> tuple[dict[str, Any], Any]:
-    """What a loss function gives: `loss` and metrics, for each sample or the batch, and a new model state.
+    """Call a loss function and check its results: `loss` and metrics, per sample or per batch, and a new model state.
 
     Args:
-        loss: the user's.
+        loss: the user's loss function.
         params: the parameters.
-        state: the model state, where the loss takes one; else nothing.
+        state: the model state in a tuple, empty if the loss takes none.
         batch: the batch.
         keys: a key for every sample, or None.
-        expected: the shape that each of the results must have.
+        expected: the shape that each result must have.
 
     Raises:
-        ProgramError: it takes or gives something else; every array at fault is named.
+        ProgramError: the loss takes or returns something else; the message lists every wrong array.
     """
     takes = "params, model_state, batch, keys" if state else "params, batch, keys"
     gives = "losses, metrics, model_state" if state else "losses, metrics"
@@ -169,9 +169,9 @@ def called(
             signature.bind(params, *state, batch, keys)
         except TypeError as error:
             raise ProgramError(
-                f"the loss takes {signature}, and is called as loss({takes}): {error}"
-                f"\n  fix: def loss({takes}): ...; what draws nothing at random leaves keys unused"
-                + ("" if state else ", and what has a model state is asked for it by model_state=True")
+                f"the loss takes {signature}, but is called as loss({takes}): {error}"
+                f"\n  fix: def loss({takes}): ...; a deterministic loss ignores keys"
+                + ("" if state else ", and a loss with a model state needs model_state=True")
             ) from None
     result = loss(params, *state, batch, keys)
     if not (isinstance(result, tuple) and len(result) == 2 + len(state)):
@@ -188,7 +188,7 @@ def called(
         )
     taken = [name for name in metrics if name in RESERVED]
     if taken:
-        raise ProgramError(f"the metrics {taken} have names that the step gives itself {RESERVED}: rename them")
+        raise ProgramError(f"the metrics {taken} have reserved names {RESERVED}\n  fix: rename them")
     _check_one_per_example(losses, metrics, expected)
     values = {"loss": losses}
     rows = {name: jnp.shape(value)[len(expected) :] for name, value in metrics.items()}
@@ -197,10 +197,10 @@ def called(
 
 
 def _as_before(new: Any, old: Any) -> Any:
-    """A new model state of the old one's types.
+    """Convert a new model state to the types of the old one.
 
     Raises:
-        ProgramError: leaves were forgotten, added, or have other shapes or dtypes; all are named.
+        ProgramError: leaves are missing, new, or have other shapes or dtypes; the message lists all of them.
     """
     have, had = ({path: _typed(x) for path, x in flatten_paths(tree)[0]} for tree in (new, old))
     odd = [path for path in {**had, **have} if had.get(path) != have.get(path)]
@@ -210,14 +210,14 @@ def _as_before(new: Any, old: Any) -> Any:
             for path in odd
         )
         raise ProgramError(
-            "the loss returns a model state unlike the one it took: "
+            "the loss returns another model state than it took: "
             f"{counted(len(odd), 'leaf differs', 'leaves differ')}:{lines}"
-            "\n  fix: return every leaf of model_state, new or as it was, with its shape and dtype; what has an entry "
-            "for each sample is reduced over them first"
+            "\n  fix: return every leaf of model_state, updated or not, with its shape and dtype; reduce per-sample "
+            "values over the samples first"
         )
     if jax.tree.structure(new) != jax.tree.structure(old):
         raise ProgramError(
-            "the loss returns a model state of the same leaves in another container:\n"
+            "the loss returns the leaves of the model state in another container:\n"
             f"  took     {jax.tree.structure(old)}\n  returned {jax.tree.structure(new)}\n"
             "  fix: build the new state with the type of the old one"
         )
@@ -225,7 +225,8 @@ def _as_before(new: Any, old: Any) -> Any:
 
 
 def _strong(x: Any) -> jax.Array:
-    return jax.lax.convert_element_type(x, x.dtype)  # not weakly typed, as the result of a Python number would be
+    # Arithmetic with Python numbers leaves weak types, which jit treats as other types than those of the old state.
+    return jax.lax.convert_element_type(x, x.dtype)
 
 
 def _typed(x: Any) -> str:
@@ -236,9 +237,9 @@ _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def _check_one_per_example(losses: Any, metrics: Mapping[str, Any], expected: tuple[int, ...]) -> None:
-    """Raise when there is not one number per sample, or per batch; a number known to Python is the same for all.
+    """Raise unless there is one number per sample, or per batch; a Python number counts for every sample.
 
-    A metric may be a row of numbers per sample, as a histogram is.
+    A metric may also be a row of numbers per sample, such as a histogram.
     """
     arrays = (jax.Array, np.ndarray)
     odd = {
@@ -252,9 +253,9 @@ def _check_one_per_example(losses: Any, metrics: Mapping[str, Any], expected: tu
         return
     lines = "".join(f"\n  {name}: {_in_words(value)}" for name, value in odd.items())
     shapes = {name: tuple(value.shape) for name, value in odd.items() if hasattr(value, "shape")}
-    what = f"one number per sample, shape {expected}" if expected else "one number for the batch, as it has a reduction"
+    what = f"one number per sample, shape {expected}" if expected else "one number for the batch, given its reduction"
     fixes = _fixes(shapes, expected, holds_none=any(value is None for value in odd.values()))
-    raise ProgramError(f"the loss must return {what}; {len(odd)} are other:{lines}\n  fix: " + "; ".join(fixes))
+    raise ProgramError(f"the loss must return {what}; {len(odd)} differ:{lines}\n  fix: " + "; ".join(fixes))
 
 
 def _is_metric(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
@@ -263,21 +264,21 @@ def _is_metric(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
 
 def _fixes(shapes: Mapping[str, tuple[int, ...]], expected: tuple[int, ...], *, holds_none: bool) -> Iterator[str]:
     if holds_none:
-        yield "leave out what is None"
+        yield "leave out None"
     if not expected:
-        yield "reduce it over the batch, as the loss: x.mean(); or leave reduction= out, and the mean to the step"
+        yield "reduce it over the batch, like the loss: x.mean(); or leave out reduction= to let the step take the mean"
         return
-    yield "leave the mean over samples to the step, which takes it over the global batch"
+    yield "return one number per sample; the step takes the mean over the global batch"
     wide = next((shape for shape in shapes.values() if shape[:1] == expected and len(shape) > 1), None)
     if wide is not None:
         axes = tuple(range(1, len(wide)))
         yield f"take the mean over the other dims: .mean({axes[0] if len(axes) == 1 else axes})"
     if shapes.get("the losses") == ():
-        yield "or say what the one number is: outlay.train_step(..., reduction='mean')"
+        yield "or say how the number was reduced: outlay.train_step(..., reduction='mean')"
     elif any(shape == () for shape in shapes.values()):
         yield (
-            "what is of no sample, such as the norm of a parameter, can be had from the state after a step, or by "
-            "name: outlay.train_step(..., metrics=['param_norm'])"
+            "compute what belongs to no sample, such as the norm of a parameter, from the state after a step, or ask "
+            "for it by name: outlay.train_step(..., metrics=['param_norm'])"
         )
 
 
@@ -288,27 +289,27 @@ def _in_words(value: Any) -> str:
 
 
 MOST_NUMBERS = 256
-"""Numbers that one metric may hold, such as the counts of a histogram: each stands in every line of the metrics."""
+"""The most numbers in one metric, such as the counts of a histogram; every line of the metrics file has all of them."""
 
 
 def as_metrics(outputs: Any) -> dict[str, Any]:
-    """A step's outputs by name: those of nested dictionaries by path, and without what is None."""
+    """Flatten a step's outputs to names: entries of nested dictionaries by path, without None."""
     parts = [(split_path(path), path, leaf) for path, leaf in flatten_paths(outputs)[0]]
     return {names[0] if len(names) == 1 else path: leaf for names, path, leaf in parts}
 
 
 def check_recordable(outputs: Any) -> None:
-    """Raise when a step's outputs cannot be the metrics of a run, naming each.
+    """Raise if a step's outputs cannot be the metrics of a run, and list them.
 
     Args:
-        outputs: as arrays or shapes.
+        outputs: arrays or shapes.
 
     Raises:
-        ProgramError: they are no dictionary of numbers, or have the names that a run gives itself.
+        ProgramError: the outputs are not a dictionary of numbers, or use reserved names.
     """
     if not isinstance(outputs, Mapping):
         raise ProgramError(
-            f"a run records what a step returns beside its state, by name; it returns {_in_words(outputs)}"
+            f"a run records the outputs of a step by name, so they must be a dictionary, not {_in_words(outputs)}"
             '\n  fix: return state, {"loss": loss}'
         )
     problems = []

@@ -1,4 +1,4 @@
-"""Data by global step: the batch of any step, computed from nothing but its number."""
+"""Data by global step: the batch of a step is a function of its number alone."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Data(Protocol):
     """Batches by global step."""
 
     def __getitem__(self, step: int, /) -> Any:
-        """The batch of a step, counted from 0."""
+        """Return the batch of a step, counted from 0."""
 
 
 class TrainData:
-    """Shuffled batches without end; `data[step]` is the same whenever and wherever it is asked.
+    """An endless stream of shuffled batches; `data[step]` is the same in every process and every run.
 
-    Each epoch is shuffled anew. A batch may run over the end of an epoch, so no example is ever dropped.
+    Each epoch has a new order. A batch may span two epochs, so no example is ever dropped.
 
     Args:
-        examples: a tree of numpy arrays, one entry per example; or examples in files, as `outlay.datasets` opens them,
-            of which each batch reads its own.
-        batch_size: examples a batch.
-        seed: of the shuffling.
+        examples: a tree of numpy arrays with one entry per example; or examples in files, opened with
+            `outlay.datasets`, of which each batch reads only its own.
+        batch_size: the number of examples in a batch.
+        seed: the seed of the shuffling.
 
     Raises:
-        ProgramError: there are fewer examples than a batch takes.
+        ProgramError: there are fewer examples than a batch needs.
 
     Example:
         >>> data = outlay.TrainData({"x": np.arange(10)}, batch_size=4, seed=0)
@@ -61,18 +61,18 @@ class TrainData:
         self._order = grain.MapDataset.source(range(num_examples)).shuffle(seed=seed).repeat().batch(batch_size)
 
     def __getitem__(self, step: int) -> Any:
-        """The batch of a global step, counted from 0."""
+        """Return the batch of a global step, counted from 0."""
         return rows_of(self.examples, self.numbers(step))
 
     def numbers(self, step: int) -> np.ndarray:
-        """The numbers of the examples of a global step."""
+        """Return the indices of the examples of a global step."""
         return np.asarray(self._order[operator.index(step)])
 
     def on(self, program: Program) -> Data:
-        """The same batches where a program wants them; each process reads only the examples that its devices hold.
+        """Place the batches where a program needs them; each process reads only the examples of its own devices.
 
         Args:
-            program: one whose batches are like these.
+            program: a program that takes such batches.
 
         Example:
             >>> data = outlay.TrainData({"x": np.arange(32.0, dtype=np.float32)}, batch_size=16)
@@ -86,7 +86,7 @@ class TrainData:
 
 
 class _Placed:
-    """Batches by global step that live where a program's plan places them."""
+    """Batches by global step, placed by a program's plan."""
 
     def __init__(self, data: TrainData, program: Program) -> None:
         self._data = data
@@ -118,12 +118,12 @@ class _Placed:
 
 
 class ReadAhead:
-    """Batches by global step, the next of them read by a thread while the devices work; as a context, it ends then.
+    """Read the next batches in a thread while the devices work; leaving the context ends the thread.
 
     Args:
         data: `data[step]` is the batch of a step.
-        num_batches: how many are read before they are asked for, 1 or more.
-        num_steps: of which steps there are batches; those after them are never read.
+        num_batches: the number of batches to read in advance, at least 1.
+        num_steps: the number of steps; no batch after the last step is read.
     """
 
     def __init__(self, data: Any, num_batches: int, num_steps: int) -> None:
@@ -138,11 +138,11 @@ class ReadAhead:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Waits for a batch that is being read: after the run its data may be read elsewhere.
+        # Wait for the batch being read: after the run, somebody else may read from the same data.
         self._reader.shutdown(cancel_futures=True)
 
     def __getitem__(self, step: int) -> Any:
-        """The batch of a global step; what reading it raised is raised here."""
+        """Return the batch of a global step, or raise what reading it raised."""
         for number in range(step, min(step + self._num_batches + 1, self._num_steps)):
             if number not in self._batches:
                 self._batches[number] = self._reader.submit(operator.getitem, self._data, number)
@@ -150,30 +150,30 @@ class ReadAhead:
 
 
 def num_of(examples: Any) -> int:
-    """How many examples there are, in arrays or in files."""
+    """Count the examples, in arrays or in files."""
     return len(examples) if isinstance(examples, Examples) else num_samples(examples)
 
 
 def rows_of(examples: Any, numbers: np.ndarray) -> Any:
-    """The examples of some numbers, as a tree of arrays."""
+    """Return the examples at these indices, as a tree of arrays."""
     if isinstance(examples, Examples):
         return examples[numbers]
     return jax.tree.map(lambda array: array[numbers], examples)
 
 
 def eval_batches(examples: Any, batch_size: int, *, padded: bool = True) -> Iterator[tuple[Any, np.ndarray]]:
-    """Every example once, in order, in batches of one size with a weight per sample.
+    """Yield every example once, in order, in batches of one size with a weight per sample.
 
-    The last batch is filled up with examples of weight 0, so that one compiled program serves all batches and none is
-    dropped. The filling is real examples, not zeros: a loss that is not finite at zero would spoil the sum.
+    The last batch is padded with examples of weight 0, so that one compiled program serves all batches and no example
+    is dropped. The padding is real examples, not zeros: a loss that is not finite at zero would make the sum NaN.
 
     Args:
-        examples: a tree of numpy arrays, one entry per example; or examples in files.
-        batch_size: examples a batch.
-        padded: whether the last batch is filled up; else it is smaller.
+        examples: a tree of numpy arrays with one entry per example; or examples in files.
+        batch_size: the number of examples in a batch.
+        padded: whether the last batch is padded; otherwise it is smaller.
 
     Yields:
-        (batch, weights): weights (batch_size,) float32, 1 for an example and 0 for filling.
+        (batch, weights): weights (batch_size,) float32, 1 for an example and 0 for padding.
 
     Example:
         >>> [(batch["x"].tolist(), weight.tolist()) for batch, weight in eval_batches({"x": np.arange(5)}, 3)]

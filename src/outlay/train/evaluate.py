@@ -1,4 +1,4 @@
-"""Exact means over a data set, computed where a program's state lives."""
+"""Evaluate a model: exact means over a data set, computed on the devices that hold the state."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from outlay.train.objective import Loss, Objective, Reduction, sample_weights, w
 def evaluate(
     program: Program, state: Any, examples: Any, *, loss: Loss | None = None, reduction: Reduction | None = None
 ) -> dict[str, float]:
-    """Means over all examples of what a program gives for each, every example counted once.
+    """Compute the mean over all examples of a program's outputs, counting every example once.
 
-    The state is only read. Batches are as large as the program's, and live where its layout places them; the last one
-    is filled up with examples that do not count. An entry `weight` of the examples says how much each of them does.
+    The state is only read. Batches have the size of the program's batch and live where its layout places them; the last
+    one is padded with examples that do not count. The entry `weight` of the examples, if present, weights each of them.
 
     Args:
-        program: one that only reads (`outlay.program(..., donate=False)`), whose outputs are arrays with one entry per
-            sample, such as losses and whether an answer was right; or, with `loss`, one of `outlay.train_step`.
-        state: its state.
+        program: a program that only reads the state (`outlay.program(..., donate=False)`), whose outputs are arrays
+            with one entry per sample, such as losses or correct answers; or, with `loss`, one of `outlay.train_step`.
+        state: the state of the program.
         examples: a tree of numpy arrays like the batch, with any number of entries; or examples in files.
-        loss: as for `train_step`; its `keys` are None, so that it leaves dropout out and uses the averages of its model
+        loss: a loss as for `train_step`. Its `keys` are None, so it skips dropout and uses the averages of its model
             state.
-        reduction: as for `train_step`, of a loss that returns one number for its batch. Its mean is over examples: what
-            is left after the last whole batch is a smaller batch of its own, and a `sum` is divided by its examples.
+        reduction: as for `train_step`, if the loss returns one number for its batch. The mean is over examples: the
+            rest after the last full batch is a smaller batch of its own, and a `sum` is divided by its examples.
 
     Returns:
         The mean of every output by its path; with `loss`, of `loss` and every metric.
 
     Raises:
-        ProgramError: the program trains and there is no loss, outputs are not one entry per sample, or the examples are
-            not like the batch; every array is listed.
+        ProgramError: the program trains but there is no loss, an output does not have one entry per sample, or the
+            examples do not match the batch; the message lists every such array.
 
     Example:
         >>> loss = lambda state, batch: {"loss": (batch["x"] @ state["w"] - batch["y"]) ** 2}
@@ -61,7 +61,7 @@ def evaluate(
     """
     if loss is None and program.donate:
         raise ProgramError(
-            "this program returns a new state, and evaluation only reads one\n  fix: outlay.evaluate(..., loss=loss), "
+            "this program returns a new state, but evaluation only reads it\n  fix: outlay.evaluate(..., loss=loss), "
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
     batch_size = num_samples(program.batch_shapes)
@@ -79,7 +79,7 @@ def evaluate(
         totals, _ = Objective(loss, has_state, reduction).sums(state.params, state.model_state, batch, None, counted)
         if reduction != "sum":
             return totals
-        # A number for the whole batch was counted as that of each of its samples.
+        # `sums` counts the one number of the batch once for each of its samples.
         return {name: total if name == "weight" else total / len(weights) for name, total in totals.items()}
 
     def compiled(in_batch: Any) -> Callable[..., dict[str, jax.Array]]:
@@ -87,14 +87,14 @@ def evaluate(
             fetch_from_host(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
         )
 
-    # A smaller batch at the end may be too small to be split as the layout says, so every device takes all of it.
+    # The last batch may be too small to split as the layout says, so every device computes all of it.
     everywhere = jax.tree.map(lambda _: whole, in_batch)
     sums_of_batch, sums_of_rest = compiled(in_batch), compiled(everywhere)
     parts = []
     for batch, weights in eval_batches(examples, batch_size, padded=reduction is None):
         beat(None, "evaluating")
         run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
-        # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
+        # One batch at a time: simulated devices deadlock when many steps are in flight. Sum in float64 on the host.
         with program.context():
             parts.append(jax.device_get(run(state, *_placed((batch, weights), (where, whole)))))
     totals = {name: sum(np.asarray(sums[name], np.float64) for sums in parts) for name in parts[0]}
@@ -103,22 +103,22 @@ def evaluate(
 
 
 def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
-    """Sums over a batch of what a step gives for each sample, and of the weights.
+    """Sum a step's outputs over the samples of a batch, and sum the weights.
 
     Raises:
-        ProgramError: with one problem per output that is not one number per sample.
+        ProgramError: an output does not have one number per sample; every such output is a problem of its own.
     """
     named = as_metrics(outputs)
-    fix = "return one number per sample, and leave the mean to evaluate: it is over all examples"
+    fix = "return one number per sample; evaluate takes the mean over all examples"
     problems = [
-        Problem("not per sample", path or "the output", f"shape {leaf.shape}, wanted {weights.shape}", fix)
+        Problem("not per sample", path or "the output", f"shape {leaf.shape}, expected {weights.shape}", fix)
         for path, leaf in named.items()
         if leaf.shape[:1] != weights.shape or leaf.ndim > 2
     ]
     if "" in named:
         problems.append(Problem("no name", "", "it is one array", 'return a dictionary: {"loss": losses}'))
     if "weight" in named:
-        problems.append(Problem("taken name", "weight", "what each sample counts is called so", "rename it"))
+        problems.append(Problem("taken name", "weight", "this name is reserved for the sample weights", "rename it"))
     if problems:
         raise ProgramError(
             message(f"{counted(len(problems), 'output')} of the program without a mean over samples:", problems)
@@ -129,7 +129,7 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
 
 
 def _check_examples(program: Program, examples: Any, batch_size: int) -> None:
-    """Raise where the examples cannot be cut into batches of the program."""
+    """Raise if the examples cannot be cut into batches of the program."""
     if num_of(examples) < 1:
         raise ProgramError("there are no examples to evaluate on\n  fix: give one or more")
     first = rows_of(examples, np.zeros(1, int))
@@ -141,5 +141,5 @@ def _check_examples(program: Program, examples: Any, batch_size: int) -> None:
 
 
 def _placed(arrays: Any, where: Any) -> Any:
-    """Arrays where a jitted function takes them; it takes no host arrays over several processes."""
+    """Place arrays for a jitted function; with several processes, jit does not accept host arrays."""
     return jax.tree.map(put, arrays, where)

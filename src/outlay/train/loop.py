@@ -1,4 +1,4 @@
-"""Training as a run: batches by global step, metrics written as they come, evaluations on the way."""
+"""Train a program: batches by global step, metrics written as they arrive, evaluations in between."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ from outlay.train.step_loop import StepLoop
 
 @dataclass(frozen=True)
 class Fit:
-    """What a training run came to.
+    """The result of a training run.
 
     Attributes:
         state: the state after the last step.
-        history: the metrics of every step, each with its `step`, counted from 1, and `seconds` since the start; of a
-            run of more than `MOST_REMEMBERED` steps, of every second, fourth, ... one, and of the last; of a run that
-            was continued without its metrics file, and in other processes than the first, only those after `start`.
-            The metrics file has all.
-        seconds: what the steps took, from dispatch to metrics, without compiling.
-        num_samples: samples trained on in them.
-        recording: what was recorded, and after which steps.
+        history: the metrics of every step, with `step`, counted from 1, and `seconds` since the start. A run of more
+            than `MOST_REMEMBERED` steps keeps every second, fourth, ... step and the last. A run continued without its
+            metrics file, and any process but the first, has only the steps after `start`. The metrics file has all.
+        seconds: the duration of the steps, from dispatch to metrics, without compiling.
+        num_samples: the number of samples in these steps.
+        recording: the recorded leaves, and the steps after which they were recorded.
     """
 
     state: Any
@@ -54,10 +53,10 @@ class Fit:
 
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]
-"""`evaluate(program, state)` gives numbers by name, and only reads the state."""
+"""`evaluate(program, state)` returns numbers by name, and only reads the state."""
 
 OnStep = Callable[[dict[str, float]], bool | None]
-"""`on_step(metrics)` returns True where training shall end."""
+"""`on_step(metrics)` returns True to end training."""
 
 
 def fit(
@@ -81,56 +80,56 @@ def fit(
     stride: int = 1,
     recorder: Callable[[RowTypes], Recorder] | None = None,
 ) -> Fit:
-    """Make the state and run a program's step over batches by global step.
+    """Initialize the state and train a program on batches indexed by global step.
 
-    With `start`, the run goes on after that step as if it had never stopped, whatever mesh, layout or number of
-    processes it ran on before: with the same batches, and in the same metrics file.
+    With `start`, the run continues after that step as if it had never stopped, with the same batches and the same
+    metrics file. The mesh, the layout and the number of processes may have changed.
 
     Args:
-        program: its step returns a dictionary of numbers, or of rows of them such as histograms; those of dictionaries
-            in it are recorded by path.
-        data: `data[step]` is the batch of a step, such as `TrainData`, or a list. Where batches are of several shapes,
-            `data.buckets` has one of each, as in `BucketedData`: each gets a program, and all work on one state.
-        steps: how many steps in all.
-        key: what `program.init` takes.
-        metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there; of several
-            processes the first writes it.
-        progress: show loss, samples a second and the time left on stderr.
-        checkpoints: where the state is saved, beside the training, after the last step and at `checkpoint_every`.
-        checkpoint_every: after how many steps; None for the last step only.
-        start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
-        evaluate: `evaluate(program, state)` gives numbers on data that training has not seen, such as
-            `outlay.evaluate(held_out, state, examples)`. They are metrics of the step, as `evaluate.NAME`.
-        evaluate_every: after how many steps, and after the last one; None for the last step only.
-        on_step: `on_step(metrics)` is called with the metrics of each step, in order. Where it returns True training
-            ends early: after that step if it was evaluated, else one step later, which is begun by then.
-        read_ahead: how many batches a thread reads before their steps, for data that take long to read now and then;
-            0 reads each batch between two steps. With `data.on(program)` they are on the devices by then.
-        steps_per_call: take this many steps in one compiled call, which scans over their batches: for steps that are so
-            small that Python's part of a call matters. The numbers are the same up to rounding. Metrics come in once a
-            call, so that `on_step` ends training after the call of the step it answers for. Where fewer steps are left
-            before an evaluation, a recorded step, a checkpoint or the end, they are taken one by one.
-        patience: ends training when a metric has not improved for some evaluations. With `start` it goes on counting
-            where the run stopped, by the metrics file.
-        record: what is recorded of the state: patterns of paths, such as `params.**.bias`. Recording changes nothing of
+        program: a program whose step returns a dictionary of numbers, or of rows of numbers such as histograms; the
+            entries of nested dictionaries are recorded by path.
+        data: `data[step]` is the batch of a step, as in `TrainData` or a list. If batches have several shapes,
+            `data.buckets` has one of each, as in `BucketedData`; each shape gets a program, and all share one state.
+        steps: the total number of steps.
+        key: the argument of `program.init`.
+        metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they arrive; with several
+            processes, the first one writes it.
+        progress: show the loss, samples per second and the time left on stderr.
+        checkpoints: where to save the state, concurrently with training: after the last step and at `checkpoint_every`.
+        checkpoint_every: the number of steps between checkpoints; None to save only after the last step.
+        start: the step and the state to continue from, as returned by `checkpoints.restore(program)`; the state is
+            donated.
+        evaluate: `evaluate(program, state)` returns numbers on held-out data, such as
+            `outlay.evaluate(held_out, state, examples)`. They become metrics of the step, named `evaluate.NAME`.
+        evaluate_every: the number of steps between evaluations; the last step is always evaluated. None for only that.
+        on_step: `on_step(metrics)` gets the metrics of each step, in order, and returns True to end training: after
+            that step if it was evaluated, otherwise one step later, which is already in flight.
+        read_ahead: the number of batches that a thread reads in advance, for data that is sometimes slow to read; 0
+            reads each batch between two steps. With `data.on(program)` the thread also places them on the devices.
+        steps_per_call: run this many steps in one compiled call, which scans over their batches. Use it if a step is so
+            short that the Python overhead of a call matters. The numbers are the same up to rounding. Metrics arrive
+            once per call, so `on_step` ends training after the whole call. If fewer steps are left before an
+            evaluation, a recorded step, a checkpoint or the end, they run one by one.
+        patience: ends training when a metric has not improved for some evaluations. With `start`, the count continues
+            from the metrics file.
+        record: the leaves of the state to record, as path patterns such as `params.**.bias`. Recording does not change
             the result.
-        stride: record after every so many steps.
-        recorder: makes what takes the rows from their shapes and dtypes by path; in memory if None.
+        stride: the number of steps between two recorded steps.
+        recorder: creates the recorder from the shapes and dtypes of its rows by path; None records in memory.
 
-    With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
-    steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
-    SIGTERM ends it at once. Under `outlay launch` both are the launcher's; a SIGTERM that the program or JAX's
-    preemption service handles stays theirs.
+    With `checkpoints`, SIGUSR1 or SIGTERM to one or all processes requests a stop: the state is saved after one of the
+    next steps, and the program exits with code 75, so that it can be continued, or with 143 after SIGTERM. A second
+    SIGTERM ends it at once. Under `outlay launch` the launcher handles both signals; a SIGTERM handler of the program
+    or of JAX's preemption service stays in place.
 
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
         Stopped: a `SystemExit`, on SIGUSR1 or SIGTERM.
-        CheckpointError: a checkpoint cannot be written, which is told after the next step, or the metrics file does not
-            hold every step before `start`.
-        OutputError: the metrics cannot be written, or would replace a file of something else.
-        ProgramError: there is no step to take, no batch for one, or nowhere to save to, or the step returns what is no
-            number, and then every such output is named; all of that before the first step. Or `evaluate` has used up
-            the state.
+        CheckpointError: a checkpoint cannot be written (raised after the next step), or the metrics file lacks a step
+            before `start`.
+        OutputError: the metrics cannot be written, or would replace a file with other content.
+        ProgramError: there is no step to run, no batch for a step, or no folder for checkpoints, or an output of the
+            step is not a number; all of that before the first step. Or `evaluate` has donated the state.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -143,7 +142,7 @@ def fit(
     first, state = start or (0, None)
     check_steps(steps, first, checkpoints, checkpoint_every)
     if read_ahead < 0:
-        raise ProgramError(f"read_ahead={read_ahead}: a number of batches, 0 to read each when its step is next")
+        raise ProgramError(f"read_ahead={read_ahead}: the number of batches to read in advance cannot be negative")
     check_evaluations(evaluate, evaluate_every, patience)
     check_steps_per_call(program, data, steps_per_call)
     check_data(data, steps)
@@ -190,7 +189,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Results:
-    """What a call returned: the metrics of its steps, stacked where it took several, and what the last one adds."""
+    """The results of a call: the metrics of its steps, stacked if there are several, and what the last step adds."""
 
     num_steps: int
     metrics: Any
@@ -199,7 +198,7 @@ class _Results:
 
 
 class _Training(StepLoop):
-    """One or several steps a call: their batches, and their metrics in history and file."""
+    """Run training steps, one or several per call, and collect their metrics."""
 
     def __init__(
         self,
@@ -242,7 +241,7 @@ class _Training(StepLoop):
         self._take_several = (
             several_steps(self.program, self._steps_per_call) if 1 < self._steps_per_call <= longest else None
         )
-        if self._take_several is None:  # else it is compiled where fewer steps than a call takes are left
+        if self._take_several is None:  # otherwise the single step is compiled only when a shorter rest is due
             _ = self.program.compiled_parts
         if self.state is None:
             self.state = self.program.init(self._key)
@@ -276,7 +275,7 @@ class _Training(StepLoop):
         return dataclasses.replace(results, evaluated=_evaluated(self._evaluation, self.program, self.state))
 
     def can_fetch(self, results: Any) -> bool:
-        # Recorded leaves may lie in other processes too, which would have to take part.
+        # Recorded leaves may live in other processes too; fetching them is a collective that those may never join.
         is_ready = not results.leaves and all(leaf.is_ready() for leaf in jax.tree.leaves(results.metrics))
         return super().can_fetch(results) or is_ready
 
@@ -315,13 +314,13 @@ def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Pr
 
 
 def _in_words(metrics: Mapping[str, Any]) -> str:
-    """The numbers; a metric of several is left to the metrics file."""
+    """Write the scalar metrics as text; those with several numbers are only in the metrics file."""
     numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
     return "  ".join(f"{name} {value:.4f}" for name, value in numbers.items() if name not in ("step", "seconds"))
 
 
 def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, float]:
-    """What an evaluation gives, as metrics of a step."""
+    """Run an evaluation, and name its results as metrics of a step."""
     metrics = evaluate(program, state)
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
         raise ProgramError(

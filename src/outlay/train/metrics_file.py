@@ -1,4 +1,4 @@
-"""The metrics of each step: those that a run remembers, and `metrics.jsonl` with all, one JSON object a line."""
+"""Keep the metrics of a run: a bounded history in memory, and all steps in `metrics.jsonl`, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from outlay.core.output_file import whole_file
 from outlay.core.quantities import counted
 
 MOST_REMEMBERED = 10_000
-"""Steps whose metrics a run remembers; the metrics file has all."""
+"""The most steps whose metrics stay in memory; the metrics file has all."""
 
 
 class History:
-    """The metrics of steps, evenly thinned out where there are many, and of the last.
+    """The metrics of a run's steps, evenly thinned out if there are many, and always those of the last step.
 
     Args:
-        metrics: of the steps so far.
+        metrics: the metrics of the steps so far.
 
     Attributes:
         last: the metrics of the last step; None before the first.
@@ -41,7 +41,7 @@ class History:
             self.add(each)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Take in the metrics of the next step."""
+        """Add the metrics of the next step."""
         self.last = metrics
         if self._num % self._every == 0:
             self._remembered.append(metrics)
@@ -56,26 +56,26 @@ class History:
 
 
 class MetricsFile:
-    """Writes metrics line by line, each on disk as soon as it is written: what a killed run leaves is whole lines.
+    """Write metrics line by line, unbuffered: a killed run leaves only whole lines.
 
     Args:
         path: the file.
-        after: the step that the run continues after: lines up to it stay, later ones go. 0 makes the file anew.
+        after: the step after which the run continues: earlier lines stay, later ones are dropped. 0 starts a new file.
 
     Attributes:
         path: the file.
         earlier: the metrics of the lines that stayed.
 
     Raises:
-        CheckpointError: the file does not hold every step up to `after`.
-        OutputError: there is a file that holds something other than metrics, or none can be written.
+        CheckpointError: the file lacks a step up to `after`.
+        OutputError: the file exists and has other content, or cannot be written.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
         self.earlier = _read(path, after) if after else []
         _check_is_metrics(path)
-        # Beside it and then in its place: a kill in between loses no line, and other processes may be reading it.
+        # Write a new file and rename it: a kill in between loses no line, and others may be reading the old file.
         try:
             with whole_file(path) as rewritten:
                 self._file = rewritten.open("wb", buffering=0)
@@ -95,10 +95,10 @@ class MetricsFile:
         self._file.close()
 
     def write(self, metrics: Mapping[str, Any]) -> None:
-        """Add one line; a value that is not finite is written as null.
+        """Append a line; values that are not finite are written as null.
 
         Raises:
-            OutputError: it cannot be written; the lines before it are there.
+            OutputError: the line cannot be written; the lines before it are intact.
         """
         line = (json.dumps(finite(metrics)) + "\n").encode()
         before = self._file.tell()
@@ -114,13 +114,13 @@ class MetricsFile:
         if isinstance(error, OutputError):
             return error
         return OutputError(
-            f"{self.path} cannot be written: {error.strerror}; the metrics before are in it"
-            "\n  fix: make room or give permission, or another folder"
+            f"{self.path} cannot be written: {error.strerror}; it has the metrics up to here"
+            "\n  fix: free space or fix the permissions, or use another folder"
         )
 
 
 def as_numbers(value: Any) -> Any:
-    """A metric as Python has it: a float, or a list of them.
+    """Convert a metric to a Python float, or a list of floats.
 
     >>> as_numbers(np.float32(0.5)), as_numbers(np.array([1, 2]))
     (0.5, [1.0, 2.0])
@@ -129,7 +129,7 @@ def as_numbers(value: Any) -> Any:
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as JSON can hold them: it knows neither NaN nor infinity, so such a value becomes None.
+    """Replace NaN and infinity, which JSON does not have, by None.
 
     >>> finite({"loss": math.nan, "step": 3, "counts": [1.0, math.inf]})
     {'loss': None, 'step': 3, 'counts': [1.0, None]}
@@ -144,14 +144,14 @@ def _finite(value: Any) -> Any:
 
 
 def _read_number(value: Any) -> Any:
-    """What `_finite` wrote; whatever could not be written is NaN."""
+    """Read what `_finite` wrote; None becomes NaN."""
     if isinstance(value, list):
         return [_read_number(each) for each in value]
     return math.nan if value is None else value
 
 
 def _check_is_metrics(path: Path) -> None:
-    """Raise where a file is there that is no metrics file, and would be replaced."""
+    """Raise if the file exists and is not a metrics file, so that it would be overwritten."""
     if not path.is_file():
         return
     try:
@@ -159,18 +159,18 @@ def _check_is_metrics(path: Path) -> None:
             first = file.readline(2**16)
         is_metrics = not first or "step" in json.loads(first)
     except OSError as error:
-        raise OutputError(f"{path} cannot be read: {error.strerror}\n  fix: another file") from error
+        raise OutputError(f"{path} cannot be read: {error.strerror}\n  fix: use another file") from error
     except (ValueError, TypeError, RecursionError):
         is_metrics = False
     if not is_metrics:
-        raise OutputError(f"{path} exists and holds no metrics of a run; nothing was written\n  fix: another file")
+        raise OutputError(f"{path} exists and is not a metrics file; nothing was written\n  fix: use another file")
 
 
 def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
-    """The metrics of the first steps. What comes after them is not read: a killed run may end in half a line."""
+    """Read the metrics of the first steps. The rest is not read: a killed run may end in half a line."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device might never end
-            raise ValueError("it is no plain file")
+            raise ValueError("it is not a regular file")
         with path.open(encoding="utf-8") as file:
             rows = [json.loads(line) for line in itertools.islice(file, num_steps)]
         steps = [metrics["step"] for metrics in rows]
@@ -180,11 +180,11 @@ def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
         missing = sorted(set(range(1, num_steps + 1)) - set(steps))
         which = f"step {missing[0]} is missing" if missing else "its steps are out of order"
         raise CheckpointError(
-            f"{path} cannot be continued after step {num_steps}: it begins with {counted(len(steps), 'line')}, "
+            f"{path} cannot be continued after step {num_steps}: it has {counted(len(steps), 'line')}, "
             f"and {which}\n"
             f"{_FIX}"
         )
     return [{name: _read_number(value) for name, value in metrics.items()} for metrics in rows]
 
 
-_FIX = "  fix: put the file of this run back, or begin the run anew"
+_FIX = "  fix: restore the file of this run, or start a new run"

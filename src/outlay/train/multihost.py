@@ -1,4 +1,4 @@
-"""What the processes of a job do together while a run goes on: wait for one another, agree, and stop after one step."""
+"""Coordinate the processes of a run: wait for each other, agree on values, and stop after the same step."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from outlay.core.jax_compat import preemption_is_served
 from outlay.jobs.joined import gather_all, patience, post, posted, wait_for
 from outlay.jobs.stop_request import agree_on, exit_code, is_requested, listen, listening
 
-# No collective waits here: the first one of CPU devices fails where a process is 30 s later than another, and process 0
-# may check a checkpoint for longer.
+# These waits are not collectives: the first gloo collective fails if a process is 30 s late, and process 0 may check a
+# checkpoint for longer than that.
 _meetings = itertools.count()
 
 
 def is_first() -> bool:
-    """Whether this is the process that names and completes what all of them write, and speaks for them."""
+    """Whether this is the process that names and completes shared files, and prints."""
     return jax.process_index() == 0
 
 
 def wait_for_all(what: str) -> None:
-    """Go on when every process has come here, however long that takes.
+    """Wait for every process to arrive, however long that takes.
 
     Args:
-        what: what they wait for; the same in all processes, which come to the same waits in the same order.
+        what: the name of the wait; all processes must reach the same waits in the same order.
     """
     if jax.process_count() > 1:
         key = f"together/{next(_meetings)}/{zlib.crc32(what.encode())}"
@@ -37,19 +37,19 @@ def wait_for_all(what: str) -> None:
 
 
 def as_first_finds(find: Callable[[], int]) -> int:
-    """Return in all processes what `find` gives in the first: one may see a shared folder later than another.
+    """Return the first process's result of `find` in all processes: on a shared file system, some see a folder later.
 
     Raises:
-        CheckpointError: it failed there; in the others too, so that none waits for the first.
+        CheckpointError: it failed in the first process; all others raise too, so that none waits for it.
     """
     return int(text_of_first(lambda: str(find())))
 
 
 def text_of_first(find: Callable[[], str]) -> str:
-    """Return in all processes the text that `find` gives in the first, which is not empty.
+    """Return the first process's text, which must not be empty, in all processes.
 
     Raises:
-        CheckpointError: it failed there; in the others too, so that none waits for the first.
+        CheckpointError: it failed in the first process; all others raise too, so that none waits for it.
     """
     if jax.process_count() == 1:
         return find()
@@ -62,7 +62,7 @@ def text_of_first(find: Callable[[], str]) -> str:
     else:
         text = wait_for(key) or ""
     if not text:
-        raise CheckpointError("process 0 cannot use the checkpoints, and says why")
+        raise CheckpointError("process 0 cannot use the checkpoints; its message says why")
     return text
 
 
@@ -72,19 +72,19 @@ _runs = itertools.count()
 
 
 def on_request() -> contextlib.AbstractContextManager[None]:
-    """Within this, SIGUSR1 and SIGTERM ask for a stop; the latter not where JAX's preemption service has taken it."""
+    """Treat SIGUSR1 and SIGTERM as requests to stop; not SIGTERM if JAX's preemption service handles it."""
     return contextlib.nullcontext() if preemption_is_served() else listening()
 
 
 class StopTogether:
-    """Asks after steps whether to stop.
+    """Decide after each step whether to stop, in agreement with all processes.
 
-    One process looks at its own request. Of several, process 0 decides at some steps for all, with word from those that
-    were asked, and says which step is the next to decide at; the others wait for it there. It has no collective, and
-    needs one message about every 5 s.
+    A single process looks at its own request. With several, process 0 collects their requests, decides for all at some
+    steps, and announces the next step to decide at; the others wait for it there. This takes no collective, and about
+    one message every 5 s.
 
     Args:
-        first: the step that the run begins after.
+        first: the step after which the run starts.
     """
 
     def __init__(self, first: int) -> None:
@@ -96,10 +96,10 @@ class StopTogether:
         self._has_told = False
 
     def after(self, step: int) -> bool:
-        """Whether to stop after a step, counted from 1; to be asked after each of them.
+        """Whether to stop after a step, counted from 1; call it after every step.
 
         Raises:
-            ProgramError: process 0 has not come to this step.
+            ProgramError: process 0 did not reach this step in time.
         """
         if not self._several:
             return is_requested()
@@ -110,7 +110,7 @@ class StopTogether:
             return False
         decision = self._decide(step) if is_first() else wait_for(f"{self._key}/{step}", patience())
         if decision is None:
-            raise ProgramError(f"process 0 has not come to step {step} within {patience():g} s of this one")
+            raise ProgramError(f"process 0 did not reach step {step} within {patience():g} s of this process")
         if decision.startswith(_STOP):
             agree_on(int(decision.removeprefix(_STOP)))
             return True
@@ -118,13 +118,14 @@ class StopTogether:
         return False
 
     def _decide(self, step: int) -> str:
-        asked = posted(f"{self._key}/asked")  # where some were asked to end for good, and some for now: for good
+        asked = posted(f"{self._key}/asked")
+        # If some processes got SIGTERM and others SIGUSR1, the larger exit code wins: a SIGTERM must not be requeued.
         decision = max(asked) if asked else str(step + self._steps_until_next(step))
         post(f"{self._key}/{step}", decision)
         return decision
 
     def _steps_until_next(self, step: int) -> int:
-        """No more than were taken so far: the first say little about how long they take."""
+        """At most as many as were taken so far: the first steps say little about the speed of later ones."""
         taken = step - self._first
         a_second = taken / max(time.monotonic() - self._began, 1e-6)
         return max(1, min(taken, round(_ASK_EVERY * a_second)))

@@ -1,4 +1,4 @@
-"""What a training step minimises: the user's loss, of one sample or of many, as sums over samples."""
+"""The objective of a training step: the user's loss, per sample or per batch, as sums over samples."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Reduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss, and what it is of.
+    """A loss function and its form.
 
     Attributes:
-        loss: the user's.
+        loss: the user's loss function.
         has_state: whether it takes and returns a model state.
-        reduction: how its one number for a batch was reduced; None for a loss that gives one per sample.
-        groups: in how many groups, one after the other, it is given its batch; None for the batch as one.
+        reduction: how the loss reduces a batch to one number; None if it returns one number per sample.
+        groups: the number of groups into which the batch is split before calling the loss; None for no split.
     """
 
     loss: Loss
@@ -50,16 +50,16 @@ class Objective:
     def sums(
         self, params: Any, model_state: Any, batch: Any, keys: jax.Array | None, weights: jax.Array
     ) -> tuple[dict[str, jax.Array], Any]:
-        """Sums over samples, in float32 or more: of `loss`, of every metric, and of the `weight` they are weighted by.
+        """Sum `loss`, every metric, and the sample `weight` over samples, in float32 or wider.
 
-        A number for the whole batch counts as that of each of its samples.
+        A number for the whole batch counts once for each of its samples.
 
         Args:
             params: the parameters.
             model_state: the state of the model.
             batch: any tree of arrays with leading dim B.
             keys: B PRNG keys, or None in evaluation.
-            weights: how much each sample counts, (B,).
+            weights: the weight of each sample, (B,).
 
         Returns:
             The sums, and the new model state.
@@ -87,7 +87,7 @@ class Objective:
         return arrays_only(called(self.loss, params, state, batch, keys, expected))
 
     def _by_groups(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
-        """Each group of neighbouring samples as a batch of its own; of their states the mean."""
+        """Call the loss on each group of neighbouring samples separately, and average the model states."""
         spread, num_samples = current_spread(), samples[2].shape[0]
         groups = self.groups or 1
         num_devices = spread.num_devices if spread else 1
@@ -95,8 +95,8 @@ class Objective:
         if groups % num_devices or num_samples % num:
             raise ProgramError(
                 f"groups={groups}: a batch of {num_samples * num_devices} samples on {counted(num_devices, 'device')} "
-                f"cannot be taken in {groups} equal groups, each on one device\n"
-                f"  fix: a multiple of {num_devices} that divides {num_samples * num_devices}, such as "
+                f"cannot be split into {groups} equal groups, each on one device\n"
+                f"  fix: use a multiple of {num_devices} that divides {num_samples * num_devices}, such as "
                 f"groups={num_devices}"
             )
         apart = jax.tree.map(lambda x: x.reshape(num, num_samples // num, *x.shape[1:]), samples)
@@ -110,8 +110,8 @@ class Objective:
             if "out_axes" not in str(error):
                 raise
             raise ProgramError(
-                f"groups={groups}: leaves of the new model state that are no floats differ from group to group, so "
-                f"they have no mean\n  fix: make them depend on no sample, or leave groups out\n  JAX says: {error}"
+                f"groups={groups}: leaves of the new model state that are not floats differ between groups, so they "
+                f"have no mean\n  fix: make them independent of the samples, or leave out groups\n  JAX says: {error}"
             ) from error
         state = jax.tree.map(lambda x, axis: x if axis is None else x.mean(0), states, axes, is_leaf=_is_none)
         each = num_samples // num
@@ -123,7 +123,7 @@ class Objective:
 
 
 def sample_weights(batch: Any, num: int) -> jax.Array:
-    """How much each of `num` samples counts: the batch's `weight` entry, or 1."""
+    """Return the weights of `num` samples: the batch's `weight` entry, or 1."""
     if isinstance(batch, Mapping) and "weight" in batch:
         weights = jnp.asarray(batch["weight"])
         return weights.astype(at_least(weights.dtype))
@@ -131,12 +131,12 @@ def sample_weights(batch: Any, num: int) -> jax.Array:
 
 
 def weighted_sum(weights: jax.Array, each: jax.Array) -> jax.Array:
-    """The sum over samples of a number of each, or of a row of numbers of each."""
+    """Sum over samples, weighted; each sample has one number or a row of numbers."""
     return jnp.sum((weights[:, None] if each.ndim > 1 else weights) * each, axis=0)
 
 
 def at_least(*dtypes: Any) -> Any:
-    """The dtype to sum values of these dtypes in."""
+    """Return the dtype in which to sum values of these dtypes: float32 or wider."""
     return functools.reduce(jnp.promote_types, dtypes, jnp.dtype(jnp.float32))
 
 

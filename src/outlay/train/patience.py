@@ -1,4 +1,4 @@
-"""Early stopping that survives a resume: how often a metric was evaluated since it was last better."""
+"""Early stopping that survives a resume: count the evaluations since a metric last improved."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from outlay.core.suggest import did_you_mean
 from outlay.train.multihost import text_of_first
 
 EVALUATED = "evaluate."
-"""What the names of metrics begin with that are measured of the state after a step."""
+"""The prefix of metrics that are evaluated on the state after a step."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Ends training when a metric has not improved for some evaluations, for `outlay.fit(..., patience=)`.
+    """End training when a metric has not improved for some evaluations; an argument of `outlay.fit`.
 
-    A run that is continued remembers the evaluations before: they are read from its metrics file.
+    A continued run reads the earlier evaluations from its metrics file.
 
     Attributes:
-        evaluations: how many without an improvement end training.
-        metric: which metric, such as `evaluate.loss`, or one of the step's own.
-        min_change: by how much it must be better to count.
-        larger_is_better: for metrics such as an accuracy.
+        evaluations: the number of evaluations without improvement that ends training.
+        metric: the metric, such as `evaluate.loss`, or one of the step's own.
+        min_change: the smallest improvement that counts.
+        larger_is_better: True for metrics such as an accuracy.
 
     Raises:
-        ProgramError: there is no evaluation to wait for.
+        ProgramError: `evaluations` is less than 1.
 
     Example:
         >>> counter = PatienceCounter(outlay.train.Patience(2, metric="loss"))
@@ -44,23 +44,23 @@ class Patience:
 
     def __post_init__(self) -> None:
         if self.evaluations < 1:
-            raise ProgramError(f"evaluations={self.evaluations}: patience is for 1 evaluation or more")
+            raise ProgramError(f"evaluations={self.evaluations}: patience needs at least 1 evaluation")
 
     @property
     def is_of_evaluations(self) -> bool:
-        """Whether the metric is one of those that only the steps have after which training is evaluated."""
+        """Whether only evaluated steps have the metric."""
         return self.metric.startswith(EVALUATED)
 
 
 class PatienceCounter:
-    """Counts evaluations without an improvement; a value that is no number is none.
+    """Count the evaluations without improvement; NaN is not an improvement.
 
     Args:
-        patience: what to count.
+        patience: the rule.
 
     Attributes:
-        patience: what is counted.
-        is_used_up: whether there were as many as patience is for.
+        patience: the rule.
+        is_used_up: whether there have been `patience.evaluations` without improvement.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -70,38 +70,38 @@ class PatienceCounter:
         self.is_used_up = False
 
     def is_used_up_after(self, metrics: Mapping[str, Any]) -> bool:
-        """Take in the metrics of a step; whether training shall end.
+        """Add the metrics of a step, and return whether training should end.
 
         Raises:
-            ProgramError: it was evaluated, and has no such metric, or the metric is not one number.
+            ProgramError: the step was evaluated but lacks the metric, or the metric is not a single number.
         """
         metric = self.patience.metric
         value = metrics.get(metric)
         is_due = not self.patience.is_of_evaluations or any(name.startswith(EVALUATED) for name in metrics)
         if value is None and is_due:
             names = [name for name in metrics if name not in ("step", "seconds")]
-            raise ProgramError(f"patience waits for {metric!r}, which is no metric: {did_you_mean(metric, names)}")
+            raise ProgramError(f"patience watches {metric!r}, which is not a metric: {did_you_mean(metric, names)}")
         if isinstance(value, list):
-            raise ProgramError(f"patience waits for {metric!r}, which is {len(value)} numbers and not one")
+            raise ProgramError(f"patience watches {metric!r}, which is {len(value)} numbers instead of one")
         if value is not None:
             self._add(float(value))
         return self.is_used_up
 
     def continue_after(self, earlier: Iterable[Mapping[str, Any]], step: int, *, from_file: bool) -> None:
-        """Take in the evaluations of the steps before a run goes on; all processes get those of the first.
+        """Add the evaluations from before a run is continued; all processes use those of the first.
 
         Args:
-            earlier: the metrics of these steps, in the first process.
-            step: how many there were.
-            from_file: whether there is a file that has them.
+            earlier: the metrics of the earlier steps, in the first process.
+            step: the number of earlier steps.
+            from_file: whether a metrics file has them.
 
         Raises:
-            ProgramError: there is none.
+            ProgramError: there are earlier steps but no metrics file.
         """
         if step and not from_file:
             raise ProgramError(
-                f"the run goes on after step {step}, and patience cannot know the evaluations before"
-                "\n  fix: metrics_path=, the metrics file that the run has written so far"
+                f"the run continues after step {step}, but patience does not know the earlier evaluations"
+                "\n  fix: pass metrics_path=, the metrics file of the run"
             )
         metric = self.patience.metric
         text = text_of_first(lambda: json.dumps([each[metric] for each in earlier if metric in each])) if step else "[]"

@@ -1,4 +1,4 @@
-"""An optimizer's state in another dtype than the parameters: smaller moments, or exact copies of small parameters."""
+"""Optimizer state in another dtype than the parameters: low-precision moments, or float32 master weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import optax
 
 
 class KeptState(NamedTuple):
-    """The state of an optimizer in a dtype of its own.
+    """The state of `state_in`.
 
     Attributes:
-        master: the parameters in that dtype, where their own is narrower; else None.
-        inner: the optimizer's state.
+        master: the parameters in the state dtype if their own dtype is narrower; otherwise None.
+        inner: the wrapped optimizer's state.
     """
 
     master: Any
@@ -22,11 +22,11 @@ class KeptState(NamedTuple):
 
 
 def state_in(optimizer: optax.GradientTransformation, dtype: Any) -> optax.GradientTransformation:
-    """An optimizer that keeps its state in `dtype`, whatever the dtype of the parameters.
+    """Wrap an optimizer so that it stores its state in `dtype`, whatever the dtype of the parameters.
 
-    Where parameters are narrower, it keeps master copies of them too, which take the updates: steps that are too small
-    to change a bfloat16 number add up there. Source: Micikevicius et al. (2018), arXiv:1710.03740, section 3.1.
-    It computes in float32 at least.
+    If the parameters are narrower, the state also holds master copies of them, which receive the updates: updates too
+    small to change a bfloat16 number accumulate there. Source: Micikevicius et al. (2018), arXiv:1710.03740, section
+    3.1. The arithmetic is float32 or wider.
 
     Args:
         optimizer: any optax optimizer.
@@ -56,7 +56,7 @@ def state_in(optimizer: optax.GradientTransformation, dtype: Any) -> optax.Gradi
         if state.master is None:
             return updates, KeptState(None, kept_state)
         master = jax.tree.map(lambda p, u: (p + u).astype(state_dtype), exact, updates)
-        # As a difference, since that is what optax adds: the parameters become the rounded master copies.
+        # Return a difference, because optax adds updates: the parameters become the rounded master copies.
         updates = jax.tree.map(lambda m, p: m.astype(jnp.float32) - p.astype(jnp.float32), master, params)
         return updates, KeptState(master, kept_state)
 

@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: a live bar on a terminal, plain lines elsewhere."""
+"""Show the progress of a run on stderr: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LONGEST_PAUSE = 60.0
 
 
 class Progress:
-    """Shows how far a run is, what it measures, how fast it goes, and the time left.
+    """Show the position, the metrics and the speed of a run, and the time left.
 
     Args:
-        num_steps: steps in all.
-        each: what a step is, in words, such as `16 samples`.
-        speed: puts a number of steps a second into words.
-        console: where to; stderr by default.
-        position: puts into words how far a run is after some of its steps; `step 3/10` by default.
-        after: `step` and `seconds` of the step that the run continues after; None for a new run.
+        num_steps: the total number of steps.
+        each: the content of a step, such as `16 samples`.
+        speed: formats steps per second.
+        console: where to write; stderr by default.
+        position: formats the position after a step; `step 3/10` by default.
+        after: `step` and `seconds` of the step after which the run continues; None for a new run.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Progress:
         """Show that more steps are done.
 
         Args:
-            step: how many, in all.
-            seconds: what they took.
-            facts: what was measured in the last of them, in words.
+            step: the number of steps so far.
+            seconds: their duration.
+            facts: the metrics of the last step, as text.
         """
         taken, passed = step - self._after[0], seconds - self._after[1]
         rate = taken / passed if passed else math.inf
@@ -86,7 +86,7 @@ class Progress:
             self._console.print(f"{self._position(step)}  {facts}  {left:.0f} s left", soft_wrap=True)
 
     def _is_due(self, step: int) -> bool:
-        """Whether a step gets a line: ten of a run, and in a long one more, of which the first come early."""
+        """Whether to print a line for a step: ten per run, more in a long run, with the first ones early."""
         now = time.monotonic()
         lines = step * _NUM_LINES // self._num_steps
         if lines <= self._lines and step < self._num_steps and now < self._next:

@@ -1,4 +1,4 @@
-"""Recordings of a run: which leaves, and their rows by address, in memory or on disk as the run goes."""
+"""Record leaves of a run's state by address, in memory or on disk while the run goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from outlay.train.checkpoint.array_files import unpadded_state
 from outlay.train.checkpoint.select_leaves import matching
 
 STEPS = "steps"
-"""The name of the array of steps in a recording on disk; it is no address, since it has neither dot nor colon."""
+"""The name of the array of steps in a recording on disk; without dot or colon it cannot collide with an address."""
 
 Rows = Mapping[str, np.ndarray]
 RowTypes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -36,8 +36,8 @@ class Recording(Mapping[str, np.ndarray]):
     """Recorded arrays by address: `recording["params.dense.bias"]` is (rows, 64), one row for each recorded step.
 
     Attributes:
-        steps: the step of each row, counted from 0; rows hold what there was after it.
-        dt: the time of a step in ms; 1 where steps have no time, as those of a training.
+        steps: the step of each row, counted from 0; a row has the values after that step.
+        dt: the duration of a step in ms; 1 if steps have no duration, as in training.
     """
 
     def __init__(self, steps: np.ndarray, dt: float, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
@@ -47,7 +47,7 @@ class Recording(Mapping[str, np.ndarray]):
 
     @property
     def times(self) -> np.ndarray:
-        """When the step of each row began, in ms."""
+        """The start of each row's step, in ms."""
         return self.steps * self.dt
 
     def __getitem__(self, address: str) -> np.ndarray:
@@ -66,45 +66,46 @@ class Recording(Mapping[str, np.ndarray]):
 
     @classmethod
     def read(cls, path: str | Path) -> Recording:
-        """Open a recording on disk, as a run writes it; each array is read when it is asked for.
+        """Open the recording of a run on disk; each array is read when it is accessed.
 
         Args:
             path: the folder `recording.zarr`.
 
         Raises:
-            DataError: the folder holds no recording.
+            DataError: the folder is not a recording.
         """
         try:
             facts = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))["attributes"]
             dt, names = float(facts["dt"]), [str(name) for name in facts["addresses"]]
-            if any("/" in name or name.startswith(".") for name in names):  # such a file may come from anywhere
+            # The file may come from anywhere: a crafted address must not open files elsewhere.
+            if any("/" in name or name.startswith(".") for name in names):
                 raise ValueError("an address leads out of the folder")
             root = real_path(path)
             steps = open_array(root / STEPS).read().result()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DataError(f"{path} is no recording of a run\n  fix: the folder recording.zarr of a run") from error
+            raise DataError(f"{path} is not a recording of a run\n  fix: the folder recording.zarr of a run") from error
         readers = {name: (lambda name=name: open_array(root / name).read().result()[: len(steps)]) for name in names}
         return cls(np.asarray(steps), dt, readers)
 
 
 class RecordedLeaves:
-    """The leaves of a program's state that are recorded, every so many steps.
+    """Copy the recorded leaves of a program's state every `stride` steps.
 
     Args:
         program: the program.
-        patterns: of their paths, such as `params.**.bias`. Random keys are no numbers, and are never recorded.
-        stride: after how many steps.
+        patterns: path patterns of the leaves, such as `params.**.bias`. PRNG keys are never recorded.
+        stride: the number of steps between two recorded steps.
 
     Attributes:
-        types: the shape and dtype of each, by path.
+        types: the shape and dtype of each leaf, by path.
 
     Raises:
-        ProgramError: the stride is no number of steps, or a pattern matches nothing; all of them are listed.
+        ProgramError: the stride is less than 1, or patterns match nothing; the message lists all of them.
     """
 
     def __init__(self, program: Program, patterns: str | Sequence[str], stride: int) -> None:
         if not isinstance(stride, int) or isinstance(stride, bool) or stride < 1:
-            raise ProgramError(f"stride={stride!r}: steps are recorded 1 step or more apart")
+            raise ProgramError(f"stride={stride!r}: recorded steps must be at least 1 step apart")
         self._program, self._stride = program, stride
         self.types: RowTypes = {}
         if not patterns:
@@ -121,30 +122,30 @@ class RecordedLeaves:
         self.types = {path: (leaves[path].shape, np.dtype(leaves[path].dtype)) for path in paths}
 
     def of(self, state: Any, step: int) -> dict[str, Any]:
-        """Return copies of the leaves after a step, counted from 1; nothing where the step is not recorded."""
+        """Return copies of the leaves after a step, counted from 1; empty if the step is not recorded."""
         if not self.types or step % self._stride:
             return {}
         leaves = dict(flatten_paths(self._program.crop(state))[0])
         return {path: _copy(leaves[path]) for path in self.types}
 
     def next_step(self, step: int) -> int:
-        """Return the next recorded step after this one; no step at all, `sys.maxsize`, where nothing is recorded."""
+        """Return the next recorded step after this one, or `sys.maxsize` if nothing is recorded."""
         return step + self._stride - step % self._stride if self.types else sys.maxsize
 
 
 def _copy(leaf: Any) -> Any:
-    """Copy a leaf, since the next call uses up what it is given; on its devices, so that nobody waits for it."""
+    """Copy a leaf, since the next call donates it; the copy stays on the devices, so nothing waits for a transfer."""
     device = next(iter(leaf.sharding.device_set))
-    if leaf.sharding.memory_kind != device.default_memory().kind:  # computations do not read the host's memory
+    if leaf.sharding.memory_kind != device.default_memory().kind:  # a jitted copy cannot read host memory
         return gather(leaf)
     return jnp.copy(leaf)
 
 
 class Recorder(Protocol):
-    """Where recorded rows go.
+    """A sink for recorded rows.
 
     Attributes:
-        num_rows: how many rows there are.
+        num_rows: the number of rows so far.
     """
 
     num_rows: int
@@ -154,16 +155,16 @@ class Recorder(Protocol):
         ...
 
     def recording(self) -> Recording:
-        """Return what there is so far."""
+        """Return the recording so far."""
         ...
 
 
 class MemoryRecorder:
-    """Collects rows in memory.
+    """Collect rows in memory.
 
     Args:
-        types: the shape and dtype of a row, by address; without any, nothing is kept.
-        dt: the time of a step in ms.
+        types: the shape and dtype of a row, by address; empty to record nothing.
+        dt: the duration of a step in ms.
     """
 
     def __init__(self, types: RowTypes, dt: float) -> None:
@@ -182,25 +183,25 @@ class MemoryRecorder:
             parts.append(rows[name])
 
     def recording(self) -> Recording:
-        """Return what there is so far."""
+        """Return the recording so far."""
         whole = {name: np.concatenate(rows) for name, rows in self._rows.items()}
         return Recording(np.concatenate(self._steps), self._dt, {n: (lambda a=a: a) for n, a in whole.items()})
 
 
 class ZarrRecorder:
-    """Writes rows to a Zarr group with one array an address.
+    """Write rows to a Zarr group with one array per address.
 
-    After each `append` its rows are on disk, so that a run that ends early leaves them.
+    `append` returns when its rows are on disk, so that a run that ends early leaves them.
 
     Args:
-        path: the folder, made anew unless it is continued.
+        path: the folder; new unless the recording is continued.
         types: the shape and dtype of a row, by address.
-        dt: the time of a step in ms.
-        keep_before: continue the recording in the folder, and drop its rows of this step and later ones.
-        keep_rows: also drop all rows but the first so many: rows that waited for an event are written late.
+        dt: the duration of a step in ms.
+        keep_before: continue the recording in the folder, and drop the rows of this step and later ones.
+        keep_rows: also drop all but this many rows: rows that wait for a trigger are written late.
 
     Raises:
-        OutputError: the folder exists already, holds no recording to continue, or cannot be written to.
+        OutputError: the folder already exists, has no recording to continue, or cannot be written to.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class ZarrRecorder:
             with self._as_output_error("cannot be made"):
                 self._arrays = _create_group(self._path, types, dt)
         elif not self._path.is_dir():
-            raise OutputError(f"{path}, which the run recorded to, is gone\n  fix: put it back, or begin the run anew")
+            raise OutputError(f"{path}, the recording of the run, is gone\n  fix: restore it, or start a new run")
         else:
             num_rows = int(np.searchsorted(Recording.read(self._path).steps, keep_before))
             self.num_rows = num_rows if keep_rows is None else min(num_rows, keep_rows)
@@ -234,13 +235,13 @@ class ZarrRecorder:
         """Add one row of each address for each step.
 
         Raises:
-            OutputError: they cannot be written; the rows before them are there.
+            OutputError: the rows cannot be written; earlier rows are intact.
         """
         if not len(steps):
             return
         start, end = self.num_rows, self.num_rows + len(steps)
-        with self._as_output_error(f"cannot be written on after {counted(start, 'row')}, which are there"):
-            # The steps last: their number says how many rows are whole.
+        with self._as_output_error(f"cannot be extended beyond its {counted(start, 'row')}"):
+            # Write the steps last: their number tells how many rows are complete.
             for name in (*(name for name in self._arrays if name != STEPS), STEPS):
                 values = steps if name == STEPS else rows[name]
                 grown = self._arrays[name].resize(exclusive_max=(end, *values.shape[1:]), expand_only=True).result()
@@ -249,12 +250,12 @@ class ZarrRecorder:
         self.num_rows = end
 
     def recording(self) -> Recording:
-        """Return what is on disk so far; its arrays are read when they are asked for."""
+        """Return the recording so far; its arrays are read when they are accessed."""
         return Recording.read(self._path)
 
     @contextlib.contextmanager
     def _as_output_error(self, what: str) -> Iterator[None]:
-        """Turn a fault of the file system, or what TensorStore makes of one, into an error of ours."""
+        """Convert errors of the file system and of TensorStore to `OutputError`."""
         try:
             yield
         except OutlayError:
@@ -262,7 +263,8 @@ class ZarrRecorder:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("[")[0].strip()
             raise OutputError(
-                f"the recording {self._path} {what}: {reason}\n  fix: make room or give permission, or another folder"
+                f"the recording {self._path} {what}: {reason}"
+                "\n  fix: free space or fix the permissions, or use another folder"
             ) from error
 
 
@@ -277,7 +279,7 @@ def _create_group(path: Path, types: RowTypes, dt: float) -> dict[str, Any]:
 
 
 _BYTES_A_CHUNK = 2**22
-"""What is read at once; large enough to read fast, small enough to hold."""
+"""The bytes of a chunk: large enough to read fast, small enough to keep in memory."""
 
 
 def open_array(path: Path, *, write: bool = False) -> Any:
@@ -285,14 +287,14 @@ def open_array(path: Path, *, write: bool = False) -> Any:
 
     Args:
         path: its folder, of Zarr version 2 or 3.
-        write: whether it is to be written too.
+        write: open it for writing too.
     """
     driver = "zarr" if (path / ".zarray").is_file() else "zarr3"
     return _tensorstore().open({"driver": driver, "kvstore": _file(path)}, open=True, read=True, write=write).result()
 
 
 def create_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """Make an array of no rows yet, each of this shape."""
+    """Create an array without rows, whose rows have this shape."""
     rows = max(1, min(1024, _BYTES_A_CHUNK // max(1, math.prod(shape) * dtype.itemsize)))
     metadata = {
         "shape": [0, *shape],
@@ -311,7 +313,5 @@ def _tensorstore() -> Any:
     try:
         import tensorstore
     except ImportError as error:
-        raise DataError(
-            "Zarr is read and written through TensorStore, which is not installed\n  fix: pip install 'outlay[zarr]'"
-        ) from error
+        raise DataError("Zarr needs TensorStore, which is not installed\n  fix: pip install 'outlay[zarr]'") from error
     return tensorstore

@@ -84,5 +84,5 @@ def test_it_is_explained_part_by_part(folder):
     assert finished.returncode == 1, finished.stderr
     assert "(sum / max)" in finished.stdout
     assert "left:out_spikes" in finished.stdout
-    assert "over budget: a device sends 30 B a step, 1 B are allowed" in finished.stderr
+    assert "over budget: a device sends 30 B a step, limit 1 B" in finished.stderr
     assert "cache" in (folder / "page.html").read_text()

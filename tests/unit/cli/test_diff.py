@@ -27,7 +27,7 @@ def test_what_is_no_report_ends_with_2(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     told = outlay_command("diff", "a.json", "a.json", cwd=tmp_path)
     assert told.returncode == 2
-    assert "a.json is no report of outlay explain" in told.stderr
+    assert "a.json is not a report of outlay explain" in told.stderr
     told = outlay_command("diff", "a.json", "a.json", "--devices", "4", cwd=tmp_path)
     assert told.returncode == 2
     assert "it goes with --recipe" in told.stderr

@@ -53,9 +53,9 @@ def test_broken_limits_end_with_1_and_are_named(tmp_path):
     broken = found.stderr.splitlines()
     assert len(broken) == 3
     assert all(line.startswith("over budget: ") for line in broken)
-    assert "100 B are allowed" in broken[0]
-    assert "1000 B are allowed" in broken[1]
-    assert "all-reduce is forbidden, and runs once: gradient of params.w at " in broken[2]
+    assert "limit 100 B" in broken[0]
+    assert "limit 1000 B" in broken[1]
+    assert "all-reduce is forbidden, but runs once: gradient of params.w at " in broken[2]
 
 
 def test_kept_limits_end_with_0(tmp_path):
@@ -77,7 +77,7 @@ def test_a_saved_program(saved, tmp_path):
     found = outlay_command("explain", saved, "--mesh", "data=4,model=2", "--target", "h100:1x8", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "reduce-scatter  data" in found.stdout
-    assert "note: the text holds no figures of memory" in found.stdout
+    assert "note: the text has no memory figures" in found.stdout
     broken = command_here("explain", saved, "--forbid", "reduce-scatter", cwd=tmp_path)
     assert broken.exit_code == 1
     assert broken.stderr.startswith("over budget: reduce-scatter is forbidden")
@@ -87,7 +87,7 @@ def test_a_saved_program(saved, tmp_path):
     ("arguments", "message"),
     [
         (("step.hlo",), "step.hlo cannot be read: No such file"),
-        ((LINE, "--devices", "8", "--max-bytes", "lots"), "'lots' is no size"),
+        ((LINE, "--devices", "8", "--max-bytes", "lots"), "'lots' is not a size"),
         ((LINE, "--devices", "8", "--forbid", "gather"), "no kind of collective 'gather': did you mean 'all-gather'"),
         ((LINE, "--devices", "8", "--layout", "fdsp"), "did you mean 'fsdp'"),
         ((LINE, "--devices", "8", "--max-memroy", "1GB"), "no option --max-memroy: did you mean '--max-memory'"),

@@ -32,7 +32,7 @@ def ends(folder: Path, *arguments: str) -> Result:
             "loss\n    a metric of a run is a real number, or up to 256 in a row but for the loss; this is of shape",
         ),
         ("empty", "the recipe 'ok' has no batch: data[0] raised IndexError"),
-        ("short", "the data ends early: data[3] is not there, and 5 steps take data[0] to data[4]"),
+        ("short", "the data ends early: 5 steps need data[0] to data[4], but there is no data[3]"),
         ("no_server", 'raise ConnectionError("no data server")\nConnectionError: no data server'),
         ("broken_step", "ZeroDivisionError: division by zero"),
         ("outside", "the recipe is called '../../elsewhere', which cannot be the name of a folder"),

@@ -96,9 +96,9 @@ def test_a_run_is_evaluated_on_its_way_and_ended_by_patience_also_where_it_is_co
     [
         (
             {"patience": Patience(2)},
-            r"evaluated after its last step only\n  fix: evaluate_every=100 \(--evaluate-every",
+            r"evaluated only after its last step\n  fix: evaluate_every=100 \(--evaluate-every",
         ),
-        ({"evaluate_every": 2}, r"evaluate_every=2 and nothing to evaluate by\n  fix: evaluate=lambda"),
+        ({"evaluate_every": 2}, r"evaluate_every=2, but no evaluation function\n  fix: pass evaluate=lambda"),
     ],
 )
 def test_options_that_a_recipe_has_no_use_for_leave_the_folder_as_it_is(tmp_path, options, says):

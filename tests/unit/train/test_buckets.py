@@ -67,7 +67,7 @@ def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode):
     np.testing.assert_allclose([metrics["loss"] for metrics in done.history], losses, rtol=1e-5)
     np.testing.assert_allclose(done.state.params["table"], state.params["table"], rtol=1e-5, atol=1e-6)
     assert done.state.params["table"].sharding.spec == program.plan["params.table"].spec
-    with pytest.raises(ProgramError, match=r"steps_per_call=2: the steps of a call take batches of one shape"):
+    with pytest.raises(ProgramError, match=r"steps_per_call=2: the steps of a call need batches of one shape"):
         fit(program, ours, steps=4, key=jax.random.key(0), progress=False, steps_per_call=2)
 
 
@@ -75,7 +75,7 @@ def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode):
     ("options", "message"),
     [
         ({"lengths": [8, 4]}, r"lengths=\[8, 4\]: give the lengths of the buckets, ascending"),
-        ({"batch_size": 0}, r"batch_size=0: a batch has 1 sequence or more"),
+        ({"batch_size": 0}, r"batch_size=0: a batch needs at least 1 sequence"),
         (
             {"lengths": [4, 8]},
             r"sequences of 45 fit in no bucket of 8, such as sequence \d+ of length \d+\n  fix: .*12",

@@ -84,7 +84,7 @@ def test_what_cannot_be_evaluated_says_so():
     with pytest.raises(ProgramError, match=r"returns a new state.*\n  fix: outlay.evaluate\(..., loss=loss\)"):
         outlay.evaluate(training, state, problem.batch(16))
     mean = reading(lambda state, batch: {"loss": per_sample(state, batch)["loss"].mean()})
-    with pytest.raises(ProgramError, match=r"not per sample: loss\n    shape \(\), wanted \(16,\)"):
+    with pytest.raises(ProgramError, match=r"not per sample: loss\n    shape \(\), expected \(16,\)"):
         outlay.evaluate(mean, state, problem.batch(16))
     with pytest.raises(ProgramError, match=r"not like the program's batch: 2 difference"):
         outlay.evaluate(

@@ -55,7 +55,9 @@ def test_patience_that_was_begun_before_an_interruption_goes_on_after_it(program
 
 
 def test_without_a_metrics_file_it_cannot_go_on(program):
-    with pytest.raises(ProgramError, match=r"goes on after step 2, and patience cannot know.*\n  fix: metrics_path="):
+    with pytest.raises(
+        ProgramError, match=r"continues after step 2, but patience does not know.*\n  fix: pass metrics_path="
+    ):
         run(program, patience=Patience(3), start=(2, jax.jit(jnp.asarray)(2)))
 
 
@@ -67,10 +69,10 @@ def test_an_accuracy_is_better_when_it_is_larger_and_a_nan_is_no_improvement():
 
 @pytest.mark.parametrize(
     ("metric", "message"),
-    [("evaluate.los", r"waits for 'evaluate.los', which is no metric: did you mean 'evaluate.loss'\?")],
+    [("evaluate.los", r"watches 'evaluate.los', which is not a metric: did you mean 'evaluate.loss'\?")],
 )
 def test_a_metric_that_is_not_there_is_named(program, metric, message):
     with pytest.raises(ProgramError, match=message):
         run(program, patience=Patience(3, metric=metric))
-    with pytest.raises(ProgramError, match="evaluations=0: patience is for 1 evaluation or more"):
+    with pytest.raises(ProgramError, match="evaluations=0: patience needs at least 1 evaluation"):
         Patience(0)

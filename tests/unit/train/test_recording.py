@@ -56,5 +56,5 @@ def test_a_recording_is_never_replaced(tmp_path):
 
 
 def test_what_is_no_recording(tmp_path):
-    with pytest.raises(DataError, match=r"is no recording of a run\n  fix: the folder recording\.zarr"):
+    with pytest.raises(DataError, match=r"is not a recording of a run\n  fix: the folder recording\.zarr"):
         Recording.read(tmp_path)

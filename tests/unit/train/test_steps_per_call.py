@@ -116,7 +116,7 @@ def test_outputs_are_stacked_and_the_state_keeps_its_sharding():
 
 
 def test_what_cannot_be_repeated_is_refused():
-    with pytest.raises(ProgramError, match=r"steps_per_call=0: a call takes 1 step or more"):
+    with pytest.raises(ProgramError, match=r"steps_per_call=0: a call needs at least 1 step"):
         run(training(), steps_per_call=0)
     reads = outlay.program(
         lambda state, batch: {"mean": batch["x"].mean()},

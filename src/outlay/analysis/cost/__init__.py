@@ -1,1 +1,1 @@
-"""How long a step would take: its work over the speeds of a target, with everything that is assumed."""
+"""Estimate the time of a step: its work over the speeds of a target, with all assumptions listed."""

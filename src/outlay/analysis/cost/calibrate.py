@@ -1,4 +1,4 @@
-"""`outlay calibrate`: this machine's real speeds, measured with all devices busy, as a table of targets."""
+"""`outlay calibrate`: measure the real speeds of this machine with all devices busy, and save them as a target."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from outlay.devices.measured import CollectiveCost, Measured
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: small enough for the machine, large enough to be fast.
+    """The sizes of the measurements: small enough for the machine, large enough to reach full speed.
 
     Attributes:
-        exchanged: bytes a device of the collectives.
-        copied: bytes a device of the copy.
-        product: rows and width of the product.
+        exchanged: bytes per device of the collectives.
+        copied: bytes per device of the copy.
+        product: rows and width of the matrix product.
         widths: rows and columns of the matrices that are read across their rows, together half of `copied`.
-        patience: seconds that each is timed, some times over.
+        patience: seconds per timing; each is repeated a few times.
     """
 
     exchanged: tuple[int, ...]
@@ -62,11 +62,11 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Speeds of one device while all are busy; made by `calibrate`.
+    """The speeds of one device while all are busy; returned by `calibrate`.
 
     Attributes:
-        base: the hardware as it was known before.
-        memory_bandwidth: bytes/s, read and written together.
+        base: the hardware as described before the measurement.
+        memory_bandwidth: bytes/s, reads and writes together.
         peak_flops: FLOP/s of matrix products by dtype, named as in targets.
         measured: overheads and collectives.
     """
@@ -78,7 +78,7 @@ class Calibration:
 
     @property
     def hardware(self) -> Hardware:
-        """The hardware as it is known now."""
+        """The hardware with the measured speeds."""
         return dataclasses.replace(
             self.base,
             memory_bandwidth=self.memory_bandwidth,
@@ -88,7 +88,7 @@ class Calibration:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As the table of a file of targets."""
+        """Return the table for a targets file."""
         return {
             "memory_bandwidth": self.memory_bandwidth,
             "peak_flops": dict(self.peak_flops),
@@ -96,15 +96,15 @@ class Calibration:
         }
 
     def write(self, path: Path, *, force: bool = False) -> None:
-        """Put the table into a file of measured targets; tables of other hardware in it stay.
+        """Put the table into a file of measured targets, and keep the tables of other hardware.
 
         Args:
             path: the file.
-            force: write to one that Outlay did not make, too; comments in it are lost.
+            force: also write to a file that Outlay did not create; its comments are lost.
 
         Raises:
             TargetError: the file cannot be read.
-            OutputError: it cannot be written, or Outlay did not make it.
+            OutputError: the file cannot be written, or Outlay did not create it.
         """
         put_table(path, self.base.key, self.to_dict(), force=force)
 
@@ -138,14 +138,14 @@ def calibrate(
     sizes: Sizes | None = None,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> Calibration:
-    """Measure how fast devices compute, copy and exchange when all of them do it at once.
+    """Measure how fast devices compute, copy and communicate when all of them do so at once.
 
     Collectives are measured for groups of 2, 4, 8, ... devices and for all of them.
 
     Args:
         devices: the devices; by default all that JAX has.
-        sizes: what to measure; by default what suits the hardware.
-        on_progress: called with what is measured next.
+        sizes: the sizes to measure; by default what suits the hardware.
+        on_progress: called with a description of the next measurement.
 
     Raises:
         TargetError: no target describes this hardware.
@@ -176,7 +176,7 @@ def calibrate(
 
 
 def fit(num_bytes: Sequence[float], seconds: Sequence[float]) -> CollectiveCost:
-    """The line through measured times that is right by the same percentage for small and large.
+    """Fit a line through measured times with equal relative error for small and large sizes.
 
     >>> fit([1e3, 1e6], [2e-5 + 1e-6, 2e-5 + 1e-3])
     CollectiveCost(seconds_per_call=2e-05, bytes_per_second=1000000000.0)
@@ -184,7 +184,7 @@ def fit(num_bytes: Sequence[float], seconds: Sequence[float]) -> CollectiveCost:
     sizes, times = np.asarray(num_bytes, float), np.asarray(seconds, float)
     rows = np.stack([1 / times, sizes / times], axis=1)
     (call, a_byte), *_ = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)
-    if call < 0:  # noise: the line starts at nothing
+    if call < 0:  # noise: a latency cannot be negative
         call, a_byte = 0.0, float(rows[:, 1].sum() / (rows[:, 1] ** 2).sum())
     if a_byte <= 0:  # noise, or too few bytes to matter
         call, a_byte = float(times.min()), 1e-15
@@ -192,7 +192,7 @@ def fit(num_bytes: Sequence[float], seconds: Sequence[float]) -> CollectiveCost:
 
 
 def _across_rows(width: int, sizes: Sizes, bandwidth: float, mesh: Mesh) -> float:
-    """Of the three arrays that are moved, two pass as fast as any."""
+    """Measure the bandwidth of reading across rows. Of the three arrays moved, two are read and written along rows."""
     num_bytes = max(sizes.copied // 2, 4 * width**2)
     seconds = across_rows_seconds(num_bytes, width, mesh, sizes.patience) - 2 * num_bytes / bandwidth
     return min(num_bytes / max(seconds, 1e-9), bandwidth)
@@ -202,8 +202,8 @@ def _hardware(devices: Sequence[jax.Device]) -> Hardware:
     target = target_of(_mesh(devices, len(devices)))
     if target is None:
         raise TargetError(
-            f"no target describes {devices[0].device_kind!r}, so there is nothing to calibrate\n"
-            f'  fix: describe it in your file of targets, with name = "{devices[0].device_kind}"'
+            f"no target describes {devices[0].device_kind!r}, so it cannot be calibrated\n"
+            f'  fix: describe it in your targets file, with name = "{devices[0].device_kind}"'
         )
     return target.hardware
 
@@ -214,33 +214,33 @@ def _mesh(devices: Sequence[jax.Device], group_size: int) -> Mesh:
 
 
 def _group_sizes(num_devices: int) -> list[int]:
-    """2, 4, 8, ... as long as they divide the devices, and all of them."""
+    """List the group sizes: 2, 4, 8, ... while they divide the number of devices, and all devices."""
     powers = [2**k for k in range(1, int(math.log2(num_devices)) + 1) if num_devices % 2**k == 0]
     return sorted({*powers, num_devices} - {1})
 
 
 def peak_name(dtype: str, hardware: Hardware) -> str:
-    """What targets call the speed at which a dtype is multiplied by default."""
+    """Return the target's name for the default speed of products of a dtype."""
     return "tf32" if dtype == "float32" and "tf32" in hardware.peak_flops else dtype
 
 
 _HEAD = (
-    "# Written by `outlay calibrate`, which replaces what it measures again. Your own numbers go into targets.toml.\n"
+    "# Written by `outlay calibrate`, which overwrites its own measurements. Put your own numbers into targets.toml.\n"
 )
 
 
 def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = False) -> None:
-    """Write one table of a file, keeping the others.
+    """Write one table of a file, and keep the others.
 
     Args:
         path: the file.
         key: the name of the table.
-        table: what it holds.
-        force: write to a file that Outlay did not make, too.
+        table: the content of the table.
+        force: also write to a file that Outlay did not create.
 
     Raises:
-        TargetError: the file is no TOML, or cannot be read, or its folder not be made.
-        OutputError: it cannot be written, or Outlay did not make it.
+        TargetError: the file is not TOML or cannot be read, or its folder cannot be created.
+        OutputError: the file cannot be written, or Outlay did not create it.
     """
     tables = read_tables(path) if path.is_file() else {}
     tables[key] = dict(table)
@@ -248,12 +248,12 @@ def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = F
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TargetError(f"{path.parent} cannot be made: {error.strerror}\n  fix: --output FILE") from error
+        raise TargetError(f"{path.parent} cannot be created: {error.strerror}\n  fix: --output FILE") from error
     write_output(path, text, force=force)
 
 
 def toml_lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
-    """A table in TOML: its own values, then the tables in it."""
+    """Write a table as TOML: its own values, then its subtables."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     if plain or not table:
         yield f"[{name}]"

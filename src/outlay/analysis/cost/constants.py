@@ -1,6 +1,6 @@
-"""How fast hardware is: the numbers of its data sheet, and what of them is reached, as measured or by few constants.
+"""The speeds of hardware: data-sheet numbers, and the fraction of them that is reached, measured or by a few constants.
 
-The constants stand in one table, `constants.toml`, each with its source or its fit.
+The constants are in one table, `constants.toml`, each with its source or its fit.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from outlay.core.quantities import counted
 from outlay.devices.hardware import Hardware
 
 Table = Mapping[str, Mapping[str, float]]
-"""Constants by name, by kind of hardware (`gpu`) and by the beginning of its key (`h100`)."""
+"""Constants by name, for each kind of hardware (`gpu`) and each prefix of a key (`h100`)."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of one kind of device; what they mean stands in `constants.toml`."""
+    """The constants of one kind of device; `constants.toml` explains them."""
 
     products: float
     small_product: float
@@ -40,16 +40,16 @@ class Constants:
 
 @functools.cache
 def built_in() -> Table:
-    """The table that prices are made with unless another one is passed."""
+    """Return the default table of constants."""
     return tomllib.loads((resources.files("outlay.analysis.cost") / "constants.toml").read_text(encoding="utf-8"))
 
 
 def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
-    """The constants of some hardware: those of its kind, changed by those of its key; of measured hardware its own.
+    """Look up the constants of hardware: those of its kind, overridden by those of its key, or measured ones.
 
     Args:
         hardware: the kind of device.
-        table: the table; the one that is built in if None.
+        table: the table; None for the built-in one.
 
     >>> from outlay.devices.hardware import known_hardware
     >>> constants_of(known_hardware()["a100-80gb"]).host
@@ -65,29 +65,29 @@ def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
 
 
 def product_speed(hardware: Hardware, dtype: str) -> tuple[float, str]:
-    """The FLOP/s of products of a dtype, and which number of the target that is, in words.
+    """Return the FLOP/s of products of a dtype, and a description of the number used.
 
     Args:
         hardware: the kind of device.
-        dtype: as in `CompiledWork`; `float32-highest` is float32 with precision asked for.
+        dtype: the dtype as in `CompiledWork`; `float32-highest` is float32 with `Precision.HIGHEST`.
     """
     peaks = hardware.peak_flops
     if dtype == "float32" and hardware.kind == "gpu" and "tf32" in peaks:
-        return peaks["tf32"], "float32 products in tf32, as XLA does unless asked for precision"
+        return peaks["tf32"], "float32 products in tf32, XLA's default precision"
     if dtype.startswith("float32") and hardware.kind == "tpu":
         passes = 6 if dtype == "float32-highest" else 1
         return peaks["bfloat16"] / passes, f"float32 products in {counted(passes, 'pass', 'passes')} of bfloat16"
     name = dtype.removesuffix("-highest")
     if name in peaks:
-        return peaks[name], f"{name} products at its own speed"
+        return peaks[name], f"{name} products"
     instead = next((other for other in _instead(name) if other in peaks), next(iter(peaks)))
     part = 0.5 if name == "float64" else 1.0
     share = "half " if part < 1 else ""
-    return peaks[instead] * part, f"{name} products, whose speed is not known, at {share}that of {instead}"
+    return peaks[instead] * part, f"{name} products, of unknown speed, at {share}the speed of {instead}"
 
 
 def _instead(dtype: str) -> tuple[str, ...]:
-    """Where the speed of a dtype is not known, those that it will not exceed by much."""
+    """List stand-ins for a dtype of unknown speed: dtypes that it does not exceed by much."""
     near: Mapping[str, tuple[str, ...]] = {
         "bfloat16": ("float16",),
         "float16": ("bfloat16",),

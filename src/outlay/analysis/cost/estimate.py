@@ -1,4 +1,4 @@
-"""How long a step would take, as facts that print themselves: the range, what it is made of, and what was assumed."""
+"""The estimated time of a step, which prints itself: the range, its parts, and the assumptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlay.render.pictures import Stack
 from outlay.render.report import Report
 
 PARTS = ("products", "memory", "kernels", "communication", "host", "overhead")
-"""What a step's time is made of."""
+"""The parts of a step's time."""
 _MAX_ROWS = 12
 
 
@@ -29,7 +29,7 @@ class Range:
 
     @property
     def middle(self) -> float:
-        """As far from one bound as from the other, as a ratio; where that cannot be, from nothing, halfway.
+        """The geometric mean of the bounds, or half the upper bound if the lower one is 0.
 
         >>> Range(1.0, 4.0).middle, Range(0.0, 4.0).middle
         (2.0, 2.0)
@@ -39,16 +39,16 @@ class Range:
 
 @dataclass(frozen=True)
 class Transfer:
-    """All collectives of one kind over one set of devices.
+    """All collectives of one kind over the same mesh axes.
 
     Attributes:
-        kind: such as `all-reduce`.
-        axes: the mesh axes they run over; empty where that is not known.
-        group_size: devices that exchange with one another.
-        num_runs: runs a step.
-        payload_bytes: what they gather, reduce or exchange on one device in a step.
-        seconds: a step.
-        exposed: for how much of that the device waits.
+        kind: the kind, such as `all-reduce`.
+        axes: the mesh axes; empty if unknown.
+        group_size: the number of devices in a group.
+        num_runs: runs per step.
+        payload_bytes: bytes gathered, reduced or exchanged per device and step.
+        seconds: seconds per step.
+        exposed: the part of `seconds` for which the device waits.
     """
 
     kind: str
@@ -62,25 +62,25 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Estimate(Report):
-    """How long a step would take on a target; made by `outlay.estimate`.
+    """The estimated time of a step on a target; returned by `outlay.estimate`.
 
-    `str()` gives text, a notebook shows a page. All seconds are one device's, which is the step's: all do the same.
+    `str()` gives text, a notebook shows a page. All seconds are those of one device, since all devices do the same.
 
     Attributes:
         target: the hardware, as text.
-        num_devices: how many of them.
-        measured: whether the speeds were measured by `outlay calibrate`; if not they are a data sheet's.
-        seconds: of a step, by the schedule of the compiled program.
-        seconds_low: what it may be less, by all that a schedule does not say.
-        seconds_high: what it may be more.
-        parts: what `seconds` is made of, and adds up to: `products` that the arithmetic bounds, `memory` for what the
-            memory's bandwidth bounds, `kernels` for custom calls, `communication` and `host` for what the device waits
-            for, `overhead` for starting the step and its operations.
-        hidden: communication that runs behind computation, and is no part of the time.
-        flops: of matrix products, convolutions and kernels, on one device.
-        bytes_accessed: what one device reads and writes in its memory.
-        transfers: the collectives, dearest first.
-        assumptions: everything that was assumed, in words.
+        num_devices: the number of devices.
+        measured: whether `outlay calibrate` measured the speeds; otherwise they come from a data sheet.
+        seconds: the time of a step, from the schedule of the compiled program.
+        seconds_low: the lower end of the range.
+        seconds_high: the upper end of the range.
+        parts: the parts of `seconds`, which sum to it: `products` is bound by arithmetic, `memory` by memory bandwidth,
+            `kernels` are custom calls, `communication` and `host` are exposed waiting, `overhead` is launching the step
+            and its operations.
+        hidden: communication that overlaps with computation; not part of `seconds`.
+        flops: FLOPs of matrix products, convolutions and kernels on one device.
+        bytes_accessed: bytes that one device reads and writes in its memory.
+        transfers: the collectives, most expensive first.
+        assumptions: all assumptions, as sentences.
     """
 
     target: str
@@ -98,7 +98,7 @@ class Estimate(Report):
 
     @property
     def dominated_by(self) -> str:
-        """The part that takes longest."""
+        """The largest part."""
         return max(self.parts, key=lambda name: self.parts[name])
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,18 +113,18 @@ class Estimate(Report):
             f"each of {counted(self.num_devices, 'device')}: {format_flops(self.flops)}, "
             f"{format_bytes(self.bytes_accessed)} of memory read and written"
         )
-        blocks = [Line(work, medium="text"), Section("what a step is made of", [self._parts()])]
+        blocks = [Line(work, medium="text"), Section("parts of a step", [self._parts()])]
         if self.transfers:
-            blocks.append(Section("collectives", [self._collectives()], "at full speed of the links"))
+            blocks.append(Section("collectives", [self._collectives()], "at the full speed of the links"))
         return Page(
             f"{format_seconds(self.seconds)} a step ({span}) on {self.target}, mostly {self.dominated_by}",
-            [*blocks, Section("assumed", [Notes(self.assumptions, "")])],
+            [*blocks, Section("assumptions", [Notes(self.assumptions, "")])],
             chips=[
                 Chip(self.target),
                 Chip(work),
                 Chip("measured speeds") if self.measured else Chip("speeds from data sheets", "warning"),
             ],
-            footer="All is of one device, in one step.",
+            footer="All figures are per device and step.",
         )
 
     def _parts(self) -> Stack:

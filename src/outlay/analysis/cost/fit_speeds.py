@@ -1,4 +1,4 @@
-"""The speeds of hardware at which a step would have been predicted to take what it took: a few constants, fitted."""
+"""Fit a few hardware speeds so that the predicted time of a step equals the measured time."""
 
 from __future__ import annotations
 
@@ -25,30 +25,28 @@ from outlay.devices.hardware import Hardware, hardware_in, known_hardware
 from outlay.devices.target import Target
 
 _ROUNDS = 8
-"""How often operations are told apart by what bounds them, at the speeds of the round before."""
+"""The number of rounds; each classifies operations by what bounds them at the speeds of the previous round."""
 
 _STEPS, _WIDEST, _FINEST = 6, 4.0, 0.02
-"""Of the search for a link's latency and bandwidth: steps each way, and the decades that they cover first and last."""
+"""The grid search for latency and bandwidth: steps in each direction, and decades of the first and last grid."""
 
 _TIE = 1e-4
-"""How much a decade away from what was known weighs against the measurements, which may not tell the two apart."""
+"""The penalty per decade of change: measurements alone may not separate latency from bandwidth."""
 
-_HEAD = (
-    "# Written by `outlay profile --calibrate`: the speeds at which this step would take what it took. --target {}:N\n"
-)
+_HEAD = "# Written by `outlay profile --calibrate`: speeds fitted to one measured step. Use as --target {}:N\n"
 
 
 @dataclass(frozen=True)
 class FittedSpeeds:
-    """What a measured step says of the hardware; what it says nothing of stays as it was known.
+    """Hardware speeds fitted to a measured step; speeds that the step does not exercise keep their known values.
 
     Attributes:
-        base: the hardware as it was known.
-        hardware: the same with the speeds that were fitted.
-        peak_flops: FLOP/s by dtype, of the products that the step has.
-        memory_bandwidth: bytes/s; None where nothing waits for memory.
-        link_bandwidth: bytes/s of a device inside of a host; None without collectives.
-        link_latency: seconds of a step of a collective; None without collectives.
+        base: the hardware before fitting.
+        hardware: the hardware with the fitted speeds.
+        peak_flops: FLOP/s by dtype, for the products in the step.
+        memory_bandwidth: bytes/s; None if nothing in the step is bound by memory.
+        link_bandwidth: bytes/s of a device inside a host; None without collectives.
+        link_latency: seconds per step of a collective; None without collectives.
     """
 
     base: Hardware
@@ -59,7 +57,7 @@ class FittedSpeeds:
     link_latency: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the table of a file of hardware: only what was fitted."""
+        """Return the table for a targets file, with the fitted speeds only."""
         speeds = {
             "memory_bandwidth": self.memory_bandwidth,
             "intra_host_link_bandwidth": self.link_bandwidth,
@@ -73,11 +71,11 @@ class FittedSpeeds:
 
         Args:
             path: the file.
-            force: write over one that Outlay did not make, too.
+            force: also overwrite a file that Outlay did not create.
 
         Raises:
-            TargetError: no hardware has such speeds, so that no target could name the file.
-            OutputError: it cannot be written, or Outlay did not make it.
+            TargetError: the speeds are impossible, so no target could use the file.
+            OutputError: the file cannot be written, or Outlay did not create it.
         """
         lines = toml_lines(self.base.key, self.to_dict())
         text = _HEAD.format(path.name) + "\n" + "\n".join(lines) + "\n"
@@ -88,8 +86,8 @@ class FittedSpeeds:
                 hardware_in(str(trial))
             except TargetError as error:
                 raise TargetError(
-                    f"no hardware has the speeds that fit this step, and nothing was written: {error}"
-                    "\n  fix: a larger step, which does not spend its time on starting operations, or a quieter machine"
+                    f"the speeds that fit this step are impossible; nothing was written: {error}"
+                    "\n  fix: measure a larger step, not dominated by launch overhead, or use a quieter machine"
                 ) from error
         write_output(path, text, force=force)
 
@@ -113,18 +111,19 @@ class FittedSpeeds:
 
 
 def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]) -> FittedSpeeds:
-    """Find the speeds at which products, memory and collectives of a step take together what was measured.
+    """Fit the speeds of products, memory and links to a measured step.
 
-    Of products of each dtype, of what waits for memory and of collectives the sums are made equal; the latency and the
-    bandwidth of links stand to each other as suits large and small ones best. What was not measured counts nowhere.
+    The predicted and the measured totals become equal for products of each dtype, for memory-bound operations and for
+    collectives. The ratio of latency and bandwidth of links is fitted to small and large collectives. Operations that
+    were not measured are ignored.
 
     Args:
         schedule: the step.
         target: the hardware that it ran on.
-        measured: seconds of a device in a step, by the name of the instruction.
+        measured: seconds per device and step, by the name of the instruction.
 
     Raises:
-        TargetError: nothing that was measured is priced.
+        TargetError: no measured operation has a price.
     """
     own = target.hardware
     base = own if own.file else known_hardware(calibrated=False).get(own.key, replace(own, measured=None))
@@ -151,7 +150,7 @@ def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]
             hardware = replace(hardware, peak_flops={**hardware.peak_flops, name: peaks[name]})
     hardware, links = _with_links(schedule, replace(target, hardware=hardware), measured)
     if not peaks and memory is None and not links:
-        raise TargetError("nothing that was measured has a price: there are no speeds to fit\n  fix: measure a step")
+        raise TargetError("no measured operation has a price, so there are no speeds to fit\n  fix: measure a step")
     bandwidth, latency = links or (None, None)
     return FittedSpeeds(base, hardware, peaks, memory, bandwidth, latency)
 
@@ -159,7 +158,7 @@ def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]
 def _with_links(
     schedule: Schedule, target: Target, measured: Mapping[str, float]
 ) -> tuple[Hardware, tuple[float, float] | None]:
-    """The hardware with the bandwidth and the latency that come nearest to the measured collectives, by ratios."""
+    """Fit bandwidth and latency of the links to the measured collectives, by the ratios of times."""
     known = target.hardware
     took: dict[int, float] = {}
     for block in schedule.blocks.values():
@@ -188,7 +187,7 @@ def _with_links(
         tried = [_scaled(best, *decades) for decades in itertools.product(_grid(width), repeat=2)]
         best = min(tried, key=distance)
         width /= 2
-    # Now both as much slower or faster as makes the sum right: a device that waits for another one is part of it.
+    # Scale both so that the total matches: measured collectives include waiting for slower devices.
     slower = math.log10(whole / (sum(predicted(best, number) for number in took) or whole))
     best = _scaled(best, -slower, slower)
     return best, (best.intra_host_link_bandwidth, best.link_latency)
@@ -199,7 +198,7 @@ def _grid(width: float) -> Sequence[float]:
 
 
 def _scaled(hardware: Hardware, bandwidth: float, latency: float) -> Hardware:
-    """The same with links so many decades faster, and slower to begin; the shortest collective follows."""
+    """Scale link bandwidth and latency by decades; the shortest collective scales with the latency."""
     return replace(
         hardware,
         intra_host_link_bandwidth=_rounded(hardware.intra_host_link_bandwidth * 10**bandwidth),

@@ -1,8 +1,8 @@
-"""A step in the order of its schedule, on lanes: what computes, goes over links, to the host, from memory to the chip.
+"""Simulate a step in schedule order on lanes: computation, links, host copies, and prefetches from memory to the chip.
 
-Asynchronous exchanges run on their lane from their start; where they are waited for, the device stands still for what
-is left of them. A loop runs its body as often as it says: the first round as it stands, all others with what the round
-before left under way. Of a branch the dearest counts.
+An asynchronous collective occupies its lane from its start; at its end, the device waits for the rest of it. A loop
+repeats its body: the first iteration starts with idle lanes, all others with what the previous iteration left in
+flight. For a branch, the most expensive side counts.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _LANES: dict[str, Lane] = {
     "fetch-wait": "fetches",
 }
 WAITED_FOR: dict[Lane, str] = {"links": "communication", "host": "host", "fetches": "memory"}
-"""The part of a step's time that waiting for a lane is."""
+"""The part of a step's time under which waiting for each lane counts."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a lane does for a while.
+    """A stretch of time on a lane.
 
     Attributes:
-        lane: which.
-        name: of the instruction.
-        part: what part of the step's time it is: `products`, `memory`, `kernels`, `communication`, `host`.
-        begin: seconds from the start of the block that it stands in; in a loop of one round.
-        seconds: how long it takes.
-        waited: for how much of it the device does nothing else; of what goes on behind the block, in the next round.
-        runs: in a step.
-        inside: of a loop one round.
-        number: which exchange or copy it is, as its event says.
+        lane: the lane.
+        name: the instruction.
+        part: the part of the step's time: `products`, `memory`, `kernels`, `communication` or `host`.
+        begin: seconds since the start of its block; in a loop, since the start of an iteration.
+        seconds: the duration.
+        waited: the part of the duration for which the device waits; for a transfer that outlasts its block, in the next
+            iteration.
+        runs: runs per step.
+        inside: for a loop, the stretches of one iteration.
+        number: the number of the collective or copy, as in its event.
     """
 
     lane: Lane
@@ -63,13 +64,13 @@ class Stretch:
 
 @dataclass
 class TimedBlock:
-    """A block of a schedule in time: when each lane does what.
+    """A block of a schedule, laid out in time.
 
     Attributes:
-        seconds: until its last event has ended.
-        parts: of what that is made, by name; they add up to it.
-        stretches: what the lanes do.
-        behind: what is still under way then, in seconds from that end.
+        seconds: the time until its last event has ended.
+        parts: the parts of `seconds` by name, which sum to it.
+        stretches: the stretches on the lanes.
+        behind: what is still in flight then, in seconds since that end.
     """
 
     seconds: float = 0.0
@@ -78,21 +79,21 @@ class TimedBlock:
     behind: tuple[Stretch, ...] = ()
 
     def add(self, part: str, seconds: float) -> None:
-        """Count seconds in which the device is busy with a part, or stands still for it."""
+        """Add seconds in which the device works on a part, or waits for it."""
         self.seconds += seconds
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
 
 Cost = Callable[[Event], tuple[str, float, float]]
-"""What an event is (a part's name), its seconds on its lane, and seconds that the device spends to begin it."""
+"""The part of an event, its seconds on its lane, and the seconds that the device spends to launch it."""
 
 
 class Lanes:
-    """Times the blocks of a schedule on lanes.
+    """Time the blocks of a schedule on lanes.
 
     Args:
-        schedule: what is done, in order.
-        cost: what each event takes.
+        schedule: the schedule.
+        cost: the cost of each event.
     """
 
     def __init__(self, schedule: Schedule, cost: Cost) -> None:
@@ -101,11 +102,11 @@ class Lanes:
         self._known: dict[tuple[str, bool], TimedBlock] = {}
 
     def step(self, entry: str) -> TimedBlock:
-        """Time a whole step: what nobody waited for ends with it."""
+        """Time a whole step, which ends only when unfinished transfers have ended."""
         return self._time(self._blocks.get(entry, ()), (), until_idle=True)
 
     def time(self, block: str, behind: tuple[Stretch, ...] = ()) -> TimedBlock:
-        """Time a block, with what is under way on the lanes when it begins."""
+        """Time a block, given what is in flight on the lanes when it begins."""
         key = block, bool(behind)
         if key not in self._known:
             self._known[key] = self._time(self._blocks.get(block, ()), behind)
@@ -156,7 +157,7 @@ class Lanes:
             return
         is_loop = event.kind == "loop"
         runs, begin, (body, *others) = event.runs if is_loop else 1, timed.seconds, blocks
-        # All rounds but the first begin with what the round before left under way.
+        # All iterations but the first begin with what the previous one left in flight.
         later = self.time(event.calls[0], body.behind) if is_loop and body.behind and runs > 1 else body
         for block, times in ((body, min(runs, 1)), (later, max(0, runs - 1)), *((each, runs) for each in others)):
             for part, seconds in block.parts.items():
@@ -211,7 +212,7 @@ class _Busy:
 
 
 def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> Iterator[Stretch]:
-    """All stretches but loops, each with its runs in a step; those inside of loops stand once."""
+    """Yield all stretches except loops, each with its runs per step; those inside loops appear once."""
     for one in stretches:
         if one.inside or one.part in ("loop", "branch", "call"):
             yield from flattened(one.inside, runs * one.runs)

@@ -1,23 +1,23 @@
-"""What a collective costs on the links of a target: the time to expect, on links that nobody else uses.
+"""Estimate the time of a collective on the links of a target, assuming that nothing else uses them.
 
-With n devices, S bytes, B bytes/s that the links reach and a seconds however little moves, a ring takes
+With n devices, S bytes, an effective bandwidth of B bytes/s and a latency of a seconds, a ring takes
 
     all-gather, reduce-scatter   w = (n-1)/n S/B          all-to-all      w = (n-1)/n S/B; on a ring of a torus, which
     all-reduce                   w = 2 (n-1)/n S/B                        others' bytes pass too, n/4 S/B
     permutation, broadcast       w = S/B
 
-and the whole is a + w + sqrt(a w): bytes go in chunks, and the first and last of them pass links that are otherwise
-idle; with chunks of the best size that takes the geometric mean of the two (Thakur, Rabenseifner and Gropp,
-"Optimization of Collective Communication Operations in MPICH", 2005, has the rings). Where the switches of a host add
-up (NVLink SHARP), each device of an all-reduce sends S and gets S/n: w = (n+1)/n S/B, if that is faster.
+and the total is a + w + sqrt(a w): data moves in chunks, and while the first and the last chunk pass, other links are
+idle; with the best chunk size that costs the geometric mean of the two (Thakur, Rabenseifner and Gropp, "Optimization
+of Collective Communication Operations in MPICH", 2005, describes the rings). If the switches of a host reduce (NVLink
+SHARP), each device of an all-reduce sends S and receives S/n: w = (n+1)/n S/B, if that is faster.
 
-Over several hosts of GPUs the ring goes through all of them, in at one network card and out at the next, and runs as
-fast as its slowest part: the stages overlap. Over slices of TPUs a collective runs inside each slice and then between
-them with what is left to send. Of a torus a group has the links along the dims that it spans, as in "How to Scale Your
-Model" (jax-ml.github.io/scaling-book, "Sharded Matrices").
+Across several GPU hosts, one ring passes through all of them, in at one network card and out at the next, and runs as
+fast as its slowest link, since the stages overlap. Across TPU slices, a collective runs inside each slice and then
+between slices with what is left to send. On a torus, a group uses the links along the dims that it spans, as in "How to
+Scale Your Model" (jax-ml.github.io/scaling-book, "Sharded Matrices").
 
-The shares that links reach are fitted to published measurements (decision 30; `benchmarks/published.py --links` lists
-them). Where `outlay calibrate` measured the kind, its line through the measured times is used instead.
+The fractions of peak bandwidth are fitted to published measurements (decision 30; `benchmarks/published.py --links`
+lists them). If `outlay calibrate` measured a kind of collective, the fitted line of its times is used instead.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from outlay.devices.target import Target
 
 Groups = Sequence[Sequence[int]]
 
-# What is reached of the data sheet's bytes/s. Rings of NCCL: 78 % on A100, 81 % on H200, 75 % on B200, of AMD 70 % on
-# MI300X; NVLink SHARP: 69 % on H200, 60 % on B200; over the network of 4 hosts 92 to 95 %; a torus of v6e: 65 %, of
-# which the chunks take some.
+# The reached fraction of the data sheet's bytes/s. NCCL rings: 78 % on A100, 81 % on H200, 75 % on B200; AMD: 70 % on
+# MI300X; NVLink SHARP: 69 % on H200, 60 % on B200; the network of 4 hosts: 92 to 95 %; a v6e torus: 65 %, which
+# includes the cost of chunking.
 RING_SHARE, SWITCH_SHARE, NETWORK_SHARE, TORUS_SHARE = 0.8, 0.68, 0.97, 0.75
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a device stands.
+    """The location of a device in the network.
 
     Attributes:
-        island: the host of a GPU, the slice of a TPU: what is joined by the fast links.
-        coords: the chip's coordinates on the torus of a TPU; empty for other devices.
+        island: the host of a GPU or the slice of a TPU: the devices connected by fast links.
+        coords: the chip's coordinates on the TPU torus; empty for other devices.
     """
 
     island: int
@@ -57,12 +57,12 @@ class Location:
 
 
 def locations_of(target: Target, mesh: MeshInfo | None = None) -> tuple[Location, ...]:
-    """The location of every device of a program, in the program's order.
+    """Locate every device of a program, in the program's order.
 
     Args:
         target: the hardware.
-        mesh: the program's mesh; one that is not of this target, or none, counts as in the order of the target, where
-            neighbours stand together.
+        mesh: the program's mesh. Without a mesh of this target, devices are taken in the target's order, with
+            neighbours next to each other.
     """
     if mesh is not None and mesh.target == str(target):
         if target.hardware.kind == "tpu":
@@ -83,15 +83,15 @@ def _on_torus(target: Target, mesh: MeshInfo) -> tuple[Location, ...]:
 def over_slices(
     collectives: Sequence[HloCollective], num_devices: int, locations: Sequence[Location]
 ) -> tuple[HloCollective, ...]:
-    """The collectives of a program with groups of all its devices, as positions in its mesh.
+    """Expand the groups of a program's collectives to all devices of its mesh.
 
-    TPUs of several slices run the program of one, whose devices it numbers within the slice; what it sends to others
-    goes to those with the same number.
+    On multi-slice TPUs, the program is that of one slice, with devices numbered within the slice; transfers between
+    slices go to the device with the same number.
 
     Args:
-        collectives: as the program has them.
-        num_devices: of the program.
-        locations: where the devices of the mesh stand.
+        collectives: the collectives of the program.
+        num_devices: the number of devices of the program.
+        locations: the locations of the mesh's devices.
     """
     slices: dict[int, list[int]] = {}
     for position, location in enumerate(locations):
@@ -110,7 +110,7 @@ def over_slices(
 
 
 def payload_bytes(collective: HloCollective) -> int:
-    """What `collective_seconds` calls the payload: the whole that is gathered, reduced, exchanged or passed on."""
+    """Return the payload for `collective_seconds`: all bytes that are gathered, reduced, exchanged or passed on."""
     return max(collective.operand_bytes, collective.result_bytes)
 
 
@@ -122,25 +122,24 @@ def collective_seconds(
     *,
     locations: Sequence[Location] | None = None,
 ) -> float:
-    """The time of one run of a collective, all its groups at once.
+    """Estimate the time of one run of a collective, with all its groups running at once.
 
     Args:
-        kind: such as `all-reduce`.
-        payload_bytes: on one device, the larger of what goes in and what comes out: of an all-gather what is gathered,
-            of a reduce-scatter what is reduced.
-        groups: the devices that exchange with one another, as positions in the program; of a permutation the (source,
-            target) pairs.
+        kind: the kind, such as `all-reduce`.
+        payload_bytes: the larger of input and output on one device: the gathered array of an all-gather, the unreduced
+            array of a reduce-scatter.
+        groups: the groups of devices, as positions in the program; for a permutation, the (source, target) pairs.
         target: the hardware.
-        locations: where the program's devices stand; without them, in the order of the target.
+        locations: the locations of the program's devices; by default in the target's order.
 
     Returns:
-        Seconds to expect.
+        The expected seconds.
 
     >>> from outlay.devices.target import Target
     >>> f"{collective_seconds('all-reduce', 2**30, [range(8)], Target.parse('h100:1x8')) * 1e3:.2f} ms"
     '4.40 ms'
     """
-    # The compiler makes permutations in which some devices send to themselves.
+    # The compiler emits permutations in which some devices send to themselves; those use no link.
     groups = [group for group in groups if len(set(group)) > 1]
     if not groups or payload_bytes <= 0:
         return 0.0
@@ -155,7 +154,7 @@ def collective_seconds(
 
 
 def _together(groups: Groups) -> int:
-    """How many devices wait for one another; the pairs of a permutation hang together where they share a device."""
+    """Count the devices that wait for each other; pairs of a permutation that share a device form one group."""
     leader: dict[int, int] = {}
 
     def first_of(device: int) -> int:
@@ -170,7 +169,7 @@ def _together(groups: Groups) -> int:
 
 
 def crowding(target: Target) -> float:
-    """How much slower a simulated device is than when it was measured: all of them share this machine."""
+    """Return how much slower a simulated device is than when calibrated, since all of them share this machine."""
     measured = target.hardware.measured
     if measured is None or target.hardware.kind != "cpu":
         return 1.0
@@ -179,16 +178,16 @@ def crowding(target: Target) -> float:
 
 @dataclass(frozen=True)
 class _Links:
-    """What joins some devices.
+    """The links between some devices.
 
     Attributes:
-        num: the devices.
-        bandwidth: bytes/s out of each that are reached.
-        latency: seconds a step.
+        num: the number of devices.
+        bandwidth: effective outgoing bytes/s of each device.
+        latency: seconds per step of a collective.
         floor: seconds of the shortest collective.
-        steps: steps until each has heard from all others.
-        sums: bytes/s that are reached where the switches add up; 0 where they do not.
-        detour: on a torus, how often a byte of an all-to-all passes a link, over all dims that it must cross.
+        steps: the steps until every device has data from all others.
+        sums: effective bytes/s if the switches reduce; 0 if they do not.
+        detour: on a torus, the mean number of links that a byte of an all-to-all passes, over all dims.
     """
 
     num: int
@@ -216,12 +215,12 @@ def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Locatio
         floor=hardware.scale_out_floor,
         steps=len(islands) - 1,
     )
-    if kind == "collective-permute":  # two devices, which wait for nobody else
+    if kind == "collective-permute":  # two devices send directly, without a ring
         return _on(replace(across, floor=hardware.link_floor), kind, payload)
     if inside.num == 1:
         return _on(across, kind, payload)
     if kind == "all-to-all":
-        # What is for other islands leaves over the network while the rest is exchanged inside.
+        # Data for other islands leaves over the network while the rest is exchanged inside; the slower one decides.
         return max(_on(inside, kind, payload * inside.num / len(group)), _on(across, kind, payload))
     if hardware.kind != "gpu":
         share = payload / inside.num
@@ -233,7 +232,7 @@ def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Locatio
         across,
         num=len(group),
         bandwidth=min(inside.bandwidth, across.bandwidth * inside.num),
-        # Of a step on average: most are inside a host.
+        # The mean over the steps of the ring: most of them stay inside a host.
         latency=(inside.latency * inside.steps * across.num + across.latency * across.steps) / steps,
         steps=steps,
     )
@@ -262,7 +261,7 @@ def _on(links: _Links, kind: CollectiveKind, payload: float) -> float:
 
 
 def _inside(members: Sequence[Location], target: Target) -> _Links:
-    """The links of devices that stand together: of a GPU all its links, of a TPU those along the torus dims used."""
+    """Return the links of devices in one island: all links of a GPU, those along the spanned torus dims of a TPU."""
     hardware, num = target.hardware, len(members)
     links = _Links(num, hardware.intra_host_link_bandwidth, hardware.link_latency, hardware.link_floor, num - 1)
     if not (hardware.torus_dims and members[0].coords):
@@ -274,7 +273,7 @@ def _inside(members: Sequence[Location], target: Target) -> _Links:
         return replace(links, bandwidth=each * RING_SHARE, sums=sums)
     sizes = [len({location.coords[dim] for location in members}) for dim in range(len(members[0].coords))]
     used = [dim for dim, size in enumerate(sizes) if size > 1]
-    # Devices of one chip, or one that sends to itself, go nowhere.
+    # Devices of one chip, or a device that sends to itself, use no link.
     share = sum(_torus_share(sizes[dim], target.shape[dim], hardware.torus_dims) for dim in used) or hardware.torus_dims
     return replace(
         links,
@@ -285,9 +284,9 @@ def _inside(members: Sequence[Location], target: Target) -> _Links:
 
 
 def _torus_share(size: int, whole: int, torus_dims: int) -> float:
-    """Of the two links along a torus dim, the share that a group can use: a part of the ring has an end, and uses one.
+    """Return the fraction of the two links along a torus dim that a group can use; a partial ring uses only one.
 
-    A dim wraps around where the slice spans it all: 16 chips of a two-dimensional torus, 4 of a three-dimensional one.
+    A dim wraps around only if the slice spans all of it: 16 chips on a 2-D torus, 4 on a 3-D torus.
     """
     wraps = size == whole and whole % (16 if torus_dims == 2 else 4) == 0
     return 1.0 if wraps else 0.5

@@ -1,6 +1,6 @@
-"""Timing what all devices do at once, again and again: products, copies, collectives, nothing.
+"""Time operations that all devices run at once: products, copies, collectives, and empty steps.
 
-Each is the best of some rounds, and `patience` is how many seconds a round takes.
+Each time is the best of some rounds; `patience` is the length of a round in seconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ROUNDS = 5
 _MAX_RUNS = 20_000
 
 GROUP = "group"
-"""The mesh axis along which devices exchange; the other one, `groups`, says which of the groups they are in."""
+"""The mesh axis along which devices communicate; the other axis, `groups`, counts the groups."""
 
 
 def exchanges(size: int) -> dict[str, Exchange]:
-    """Each kind of collective on one device's payload, for groups of so many devices."""
+    """Return a function for each kind of collective, for groups of this size."""
     around = [(source, (source + 1) % size) for source in range(size)]
     return {
         "all-reduce": partial(jax.lax.psum, axis_name=GROUP),
@@ -36,10 +36,10 @@ def exchanges(size: int) -> dict[str, Exchange]:
 
 
 def exchange_seconds(exchange: Exchange, num_bytes: int, mesh: Mesh, patience: float) -> float:
-    """Seconds of a collective of so many bytes a device, all groups of the mesh at once."""
+    """Time a collective of this many bytes per device, in all groups of the mesh at once."""
 
     def body(x: jax.Array, last: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # Each run waits for the one before, and none can be left out: a number of its result goes into the next.
+        # Feed one number of each result into the next run, so that XLA can neither drop nor overlap runs.
         x = x.at[0].set(last)
         return x, exchange(x)[0]
 
@@ -47,12 +47,12 @@ def exchange_seconds(exchange: Exchange, num_bytes: int, mesh: Mesh, patience: f
 
 
 def copy_seconds(num_bytes: int, mesh: Mesh, patience: float) -> float:
-    """Seconds of reading so many bytes on every device, and writing as many."""
+    """Time reading and writing this many bytes on every device."""
     return _seconds(lambda x, last: (x + last, last + 1), jnp.zeros(num_bytes // 4, jnp.float32), mesh, patience)
 
 
 def across_rows_seconds(num_bytes: int, width: int, mesh: Mesh, patience: float) -> float:
-    """Seconds of adding transposed (width, width) float32 matrices of so many bytes to others, on every device."""
+    """Time adding transposed (width, width) float32 matrices of this many bytes to others, on every device."""
     other = jnp.ones((max(num_bytes // (4 * width**2), 1), width, width), jnp.float32)
 
     def body(x: jax.Array, last: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -62,13 +62,13 @@ def across_rows_seconds(num_bytes: int, width: int, mesh: Mesh, patience: float)
 
 
 def product_seconds(rows: int, width: int, dtype: str, mesh: Mesh, patience: float) -> float:
-    """Seconds of a product of (rows, width) and (width, width) on every device."""
+    """Time a product of (rows, width) and (width, width) on every device."""
     weights = jnp.full((width, width), 1 / width, dtype)
     return _seconds(lambda x, last: (x @ weights, last), jnp.ones((rows, width), dtype), mesh, patience)
 
 
 def operation_seconds(mesh: Mesh, patience: float) -> float:
-    """Seconds of one more operation too small to take time: a product of 4 x 4, of many in a row."""
+    """Time the overhead of one operation: a 4 x 4 product in a long chain."""
     num_more, few = 64, 2
 
     def body(x: jax.Array, last: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -81,7 +81,7 @@ def operation_seconds(mesh: Mesh, patience: float) -> float:
 
 
 def step_seconds(mesh: Mesh) -> float:
-    """Seconds of a call of a compiled step that does nothing, until its result is there."""
+    """Time a call of a compiled step that does nothing, until its result is ready."""
     split = jax.NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     state = jax.device_put(jnp.zeros(mesh.size), split)
     step = jax.jit(lambda x: x + 1, out_shardings=split)
@@ -90,14 +90,14 @@ def step_seconds(mesh: Mesh) -> float:
 
 
 def _seconds(body: Callable[..., tuple[jax.Array, jax.Array]], x: Any, mesh: Mesh, patience: float) -> float:
-    """Seconds of one run of `body(x, number) -> (x, number)` on every device, at best of some rounds."""
+    """Time one run of `body(x, number) -> (x, number)` on every device; the best of some rounds."""
 
     def many(num_runs: jax.Array, x: jax.Array) -> jax.Array:
         start = (x, jnp.zeros((), jnp.float32))
         x, last = jax.lax.fori_loop(0, num_runs, lambda _, carry: body(*carry), start)
         return last + x.ravel()[0].astype(jnp.float32)
 
-    # Nothing is said of what varies over devices: the carried values differ in that from kind to kind.
+    # check_vma is off: whether the carried values vary over devices depends on the kind of collective.
     by_device = jax.shard_map(many, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
     run = jax.jit(by_device).lower(jnp.zeros((), jnp.int32), x).compile()
     x = jax.device_put(x, run.input_shardings[0][1])

@@ -1,4 +1,4 @@
-"""A schedule over the speeds of a target: the time of a step, a range around it, and what it is made of. Pure."""
+"""Price a schedule with the speeds of a target: the time of a step, its range and its parts. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from outlay.devices.hardware import Hardware
 from outlay.devices.target import Target
 
 MOST_ROUNDS = 10
-"""How often a loop of unknown length runs at the upper end of a range; at the lower end it does not run."""
+"""The iterations of a loop of unknown length at the upper end of the range; at the lower end it does not run."""
 
 
 def price(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Estimate:
-    """Price a step: how long it would take, and what that is made of.
+    """Estimate the time of a step and its parts.
 
     Args:
-        schedule: what a device does, in order.
-        target: the hardware; that of the schedule if None.
-        constants: what hardware reaches of its data sheet; those built in if None.
+        schedule: the schedule of a device.
+        target: the hardware; None for that of the schedule.
+        constants: the fractions of the data sheet that hardware reaches; None for the built-in ones.
 
     Raises:
-        ExplainError: nothing says the hardware, or it has another number of devices.
+        ExplainError: the hardware is unknown, or has another number of devices.
     """
     hardware = _target(schedule, target)
     timed = time_on_lanes(schedule, hardware, constants=constants)
@@ -71,7 +71,7 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
     hardware = target if target is not None else schedule.target
     if not hardware:
         raise ExplainError(
-            "an estimate needs to know the hardware, and nothing says it\n"
+            "the hardware is unknown, so there is no estimate\n"
             '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
     known = Target.parse(hardware) if isinstance(hardware, str) else hardware
@@ -84,7 +84,7 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
 
 
 def _num_islands(target: Target) -> int:
-    """How many parts of a target only a network joins: hosts of GPUs, slices of TPUs."""
+    """Count the islands of a target, which only a network connects: GPU hosts, TPU slices."""
     return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
 
 
@@ -93,13 +93,13 @@ def _islands(target: Target) -> str:
 
 
 def _events(schedule: Schedule) -> dict[str, Event]:
-    """Events that take time, by the name of their instruction."""
+    """Map the name of each instruction to its event."""
     timed = ("work", "exchange", "start", "copy", "copy-start", "fetch-start")
     return {event.name: event for events in schedule.blocks.values() for event in events if event.kind in timed}
 
 
 def _uncounted(schedule: Schedule, stretches: Sequence[Stretch], runs: int = 1) -> float:
-    """Seconds of one round each of the loops whose length the program does not tell."""
+    """Sum the seconds of one iteration of each loop of unknown length."""
     names = {event.name for block in schedule.blocks.values() for event in block if not event.is_counted}
     seconds = 0.0
     for one in stretches if names else ():
@@ -109,7 +109,7 @@ def _uncounted(schedule: Schedule, stretches: Sequence[Stretch], runs: int = 1) 
 
 
 def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Event], tuple[str, float, float]]:
-    """What an event is, how long it takes, and how long the device is busy beginning it."""
+    """Return the cost function: the part of an event, its duration, and the time to launch it."""
     crowd, hardware = crowding(target), target.hardware
     exchanged: dict[int, float] = {}
 
@@ -144,7 +144,7 @@ def _product(event: Event, hardware: Hardware, known: Constants) -> float:
 
 
 def _moving(event: Event, hardware: Hardware) -> float:
-    """Seconds of reading and writing; what is read across rows counts apart where that was measured, as on CPUs."""
+    """Return the seconds of reading and writing; reads across rows count separately if measured, as on CPUs."""
     if hardware.measured is None:
         return event.num_bytes / hardware.memory_bandwidth
     straight = max(0, event.num_bytes - sum(num_bytes for num_bytes, _ in event.across_rows))
@@ -153,7 +153,7 @@ def _moving(event: Event, hardware: Hardware) -> float:
 
 
 def _transfers(schedule: Schedule, timed: TimedBlock) -> tuple[Transfer, ...]:
-    """The collectives added up by kind and axes, dearest first."""
+    """Sum the collectives by kind and axes, most expensive first."""
     sums: dict[tuple[str, tuple[str, ...], int], list[float]] = {}
     for one in flattened(timed.stretches):
         if one.lane == "links":
@@ -167,7 +167,7 @@ def _transfers(schedule: Schedule, timed: TimedBlock) -> tuple[Transfer, ...]:
 
 
 def assumptions(schedule: Schedule, target: Target, known: Constants) -> tuple[str, ...]:
-    """What was assumed of this program on this target, one sentence each."""
+    """List the assumptions about this program on this target, one sentence each."""
     return (*_speeds(schedule, target, known), *_overlap(schedule), *_unknown(schedule))
 
 
@@ -176,7 +176,7 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
     events = [event for block in schedule.blocks.values() for event in block if event.flops]
     for dtype in sorted({event.dtype for event in events if not event.kernel}):
         speed, which = product_speed(hardware, dtype)
-        less = ", less for small ones" if known.small_product else ""
+        less = ", less for small products" if known.small_product else ""
         yield f"{which}: {known.products:.0%} of {speed / 1e12:.4g} TFLOP/s{less}"
     if kernels := sorted({event.kernel for event in events if event.kernel}):
         yield f"kernels ({', '.join(kernels)}): {known.kernels:.0%} of the peak"
@@ -189,14 +189,14 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
             f"measured by outlay calibrate with {hardware.measured.num_devices} devices busy ({hardware.source})"
         )
         if crowding(target) != 1:
-            times = f"{crowding(target):.3g} times as slow each"
-            yield f"{target.num_devices} simulated devices share this machine: {times}"
+            times = f"{crowding(target):.3g} times as slow"
+            yield f"{target.num_devices} simulated devices share this machine: each is {times}"
         return
     yield from _links(target)
     if _num_islands(target) > 1:
-        yield f"waiting for the slowest of {_islands(target)}: {known.slowest:.1%} a doubling of them"
+        yield f"waiting for the slowest of {_islands(target)}: {known.slowest:.1%} per doubling of their number"
     yield f"{format_seconds(known.operation)} between operations"
-    yield f"the range is {known.spread:.3g} times less to {known.spread:.3g} times more"
+    yield f"the range extends by a factor of {known.spread:.3g} each way"
 
 
 def _links(target: Target) -> Iterator[str]:
@@ -219,8 +219,8 @@ def _overlap(schedule: Schedule) -> Iterator[str]:
     num_async = sum(one.is_async for one in schedule.exchanges)
     if schedule.exchanges:
         yield (
-            f"the {num_async} asynchronous of {len(schedule.exchanges)} collectives run behind what the compiler put "
-            "between their start and their end; the device waits for all others"
+            f"{num_async} of {len(schedule.exchanges)} collectives are asynchronous and overlap with what the compiler "
+            "scheduled between their start and end; the device waits for all others"
         )
 
 
@@ -229,7 +229,7 @@ def _rounds(schedule: Schedule, uncounted: float) -> Iterator[str]:
     if names:
         yield (
             f"{counted(len(names), 'loop')} of unknown length ({', '.join(names[:3])}{', ...' if names[3:] else ''}) "
-            f"counted once, {format_seconds(uncounted)}; the range goes from none to {MOST_ROUNDS} rounds"
+            f"counted once, {format_seconds(uncounted)}; the range covers 0 to {MOST_ROUNDS} iterations"
         )
 
 
@@ -238,7 +238,7 @@ def _unknown(schedule: Schedule) -> Iterator[str]:
     num_guessed = sum(not one.is_exact for one in schedule.exchanges)
     if num_guessed:
         yield f"{counted(num_guessed, 'collective')} in loops of unknown length, counted once, or in branches"
-    yield "not counted: reading the batch, saving"
+    yield "not counted: reading the batch, saving checkpoints"
 
 
 def _speed(bandwidth: float) -> str:

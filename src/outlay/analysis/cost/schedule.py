@@ -1,8 +1,7 @@
-"""The schedule of a compiled program as plain data: all that its time on a target depends on, and nothing else.
+"""The schedule of a compiled program as plain data: everything that determines its time on a target, and nothing else.
 
-Compiling takes minutes, pricing milliseconds, so the two are apart: `schedule_of` reads a compiled program once, and
-`outlay.analysis.cost.price.price(schedule, constants=...)` prices the result as often as one likes, also from
-JSON:
+Compiling takes minutes and pricing milliseconds, so they are separate: `schedule_of` reads a compiled program once, and
+`outlay.analysis.cost.price.price(schedule, constants=...)` prices the result any number of times, also from JSON:
 
     schedule = outlay.explain(program).schedule
     path.write_text(json.dumps(schedule.to_dict()))
@@ -53,23 +52,23 @@ EventKind = Literal[
 
 @dataclass(frozen=True)
 class Event:
-    """What a device does next.
+    """An event in a device's schedule.
 
     Attributes:
-        kind: `work` computes; `exchange` is a collective that it waits for, `start` one that runs meanwhile, until the
-            `wait`; `copy`, `copy-start` and `copy-wait` are the same between host and device, `fetch-start` and
-            `fetch-wait` between memory and chip, as TPUs do; `loop` runs the blocks of `calls` so many `runs`, `branch`
-            one of them, `call` each.
-        name: of the instruction.
-        number: which exchange or copy it starts or waits for.
-        flops: of the products that it computes.
-        dtype: what those multiply, as targets name it.
-        num_bytes: what it reads and writes in memory, or copies.
-        across_rows: of that what is read across rows, as (bytes, pitch).
-        kernel: the function that a custom call runs; empty for all else.
-        calls: names of blocks.
-        runs: how often a loop runs.
-        is_counted: of a loop, whether the program tells how often; if not, it runs once here.
+        kind: `work` computes; `exchange` is a synchronous collective, `start` and `wait` delimit an asynchronous one;
+            `copy`, `copy-start` and `copy-wait` are the same between host and device, `fetch-start` and `fetch-wait`
+            between memory and chip on TPUs; `loop` runs the blocks of `calls` `runs` times, `branch` runs one of them,
+            `call` all of them.
+        name: the instruction.
+        number: the index of the collective or copy that it starts or waits for.
+        flops: FLOPs of its products.
+        dtype: the dtype of the products, as targets name it.
+        num_bytes: bytes read and written in memory, or copied.
+        across_rows: the part of them that is read across rows, as (bytes, pitch).
+        kernel: the function of a custom call; empty otherwise.
+        calls: the names of the called blocks.
+        runs: the number of iterations of a loop.
+        is_counted: whether the program states the number of iterations of a loop; if not, `runs` is 1.
     """
 
     kind: EventKind
@@ -90,12 +89,12 @@ class Exchange:
     """A collective.
 
     Attributes:
-        kind: such as `all-gather`.
-        payload_bytes: what it gathers, reduces or exchanges on one device.
-        groups: which of the schedule's groups.
-        axes: the mesh axes that it runs over, where they are known.
-        runs: a step.
-        is_exact: whether that is certain.
+        kind: the kind, such as `all-gather`.
+        payload_bytes: bytes gathered, reduced or exchanged on one device.
+        groups: the index of its groups in the schedule.
+        axes: the mesh axes, if known.
+        runs: runs per step.
+        is_exact: whether `runs` is certain.
         is_async: whether the device may compute meanwhile.
     """
 
@@ -110,16 +109,16 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one device does in a step, in order; made by `schedule_of`.
+    """The work of one device in a step, in order; returned by `schedule_of`.
 
     Attributes:
-        target: the hardware it was compiled for, as text; empty where that is not known.
-        num_devices: of the program.
+        target: the hardware that the program was compiled for, as text; empty if unknown.
+        num_devices: the number of devices of the program.
         entry: the block that runs first.
-        blocks: the events of each block (the entry, the body of a loop, a branch) by name.
-        exchanges: the collectives that events name by number.
-        groups: the devices that exchange with one another, each set of groups once.
-        locations: where the program's devices stand.
+        blocks: the events of each block (the entry, a loop body, a branch) by name.
+        exchanges: the collectives, to which events refer by number.
+        groups: the groups of devices, each set of groups once.
+        locations: the locations of the program's devices.
         unknown: what could not be counted, in words.
     """
 
@@ -133,7 +132,7 @@ class Schedule:
     unknown: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data; what is as by default is left out of events."""
+        """Return JSON-ready data; events omit default values."""
         return {
             "target": self.target,
             "num_devices": self.num_devices,
@@ -147,7 +146,7 @@ class Schedule:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schedule:
-        """Read back what `to_dict` gave."""
+        """Read the result of `to_dict`."""
         return cls(
             data["target"],
             data["num_devices"],
@@ -169,7 +168,7 @@ def _short(event: Event) -> dict[str, Any]:
 
 
 def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of JSON as the tuples that they were."""
+    """Turn the lists of JSON back into tuples."""
     return {
         name: tuple(tuple(one) if isinstance(one, list) else one for one in value) if isinstance(value, list) else value
         for name, value in fields.items()
@@ -183,9 +182,9 @@ def schedule_of(
 
     Args:
         module: the scheduled program.
-        work: what its instructions compute and move.
-        target: the hardware it is for.
-        mesh: the mesh it is partitioned over, to know where its devices stand and what collectives run over.
+        work: the work of its instructions.
+        target: the hardware.
+        mesh: the mesh that it is partitioned over, which locates its devices and names the axes of collectives.
     """
     num_devices = module.num_devices * (target.num_slices if target else 1)  # of several slices it is that of one
     locations = locations_of(target, mesh) if target and target.num_devices == num_devices else ()
@@ -210,7 +209,7 @@ def _exchange(one: HloCollective, groups: int, mesh: MeshInfo | None) -> Exchang
 
 
 class _Reading:
-    """Reads the blocks that the entry reaches."""
+    """Reader of the blocks that the entry reaches."""
 
     def __init__(self, module: HloModule, work: CompiledWork, collectives: tuple[HloCollective, ...]) -> None:
         self._module = module
@@ -221,7 +220,7 @@ class _Reading:
         self._num_copies = 0
 
     def blocks(self) -> Iterator[tuple[str, tuple[Event, ...]]]:
-        """Every block with its events."""
+        """Read every block and its events."""
         pending, seen = [self._module.entry], set()
         while pending:
             name = pending.pop()
@@ -233,7 +232,9 @@ class _Reading:
             pending += [called for event in events for called in event.calls]
 
     def _events(self, block: Computation) -> Iterator[Event]:
-        began: dict[str, tuple[EventKind, int]] = {}  # what started and is waited for by whoever takes it
+        began: dict[
+            str, tuple[EventKind, int]
+        ] = {}  # transfers in flight, by the instruction whose result a consumer waits for
         for one in block.instructions.values():
             for kind, number in self._waited(one, block, began):
                 yield Event(kind, one.name, number)
@@ -268,7 +269,7 @@ class _Reading:
                 yield _work(self._operations[one.name], one)
 
     def _exchanged(self, one: Instruction, block: Computation) -> Iterator[int]:
-        """The collectives that an instruction runs: itself, in a fusion, or in what it starts."""
+        """List the collectives that an instruction runs: itself, in a fusion, or in the computation that it starts."""
         if (block.name, one.name) in self._numbers:
             yield self._numbers[block.name, one.name]
         elif one.opcode == "fusion":
@@ -283,12 +284,12 @@ class _Reading:
     def _waited(
         self, one: Instruction, block: Computation, began: dict[str, tuple[EventKind, int]]
     ) -> Iterator[tuple[EventKind, int]]:
-        """What an instruction waits for: that which the values it takes were handed on from."""
+        """Find the asynchronous start that an instruction waits for, by following its operands."""
         is_fused = one.opcode == "fusion" and ends_collective(self._module, one)
         if one.opcode == "send-done" or not (one.opcode.endswith("-done") or is_fused):
-            return  # nobody waits for what is sent to have left, but for what comes back
+            return  # the device does not wait until a send has left, only for the matching recv
         pending, seen = list(one.operands), set()
-        while pending:  # the nearest first: further off stand what was started, and waited for, before
+        while pending:  # breadth first: starts further away were waited for earlier
             name = pending.pop(0)
             if name in began:
                 yield began.pop(name)
@@ -298,7 +299,7 @@ class _Reading:
                 seen.add(name)
                 pending += source.operands
         if not is_fused:
-            yield ("wait", -1)  # it was started in the round of the loop before
+            yield ("wait", -1)  # started in the previous iteration of the loop
 
 
 def _work(operation: Operation, one: Instruction) -> Event:

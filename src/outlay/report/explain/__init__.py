@@ -1,1 +1,1 @@
-"""What a compiled program moves, holds and computes, and which line of whose code asked for it."""
+"""Explain a compiled program: communication, memory and work, each with the source line that caused it."""

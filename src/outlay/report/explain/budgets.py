@@ -1,4 +1,4 @@
-"""Limits that a program must keep, for use in CI."""
+"""Check a program against limits on communication and memory, for CI."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _MAX_NAMED = 3
 
 
 def read_size(text: str) -> int:
-    """Bytes of a size as people write it: binary units, or decimal ones without the i.
+    """Parse a size in bytes: `GiB` is binary, `GB` decimal.
 
     >>> read_size("10GiB"), read_size("1.5 kB"), read_size("512")
     (10737418240, 1500, 512)
 
     Raises:
-        ExplainError: it is no size.
+        ExplainError: the text is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ExplainError(f"{text!r} is no size\n  fix: write a number with a unit, such as 10GiB or 500MB")
+        raise ExplainError(f"{text!r} is not a size\n  fix: write a number with a unit, such as 10GiB or 500MB")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))
 
 
 def read_kind(text: str) -> CollectiveKind:
-    """A kind of collective by name.
+    """Look up a kind of collective by name.
 
     Raises:
-        ExplainError: there is none of that name.
+        ExplainError: no kind has this name.
     """
     kinds: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
     for kind in kinds:
@@ -53,15 +53,15 @@ def broken_budgets(
     max_memory: int | None = None,
     forbid: Sequence[CollectiveKind] = (),
 ) -> tuple[str, ...]:
-    """Each limit that a program does not keep, in words.
+    """Return a sentence for each limit that a program exceeds.
 
-    What is not known keeps no limit: totals that are incomplete, or memory that the compiler gave no figures of.
+    An unknown figure counts as exceeded: incomplete totals, or memory for which the compiler reported nothing.
 
     Args:
         explanation: the program.
-        max_bytes: that a device may send in a step.
-        max_memory: that a device may need at its peak.
-        forbid: kinds of collectives that there may be none of.
+        max_bytes: the bytes that a device may send in a step.
+        max_memory: the bytes that a device may need at its peak.
+        forbid: kinds of collectives that must not occur.
     """
     if explanation.by_parts is not None:
         return tuple(_broken_by_parts(explanation.by_parts, max_bytes, max_memory, forbid))
@@ -73,36 +73,36 @@ def _broken(
 ) -> Iterator[str]:
     unknown = explanation.hlo is None or bool(explanation.hlo.skipped)
     if max_bytes is not None and explanation.bytes_per_step > max_bytes:
-        yield f"a device sends {format_bytes(explanation.bytes_per_step)} a step, {format_bytes(max_bytes)} are allowed"
+        yield f"a device sends {format_bytes(explanation.bytes_per_step)} a step, limit {format_bytes(max_bytes)}"
     elif max_bytes is not None and unknown:
-        yield "what a device sends is not known for certain: the program could not be read whole"
+        yield "cannot check what a device sends: parts of the program could not be read"
     if max_memory is not None and explanation.memory is None:
-        yield "the memory that a device needs is not known: there are no figures from the compiler"
+        yield "cannot check the memory of a device: the compiler reported no memory figures"
     elif max_memory is not None and explanation.memory is not None and explanation.memory.peak > max_memory:
-        yield f"a device needs {format_bytes(explanation.memory.peak)}, {format_bytes(max_memory)} are allowed"
+        yield f"a device needs {format_bytes(explanation.memory.peak)}, limit {format_bytes(max_memory)}"
     for kind in dict.fromkeys(forbid):
         lines = [row for row in rows(explanation.collectives) if row.kind == kind]
         if lines:
             where = listed([f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines], _MAX_NAMED)
-            yield f"{kind} is forbidden, and runs {how_often(sum(row.total.num_runs for row in lines))}: {where}"
+            yield f"{kind} is forbidden, but runs {how_often(sum(row.total.num_runs for row in lines))}: {where}"
         elif unknown:
-            yield f"{kind} is forbidden, and whether there is one is not known: the program could not be read whole"
+            yield f"{kind} is forbidden, but cannot be checked: parts of the program could not be read"
 
 
 _OF_ROWS: CollectiveKind = "all-gather"
-"""How the devices of one part exchange its rows; between parts there are no collectives."""
+"""The collective with which the devices of one part exchange its rows; between parts there are none."""
 
 
 def _broken_by_parts(
     explanation: PlacedExplanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
 ) -> Iterator[str]:
-    """Each limit that it does not keep, in words; the arguments are those of `broken_budgets`."""
+    """Check a program of several parts; the arguments are those of `broken_budgets`."""
     if max_bytes is not None and explanation.most_sent > max_bytes:
-        yield f"a device sends {format_bytes(explanation.most_sent)} a step, {format_bytes(max_bytes)} are allowed"
+        yield f"a device sends {format_bytes(explanation.most_sent)} a step, limit {format_bytes(max_bytes)}"
     if max_memory is not None and explanation.peak is None:
-        yield "the memory that a device needs is not known: there are no figures from the compiler"
+        yield "cannot check the memory of a device: the compiler reported no memory figures"
     elif max_memory is not None and explanation.peak is not None and explanation.peak > max_memory:
-        yield f"a device needs {format_bytes(explanation.peak)}, {format_bytes(max_memory)} are allowed"
+        yield f"a device needs {format_bytes(explanation.peak)}, limit {format_bytes(max_memory)}"
     within = [one for one in explanation.sent if one.is_within]
     if _OF_ROWS in forbid and within:
-        yield f"{_OF_ROWS} is forbidden, and exchanges rows of {', '.join(one.part for one in within)}"
+        yield f"{_OF_ROWS} is forbidden, but exchanges the rows of {', '.join(one.part for one in within)}"

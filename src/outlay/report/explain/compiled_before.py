@@ -1,4 +1,4 @@
-"""What the compiler made of a program, kept on disk: the same program need not be compiled again to be explained."""
+"""Cache compiler output on disk, so that explaining the same program again compiles nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.program.compiler_options import CompilerOptions
 
 _FORM = 1
-"""Which form of `Outcome.to_dict` is kept, and of what is read from JAX for it; another number is another key."""
+"""The version of the cached format; part of the key, so that a change of `Outcome.to_dict` invalidates old entries."""
 
 _COMPILERS = ("outlay", "libtpu", "jax-cuda13-pjrt", "jax-cuda12-pjrt")
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -38,13 +38,13 @@ _REFERENCE = re.compile(r"#(loc\d*)\b")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How compiling a program ended.
+    """The result of compiling a program.
 
     Attributes:
-        output: what the compiler gave; None where it ran out of memory.
-        messages: what it printed and we know.
-        failure: its error, where it ran out of memory.
-        options: what it was asked for in the end.
+        output: the compiler's output; None if it ran out of memory.
+        messages: the known messages that it printed.
+        failure: its error if it ran out of memory.
+        options: the compiler options that were used.
     """
 
     output: CompilerOutput | None
@@ -77,13 +77,13 @@ class Outcome:
 
 
 def outcome_key(lowered: jax.stages.Lowered, options: CompilerOptions, mesh: Mesh, *, of_program: bool) -> str:
-    """The name of what a compiler makes of a program: a hash of all that decides it.
+    """Compute the cache key of a program: a hash of everything that determines the compiler's output.
 
     Args:
         lowered: the program.
-        options: what the compiler is asked for.
+        options: the compiler options.
         mesh: the devices that it is compiled for.
-        of_program: whether it is the step of an `outlay.Program`, whose arguments have the names of leaves.
+        of_program: whether it is the step of an `outlay.Program`, whose arguments are named after leaves.
     """
     device, target = mesh.devices.flat[0], target_of(mesh)
     return key_of(
@@ -98,7 +98,7 @@ def outcome_key(lowered: jax.stages.Lowered, options: CompilerOptions, mesh: Mes
         target,
         target and target.hardware,
         device.device_kind,
-        # The program for a CPU is made for this one's instructions and cores.
+        # XLA compiles for the instruction set and the number of cores of this CPU, so another machine is another key.
         (platform.node(), os.cpu_count()) if device.platform == "cpu" else "",
         jax.__version__,
         jaxlib.__version__,
@@ -108,9 +108,9 @@ def outcome_key(lowered: jax.stages.Lowered, options: CompilerOptions, mesh: Mes
 
 
 def _source_lines(text: str) -> list[str]:
-    """Where the operations of a lowered program are from: scopes and lines of source, each stack once.
+    """Collect the scopes and source lines of a lowered program's operations, each stack once.
 
-    A stack ends with what has the program explained: a step is the same whatever command or script asks for it.
+    A stack is cut at the call of `explain`: the same step must have the same key in every script and command.
     """
     locations = {match[1]: match[2] for match in map(_LOCATION.match, text.splitlines()) if match}
     referred = {inner for body in locations.values() for inner in _REFERENCE.findall(body)}
@@ -119,7 +119,7 @@ def _source_lines(text: str) -> list[str]:
 
 
 def _stack(number: str, locations: Mapping[str, str]) -> list[str]:
-    """The names and lines of a location, innermost first; a function and its line are one."""
+    """List the names and lines of a location, innermost first; a function and its line count as one."""
     body = locations.get(number, "")
     inner = [part for other in _REFERENCE.findall(body) for part in _stack(other, locations)]
     if body.startswith("callsite("):

@@ -1,4 +1,4 @@
-"""`outlay.explain` and `outlay.estimate`: what a compiled program moves, holds and computes, and how long a step is."""
+"""`outlay.explain` and `outlay.estimate`: communication, memory, work and step time of a compiled program."""
 
 from __future__ import annotations
 
@@ -54,30 +54,30 @@ def explain(
     cache: bool = False,
     **kwargs: Any,
 ) -> Explanation:
-    """What a compiled program moves, holds and computes; compiled if need be, never run.
+    """Report what a compiled program communicates, holds and computes; compile it if necessary, never run it.
 
-    Every collective of the optimized program is named with its mesh axes, bytes, runs a step, part of the step, module,
-    line of your source, and the leaf that it moves. Memory is the compiler's own. Findings say what costs more than it
-    must, and what to write instead; among them is what the compiler says of reshardings it could not do.
+    The report lists every collective of the optimized program with its mesh axes, its bytes, its runs per step, the
+    phase of the step, the module, your source line, and the leaf that it moves. Memory figures are the compiler's own.
+    Findings name what costs more than necessary, and the edit that fixes it; they include the compiler's own warnings
+    about reshardings that it could not do efficiently.
 
-    Of a program in mode placed it says what each part costs, what they send one another, and how much faster than one
-    device any placement of whole parts can be.
+    For a program in mode placed, the report gives the cost of each part, the traffic between parts, and the best
+    speedup over one device that any placement of whole parts can reach.
 
     Args:
         x: a program; a jitted function, with its arguments; `jax.stages.Lowered` or `Compiled`; the text of a compiled
             program, or a `Path` to it.
-        *args: of a jitted function its arguments, as arrays or `jax.ShapeDtypeStruct` with shardings.
-        target: the hardware for memory and times, such as `"h100:1x8"`; without it the one that the mesh is of.
-        mesh: the mesh, where neither program nor shardings tell it. A function is then traced under it.
-        compiler_options: of a function that is yet to be compiled, as `outlay.program` takes them; a program has its
-            own.
-        cache: take what the compiler gave from the user's cache folder, `$XDG_CACHE_HOME/outlay`, where it compiled the
-            same program before, and keep it there if not. A program that is not compiled for it is when it first runs.
-        **kwargs: of a jitted function its arguments by name.
+        *args: the arguments of a jitted function, as arrays or `jax.ShapeDtypeStruct` with shardings.
+        target: the hardware for memory and times, such as `"h100:1x8"`; by default that of the mesh.
+        mesh: the mesh, if neither the program nor the shardings have one. A function is then traced under it.
+        compiler_options: for a function that is not compiled yet, as in `outlay.program`; a program has its own.
+        cache: reuse the compiler's output from the user's cache folder, `$XDG_CACHE_HOME/outlay`, if the same program
+            was compiled before, and store it there otherwise. A program found there compiles when it first runs.
+        **kwargs: the keyword arguments of a jitted function.
 
     Raises:
-        ExplainError: it is nothing that can be compiled or read, cannot be traced with these arguments, or is for
-            another number of devices than the target or the mesh; or the compiler refuses it, though not for memory.
+        ExplainError: the object cannot be compiled or read, or cannot be traced with these arguments; the target or the
+            mesh has another number of devices; or the compiler rejects the program for another reason than memory.
         TargetError: there is no such target.
 
     Example:
@@ -106,7 +106,7 @@ def explain(
 
 
 def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
-    """Many compiled programs: what is known of one is empty, and what is known of all is by parts."""
+    """Explain many compiled programs: the facts about a single program are empty, `by_parts` has those of all."""
     return Explanation(
         name=parts.name,
         target=parts.target,
@@ -179,7 +179,7 @@ def _explanation(
 
 
 def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, start: float) -> Explanation:
-    """What is left to say where the compiler ran out of memory."""
+    """Explain what is known if the compiler ran out of memory."""
     if not subject.failure:
         raise ExplainError(f"{subject.name}: the compiler gives no text of the compiled program on this platform")
     return Explanation(
@@ -200,7 +200,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
             ]
         ),
         messages=(*subject.messages, subject.failure),
-        incomplete=("the compiler ran out of memory and gave no program: collectives and times are not known",),
+        incomplete=("the compiler ran out of memory and produced no program: collectives and times are unknown",),
         notes=subject.notes,
         compiler_options=subject.options,
         compile_seconds=subject.seconds,
@@ -214,7 +214,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
 
 
 def _num_devices(module: HloModule, mesh: MeshInfo | None) -> int:
-    """The devices that run a program; TPUs of several slices run that of one."""
+    """Count the devices of a program. On a multi-slice TPU the program is that of one slice."""
     num = module.num_partitions
     slices = Target.parse(mesh.target).num_slices if mesh is not None and mesh.target else 1
     return num * slices if mesh is not None and mesh.num_devices == num * slices else num
@@ -251,7 +251,7 @@ def _memory(
 def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iterator[str]:
     if module.skipped:
         shown = listed([f"{number}: {text.strip()[:60]!r}" for number, text in module.skipped])
-        yield (f"{counted(len(module.skipped), 'line')} could not be read, so that totals may be too low: line {shown}")
+        yield (f"{counted(len(module.skipped), 'line')} could not be parsed, so totals may be too low: line {shown}")
     yield from done.unknown
     yield from (f"in the traced program: {what}" for what in (subject.traced.unknown if subject.traced else ()))
 
@@ -260,21 +260,21 @@ def _notes(mesh: MeshInfo | None, target: Target | None, memory: MemoryFacts | N
     if mesh is not None and mesh.kind == "simulated":
         yield (
             "compiled for simulated CPU devices: collectives are roughly those of GPUs and TPUs (whose compilers also "
-            "have reduce-scatter), memory is not: temporaries were 2.7 to 12 times off in one program"
+            "use reduce-scatter), memory is not: in one program, temporaries were off by a factor of 2.7 to 12"
         )
     if target and mesh and target.hardware.kind != "cpu" and mesh.kind == "simulated":
-        yield f"times and capacity are those of {target}; its own compiler may choose other collectives"
+        yield f"times and capacity are those of {target}, whose own compiler may choose other collectives"
     if memory is not None and memory.largest:
         yield from (f"memory: {what}" for what in memory.assumed)
-        yield "the largest arrays are those of the scheduled program; some may share memory, one after the other"
+        yield "the largest arrays are those of the scheduled program; some may reuse the memory of others"
 
 
 def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts]) -> tuple[str, ...]:
-    """What is good to know of a program whose step is many of a graph, in words; nothing of any other.
+    """Note the figures for one graph step if a step of the program is many steps of a graph; otherwise nothing.
 
     Args:
-        program: the program, if it is one.
-        collectives: what it moves.
+        program: the program, if there is one.
+        collectives: its collectives.
     """
     if program is None or not isinstance(program.step, GraphLoop):
         return ()
@@ -284,17 +284,17 @@ def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts])
     often = f"{runs:g} collective{'' if runs == 1 else 's'}"
     sent = format_bytes(sum(one.bytes_per_step for one in repeated) / num)
     each = f"a device sends {sent} in {often}" if repeated else "nothing is sent"
-    return (f"a step of this program is {num:,} steps of its graph, and all figures are of {num:,}; in one {each}",)
+    return (f"a step of this program is {num:,} steps of its graph; figures are for all {num:,}, and in one {each}",)
 
 
 _NUM = 3
 
 
 def largest_traced(jaxpr: Any) -> tuple[ValueFacts, ...]:
-    """The largest arrays that a traced program makes, whole, as if on one device; each shape once.
+    """Find the largest arrays of a traced program, unsharded as on one device; each shape once.
 
     Args:
-        jaxpr: of the program, closed or not.
+        jaxpr: the jaxpr of the program, closed or not.
     """
     names = {(tuple(aval.shape), str(aval.dtype)): name for name, aval in _made(getattr(jaxpr, "jaxpr", jaxpr))}
     values = [
@@ -314,20 +314,18 @@ def _made(jaxpr: Any) -> Iterator[tuple[str, Any]]:
 
 
 def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:
-    """Estimate the time of a step, with a range around it and everything that it assumes.
+    """Estimate the time of a step as a range, and list the assumptions.
 
-    The compiled program says what each device computes, reads, writes and exchanges, in what order, and what runs
-    behind what; the target says how fast it can.
-    Nothing is run. An `Explanation` that is there already saves compiling again.
+    The compiled program determines what each device computes, reads, writes and communicates, in which order, and what
+    overlaps; the target determines the speeds. Nothing runs. Pass an existing `Explanation` to avoid compiling again.
 
     Args:
-        x: a program, a jitted function, what `outlay.explain` returned, or anything else that `outlay.explain` takes.
-        *args: of a jitted function its arguments, as arrays or `jax.ShapeDtypeStruct`.
-        target: the hardware, such as `"h100:32x8"`; without it the one that the program's mesh was made for, or stands
-            on.
+        x: a program, a jitted function, the result of `outlay.explain`, or anything else that `outlay.explain` takes.
+        *args: the arguments of a jitted function, as arrays or `jax.ShapeDtypeStruct`.
+        target: the hardware, such as `"h100:32x8"`; by default that of the program's mesh.
 
     Raises:
-        ExplainError: it is no program, nothing says for what hardware, or that has another number of devices.
+        ExplainError: the object is not a program, the hardware is not known, or it has another number of devices.
         TargetError: there is no such target.
 
     Example:
@@ -344,14 +342,12 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
     explanation = x if isinstance(x, Explanation) else explain(x, *args, target=hardware)
     if explanation.by_parts is not None:
         raise ExplainError(
-            "a program in mode placed has no estimate as a whole: its parts run side by side, each waiting for others\n"
-            "  fix: outlay.explain(program), which estimates each part and what they exchange; or outlay choose, "
+            "a program in mode placed has no single estimate: its parts run concurrently and wait for each other\n"
+            "  fix: outlay.explain(program), which estimates each part and the traffic between them; or outlay choose, "
             "which measures"
         )
     if explanation.hlo is None:
-        raise ExplainError(
-            f"{explanation.name}: the compiler gave up, so there is no program to estimate\n{explanation}"
-        )
+        raise ExplainError(f"{explanation.name}: compilation failed, so there is no program to estimate\n{explanation}")
     if explanation.estimate is not None and hardware in (None, explanation.target):
         return explanation.estimate
     return price(schedule_of(explanation.hlo, compiled_work(explanation.hlo), hardware, explanation.mesh))

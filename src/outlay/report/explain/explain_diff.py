@@ -1,4 +1,4 @@
-"""What differs between two reports of `outlay explain`: memory, time, work, and by line what is moved."""
+"""Compare two reports of `outlay explain`: memory, time, work, and the communication of each line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from outlay.render.page import Column, Page, Row, Section, Table
 from outlay.render.report import Report
 
 Saved = Mapping[str, Any]
-"""What `Explanation.to_dict()` gives, or the same from a JSON file."""
+"""A report as `Explanation.to_dict()` returns it, or read from a JSON file."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure of both reports; 0 where a report has no such line.
+    """A figure of two reports; 0 in a report that lacks the line.
 
     Attributes:
-        what: the figure, or what is moved and for whose line.
+        what: the figure, or the communication and its line.
         unit: `bytes`, `seconds`, `FLOPs` or `runs`.
-        before: in the first report.
-        after: in the second.
+        before: its value in the first report.
+        after: its value in the second.
     """
 
     what: str
@@ -38,11 +38,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class ExplainDiff(Report):
-    """The difference of two reports; true where there is any.
+    """The differences between two reports; falsy if there are none.
 
     Attributes:
-        names: what each report is of, with its mesh and target.
-        totals: the figures that differ, of a device in a step.
+        names: the subject of each report, with its mesh and target.
+        totals: the figures that differ, per device and step.
         lines: collectives, copies to and from the host, and recomputed products that differ, largest first.
     """
 
@@ -67,7 +67,7 @@ class ExplainDiff(Report):
 
 
 def diff_reports(before: Saved, after: Saved) -> ExplainDiff:
-    """What differs from one report to another.
+    """Compare two reports.
 
     Args:
         before: the first.
@@ -80,10 +80,10 @@ def diff_reports(before: Saved, after: Saved) -> ExplainDiff:
 
 
 def read_report(path: Path) -> Saved:
-    """A report that `outlay explain --json` wrote.
+    """Read a report that `outlay explain --json` wrote.
 
     Raises:
-        ExplainError: it cannot be read, or is something else.
+        ExplainError: the file cannot be read, or is not such a report.
     """
     fix = f"outlay explain RECIPE --json > {path.name}"
     try:
@@ -92,7 +92,7 @@ def read_report(path: Path) -> Saved:
         raise ExplainError(f"{path} cannot be read as a report: {error}\n  fix: {fix}") from error
     missing = [key for key in _NEEDED if not isinstance(report, dict) or key not in report]
     if missing:
-        raise ExplainError(f"{path} is no report of outlay explain: it lacks {', '.join(missing)}\n  fix: {fix}")
+        raise ExplainError(f"{path} is not a report of outlay explain: it lacks {', '.join(missing)}\n  fix: {fix}")
     return report
 
 

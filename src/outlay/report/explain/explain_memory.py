@@ -1,4 +1,4 @@
-"""The sections of the report on what a device holds: figures of the compiler, and memory over the schedule."""
+"""Build the memory sections of the report: the compiler's figures, and memory over the schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlay.render.pictures import Areas, Stack
 from outlay.report.explain.explain_tables import line_cell
 
 _VISIBLE = 0.05
-"""Share of the memory from which on a bar of all of it shows what is used."""
+"""The smallest used share of memory at which the bar shows the whole memory; below it, the bar shows the used part."""
 
 _MAX_HELD = 10
 _LAYERS: Mapping[str, tuple[str, ...]] = {
@@ -25,15 +25,15 @@ _LAYERS: Mapping[str, tuple[str, ...]] = {
     "collectives": ("collectives",),
     "other values": ("other values",),
 }
-"""Owners that the picture draws as one, from the lowest to the highest."""
+"""Owners that the picture merges into one layer, from bottom to top."""
 
 _COLOURS = ("s0", "s1", "s5", "s2", "s3", "s4", "work")
 _EXACT = 0.005
-"""Share of the compiler's peak up to which the schedule's is told to be the same."""
+"""The relative difference up to which the peak of the schedule counts as the compiler's."""
 
 
 def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
-    """What a device holds, and the largest arrays."""
+    """Show what a device holds, and the largest arrays."""
     if memory is None:
         return
     state = {"parameters": memory.params, "optimizer": memory.optimizer, "other state": memory.other_state}
@@ -66,7 +66,7 @@ def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
 
 
 def _gauge(memory: MemoryFacts) -> Stack:
-    """All memory of a device as a bar; of a step that leaves most of it free, what it uses."""
+    """Draw the memory of a device as a bar; if most of it is free, only the used part."""
     parts = {
         "parameters": memory.params,
         "optimizer": memory.optimizer,
@@ -88,7 +88,7 @@ def _gauge(memory: MemoryFacts) -> Stack:
 
 
 def memory_over_schedule(live: LiveMemory | None, memory: MemoryFacts | None) -> Iterator[Block]:
-    """What is alive at each point of the schedule, and whose it is where most is."""
+    """Show the live memory at each point of the schedule, and its owners at the peak."""
     if live is None or not live.peak:
         return
     owners = live.by_owner()
@@ -100,27 +100,27 @@ def memory_over_schedule(live: LiveMemory | None, memory: MemoryFacts | None) ->
     fullest = max(range(len(sizes)), key=lambda number: sum(sizes[number]))
     drawn = Areas(layers, sizes, (fullest, "the peak"), "the schedule", "alive", lambda size: format_bytes(int(size)))
     remark = f"{counted(live.num_points, 'instruction')}, a loop's body once"
-    legend = Line("beside the colours what is alive at the peak", "dim", medium="html")
+    legend = Line("the legend shows what is live at the peak", "dim", medium="html")
     blocks = [drawn, legend, Line(_agreement(live, memory)), _held(live)]
     yield Section("memory over the schedule", blocks, remark)
 
 
 def _agreement(live: LiveMemory, memory: MemoryFacts | None) -> str:
-    """How the peak of the schedule compares with the compiler's."""
-    words = f"the peak is at {live.peak_instruction}, {live.peak_at:.0%} of the way: {format_bytes(live.peak)}"
+    """Compare the peak of the schedule with the compiler's."""
+    words = f"peak at {live.peak_instruction}, {live.peak_at:.0%} into the schedule: {format_bytes(live.peak)}"
     if memory is None or not memory.peak:
         return words
     difference = memory.peak - live.peak
     if abs(difference) <= _EXACT * memory.peak:
         return f"{words}, as the compiler says"
-    by = f"{format_bytes(abs(difference))}, {abs(difference) / memory.peak:.0%}"
-    more = "more than the arrays that are alive: what it sets aside for others, pads, or keeps apart"
-    less = "less: it puts arrays into one place that are counted apart here"
-    return f"{words}; the compiler says {format_bytes(memory.peak)}, {by} {more if difference > 0 else less}"
+    by = f"{format_bytes(abs(difference))} ({abs(difference) / memory.peak:.0%})"
+    more = "more than the live arrays, for padding, fragmentation and reserved buffers"
+    less = "less, because it reuses the memory of arrays that are counted separately here"
+    return f"{words}; the compiler reports {format_bytes(memory.peak)}, {by} {more if difference > 0 else less}"
 
 
 def _held(live: LiveMemory) -> Table:
-    """Whose memory it is at the peak, the largest first."""
+    """List the owners of the memory at the peak, the largest first."""
     columns = [Column("at the peak", "number"), Column("owner"), Column("what", "words"), Column("arrays", "number")]
     columns.append(Column("line", "code"))
     most = live.held[0].num_bytes or 1

@@ -1,4 +1,4 @@
-"""The report on a compiled program: does it fit, what is moved and why, what is held, what to change."""
+"""Build the report on a compiled program: does it fit, what does it communicate and why, and what should change."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
 
 _SMALL = 100
-"""Findings that cost so many times less than the dearest share a line."""
+"""Findings that cost this many times less than the most expensive one are folded into one line."""
 
 _THIN = 0.0005
-"""Share of the step below which a stretch is not drawn: it would be thinner than a line."""
+"""The smallest share of the step that is drawn; anything shorter would be thinner than a line."""
 
 
 def explain_page(facts: Explanation) -> Page:
-    """The report, of facts that have only to be put into words."""
+    """Lay out the facts of an explanation as a page."""
     where = str(facts.mesh) if facts.mesh else "no mesh known"
     # A mesh of compile-only devices names its target itself.
     target = f", target {facts.target}" if facts.target and str(facts.target) not in where else ""
@@ -75,7 +75,7 @@ def explain_page(facts: Explanation) -> Page:
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="text"),
             Notes(facts.notes),
         ],
-        footer=f"Everything is of one device, in one step. {compiled}{'read' if compiled else 'Read'} in "
+        footer=f"All figures are per device and step. {compiled}{'read' if compiled else 'Read'} in "
         f"{format_seconds(facts.parse_seconds)}.",
     )
 
@@ -86,13 +86,13 @@ def _chips(facts: Explanation) -> Iterator[Chip]:
     if facts.target:
         yield Chip(str(facts.target))
     if facts.mesh is not None and facts.mesh.kind == "simulated":
-        yield Chip("simulated devices", "warning", "Pretend CPU devices: another compiler than that of GPUs or TPUs.")
+        yield Chip("simulated devices", "warning", "Compiled by XLA's CPU compiler, not by that of a GPU or TPU.")
     if facts.fits is not None:
         yield Chip("fits", "good") if facts.fits else Chip("does not fit", "bad")
 
 
 def _verdict(facts: Explanation) -> Iterator[Block]:
-    """The answer in a line or two."""
+    """State the answer in a line or two."""
     memory, estimate = facts.memory, facts.estimate
     if facts.fits is False:
         peak = ""
@@ -101,7 +101,7 @@ def _verdict(facts: Explanation) -> Iterator[Block]:
         yield Line(f"does not fit{peak}", "bad", medium="text")
     elif facts.fits and memory and memory.capacity:
         is_tight = memory.verdict == "may not fit"
-        left = f"; JAX takes {format_bytes(memory.pool)}" if is_tight else ""
+        left = f"; JAX preallocates {format_bytes(memory.pool)}" if is_tight else ""
         on_host = f", {format_bytes(memory.on_host)} on the host" if memory.on_host else ""
         peak = f"peak {format_bytes(memory.peak)} of {format_bytes(memory.capacity)} a device"
         share = f"{memory.peak / memory.capacity:.0%}"
@@ -131,7 +131,7 @@ def _stats(facts: Explanation) -> Stats:
         remark = of if facts.fits is not False else f"{of}: too much"
         stats.append(Stat("Peak memory", format_bytes(memory.peak), remark))
     elif facts.fits is False:
-        stats.append(Stat("Peak memory", "too much", "the compiler gave up"))
+        stats.append(Stat("Peak memory", "too much", "compilation failed"))
     runs = sum(collective.count for collective in facts.collectives)
     stats.append(Stat("Sent in a step", format_bytes(facts.bytes_per_step), f"in {counted(runs, 'collective')}"))
     if estimate is not None:
@@ -144,7 +144,7 @@ def _stats(facts: Explanation) -> Stats:
 
 
 def _lanes(facts: Explanation) -> Iterator[Block]:
-    """Each lane's stretches where they stand; what the device waits for on another lane is drawn as such."""
+    """Draw each lane over time, and mark where the device waits for another lane."""
     total = max((segment.begin + segment.seconds for segment in facts.timeline), default=0.0)
     if not total or facts.estimate is None:
         return
@@ -160,7 +160,7 @@ def _lanes(facts: Explanation) -> Iterator[Block]:
     ]
     hidden = f", {format_seconds(estimate.hidden)} of it behind computation" if estimate.hidden else ""
     spent = format_seconds(estimate.parts["communication"] + estimate.hidden)
-    remark = f"as the compiler scheduled it; communication in all {spent}{hidden}"
+    remark = f"as scheduled by the compiler; {spent} of communication in all{hidden}"
     drawn = Lanes(dict(lanes), legend, mark="the device waits")
     yield Section("a step in the order of execution", [drawn], remark, medium="html")
 
@@ -195,13 +195,13 @@ def _findings(findings: Sequence[Finding], medium: Medium) -> Iterator[Block]:
     advices = [_advice(group, cost) for group, cost in zip(groups, costs, strict=True)]
     major = [advice for advice, minor in zip(advices, is_minor, strict=True) if not minor]
     minor = [advice for advice, minor in zip(advices, is_minor, strict=True) if minor]
-    title = f"and {len(minor)} that cost less than 1% of the first"
-    num = str(len(findings)) if len(groups) == len(findings) else f"{len(findings)} in {len(groups)}, alike ones folded"
+    title = f"and {len(minor)} that each cost less than 1% of the first"
+    num = str(len(findings)) if len(groups) == len(findings) else f"{len(findings)} in {len(groups)} groups"
     yield Section("findings", [Advices(major, minor, title)], num, medium=medium)
 
 
 def _by_layer(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings in groups that differ in the numbers of their leaves' paths alone, the dearest group first."""
+    """Group findings that differ only in the layer numbers of their leaves, the most expensive group first."""
     alike: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
         words = without_layers(f"{one.text}\n{one.fix}")

@@ -1,4 +1,4 @@
-"""The tables of the report on a compiled program: what it moves, holds and computes, and for which line."""
+"""Build the tables of the report: collectives, host copies and operations, by source line."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
 
 _COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
-"""Which of the page's colours a kind of collective has; others have the last."""
+"""The index of the page colour for each kind of collective; other kinds get the last."""
 
 _MAX_ROWS = 14
 _MAX_OPERATIONS = 8
 _WIDE = 130
-"""Columns of a terminal from which on the modules have one of their own."""
+"""The terminal width at which modules get a column of their own."""
 
 _MAX_PATH = 34
 
 
 def colour_of_kind(kind: str) -> str:
-    """The page's colour for a kind of collective, or for computation."""
+    """Return the page colour of a kind of collective, or of computation."""
     return "work" if kind == "compute" else colour_of(_COLOURS.get(kind, 5))
 
 
 def collectives(facts: Explanation) -> Iterator[Block]:
-    """What is moved, by line, and the sums; like layers share a row."""
+    """List the collectives by line, with sums; identical layers share a row."""
     lines = rows(facts.collectives)
     if not lines:
         yield Section("collectives", [], "none")
@@ -121,7 +121,7 @@ def _modules(totals: dict[str, Total]) -> Table:
 
 
 def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
-    """Copies to the host and back, by leaf or line."""
+    """List the copies to and from the host, by leaf or line."""
     if not copies:
         return
     most = max(copy.bytes_per_step for copy in copies) or 1
@@ -147,7 +147,7 @@ def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
 
 
 def operations(facts: Explanation) -> Iterator[Block]:
-    """What takes most of a step, by line."""
+    """List the most expensive lines of a step."""
     if not facts.operations:
         return
     columns = [Column("time", "number"), Column("share", "number"), Column("bound by")]
@@ -170,11 +170,11 @@ def operations(facts: Explanation) -> Iterator[Block]:
         for operation in facts.operations
     ]
     table = Table(columns, cells, limit=_MAX_OPERATIONS)
-    yield Section("what takes most of a step", [table], "by line; exchanges count as long as the device waits")
+    yield Section("where the time goes", [table], "by line; communication counts only while the device waits for it")
 
 
 def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
-    """Products that the backward pass computes again, by line."""
+    """List the products that the backward pass recomputes, by line."""
     if not products:
         return
     most = max(product.flops_per_step for product in products) or 1
@@ -191,24 +191,24 @@ def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
         for product in products
     ]
     rest = _rest(products, lambda product: product.flops_per_step, format_flops)
-    remark = f"products of {format_flops(sum(product.flops_per_step for product in products))} a step"
+    remark = f"{format_flops(sum(product.flops_per_step for product in products))} a step"
     table = Table(columns, cells, limit=_MAX_ROWS, rest=rest)
-    yield Section("computed again in the backward pass", [table], remark)
+    yield Section("recomputed in the backward pass", [table], remark)
 
 
 def _rest(rows: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str]) -> str:
-    """What the rows beyond the limit come to."""
+    """Sum up the rows beyond the limit."""
     rest = rows[_MAX_ROWS:]
     return f"and {counted(len(rest), 'more line')}, together {words(sum(map(size, rest)))} a step"
 
 
 def line_cell(source: SourceLine | None) -> Cell:
-    """A cell with a line of source; the page shows the whole path where the pointer rests."""
+    """Make a cell with a source line; the page shows the whole path on hover."""
     return Cell(short_source(source), hint=str(source or ""))
 
 
 def short_source(source: SourceLine | None) -> str:
-    """A line of source; of a long path its end."""
+    """Write a source line; a long path is cut to its end."""
     if source is None:
         return ""
     text = str(source)

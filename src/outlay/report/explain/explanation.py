@@ -1,4 +1,4 @@
-"""What `outlay.explain` found, as facts that print themselves."""
+"""The result of `outlay.explain`, which prints itself."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ from outlay.report.placed_page import placed_page
 
 @dataclass(frozen=True)
 class Explanation(Report):
-    """What a compiled program moves, holds and computes, and why; made by `outlay.explain`.
+    """The communication, memory and work of a compiled program, and their causes; returned by `outlay.explain`.
 
-    All bytes, FLOPs and seconds are one device's, for one step. `str()` gives text without colour, rich prints it with
-    colour on a terminal, a notebook shows the page.
+    All bytes, FLOPs and seconds are per device and step. `str()` gives plain text, rich prints it in colour on a
+    terminal, and a notebook shows the page.
 
     Attributes:
-        name: what was explained.
-        target: the hardware that memory and times are of; None where it is not known.
-        mesh: the mesh it is partitioned over; None where it is not known.
-        collectives: what is moved, in the order of the program.
-        memory: what is held; None where the compiler gave no figures.
-        work: what is computed; None where the compiler gave up.
-        estimate: how long a step would take; None without a target.
-        live_memory: memory over the schedule, and whose it is where most is alive; None where the order is not known.
-        timeline: computation and communication in the order of execution; empty without a target.
-        operations: what takes most of the step, by line, dearest first; empty without a target.
-        findings: what costs more than it must, dearest first.
-        messages: what the compiler said, word for word.
-        incomplete: what is missing from the totals, in words; empty where they are complete.
-        notes: what is good to know when reading, in words.
-        compiler_options: what the compiler was asked for besides its defaults; None where it is not known.
-        compile_seconds: how long the compiler took; None where the program was compiled before.
-        from_cache: whether an earlier call had it compiled, and what the compiler gave was read from the cache.
-        parse_seconds: how long reading and explaining took.
-        hlo: the optimized program; None where the compiler gave up.
-        schedule: of it all that a price depends on, as plain data that can be saved.
-        host_copies: what goes to the host and comes back, most bytes first.
-        recomputed: the products that the backward pass computes again, most FLOPs first.
-        by_parts: in mode placed, what each part costs and what they send one another, and the facts above that are of
-            one compiled program are empty; None in any other mode.
+        name: the name of the program.
+        target: the hardware for memory and times; None if unknown.
+        mesh: the mesh that the program is partitioned over; None if unknown.
+        collectives: the collectives, in program order.
+        memory: the memory of a device; None if the compiler reported no figures.
+        work: FLOPs and memory traffic; None if compilation failed.
+        estimate: the estimated time of a step; None without a target.
+        live_memory: memory over the schedule and its owners at the peak; None if the order is unknown.
+        timeline: computation and communication in execution order; empty without a target.
+        operations: the most expensive lines of the step, most expensive first; empty without a target.
+        findings: what costs more than necessary, most expensive first.
+        messages: the compiler's messages, verbatim.
+        incomplete: what the totals lack, in words; empty if they are complete.
+        notes: remarks for the reader.
+        compiler_options: the compiler options that differ from the defaults; None if unknown.
+        compile_seconds: the compile time; None if the program was compiled before.
+        from_cache: whether the compiler's output was read from the cache.
+        parse_seconds: the time that reading and explaining took.
+        hlo: the optimized program; None if compilation failed.
+        schedule: the part of it that determines the price, as plain data that can be saved.
+        host_copies: copies to and from the host, most bytes first.
+        recomputed: products that the backward pass recomputes, most FLOPs first.
+        by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
+            program are then empty. None in any other mode.
     """
 
     name: str
@@ -93,36 +93,36 @@ class Explanation(Report):
 
     @property
     def bytes_per_step(self) -> int:
-        """What a device sends in a step; in mode placed the one that sends most."""
+        """The bytes that a device sends in a step; in mode placed, those of the device that sends most."""
         if self.by_parts is not None:
             return math.ceil(self.by_parts.most_sent)
         return sum(one.bytes_per_step for one in self.collectives)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits into a device's memory; None where memory or target is not known."""
+        """Whether the step fits into a device's memory; None if memory or target is unknown."""
         if any(finding.kind == "out-of-memory" for finding in self.findings):
             return False
         return self.memory.fits if self.memory else None
 
     def by_kind(self) -> dict[str, Total]:
-        """The collectives added up by kind, most bytes first."""
+        """Sum the collectives by kind, most bytes first."""
         return self._totals(lambda one: one.kind)
 
     def by_axis(self) -> dict[str, Total]:
-        """The collectives added up by mesh axis; one over several axes, such as `data+model`, is named by all."""
+        """Sum the collectives by mesh axis; one over several axes is named by all of them, such as `data+model`."""
         return self._totals(lambda one: "+".join(one.axes))
 
     def by_module(self) -> dict[str, Total]:
-        """The collectives added up by the module that asked for them, empty where none is known."""
+        """Sum the collectives by the module that caused them; the name is empty if unknown."""
         return self._totals(lambda one: one.module)
 
     def by_phase(self) -> dict[str, Total]:
-        """The collectives added up by the part of the step."""
+        """Sum the collectives by the phase of the step."""
         return self._totals(lambda one: one.phase)
 
     def of_kind(self, kind: str) -> tuple[Finding, ...]:
-        """The findings of one kind, such as `resharding`."""
+        """Return the findings of one kind, such as `resharding`."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is to be explained, compiled: a program, a function, what JAX made of one, or saved text."""
+"""Compile or read what `outlay.explain` gets: a program, a function, a `jax.stages` object, or saved text."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from outlay.program.program import Program
 from outlay.report.explain.compiled_before import Outcome, outcome_key
 
 HLO_ENDINGS = (".txt", ".hlo")
-"""How the names of files end that hold the text of a compiled program."""
+"""File name endings of compiled programs saved as text."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A compiled program, as far as it is known.
+    """A compiled program and what is known about it.
 
     Attributes:
-        name: what it is, in words.
-        output: what the compiler gave; None where it gave up.
-        mesh: the mesh that it is partitioned over, where it is known.
-        program: what it was made from, if that is an `outlay.Program`.
-        jaxpr: the traced program, where it is at hand.
-        traced: what was counted in the traced function, on all devices together.
-        messages: what the compiler printed and we know.
-        failure: the compiler's error, where it ran out of memory.
-        seconds: how long compiling took; None where it was done before.
-        notes: what could not be found out, in words.
-        options: what the compiler was asked for; None where it was compiled by others.
-        from_cache: whether an earlier call had it compiled, and what the compiler gave was read from the cache.
+        name: a description for the report.
+        output: the compiler's output; None if compilation failed.
+        mesh: the mesh that it is partitioned over, if known.
+        program: the `outlay.Program` that it was compiled from, if any.
+        jaxpr: the traced program, if available.
+        traced: the work counted in the traced function, for all devices together.
+        messages: the known messages that the compiler printed.
+        failure: the compiler's error if it ran out of memory.
+        seconds: the compile time; None if it was compiled before.
+        notes: what could not be determined, in words.
+        options: the compiler options; None if it was compiled elsewhere.
+        from_cache: whether the compiler's output was read from the cache.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Subject:
 
 
 _ON_PIECES = (
-    "the step has collectives of its own, and a meaning on each device's pieces only: what it computes on whole arrays "
-    "is not counted"
+    "the step calls collectives itself and is defined on the shards of a device only: its work on whole arrays is not "
+    "counted"
 )
-_SEEN_BEFORE = "it was compiled before: what the compiler printed then is not known"
+_SEEN_BEFORE = "compiled earlier: the compiler's messages were not recorded"
 
 
 def subject_of(
@@ -83,11 +83,11 @@ def subject_of(
     options: RequestedOptions,
     cache: DiskCache | None,
 ) -> Subject:
-    """Compile what is to be explained, or read from a cache what the compiler gave; nothing is run.
+    """Compile the subject, or read the compiler's output from the cache; nothing runs.
 
     Raises:
-        ExplainError: it is nothing that can be explained, cannot be traced with these arguments, or the compiler
-            refuses it for another reason than memory.
+        ExplainError: the object cannot be explained, cannot be traced with these arguments, or the compiler rejects it
+            for another reason than memory.
     """
     if hasattr(x, "lower") and callable(x) and not isinstance(x, jax.stages.Traced) and not hasattr(x, "trace"):
         return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options, cache)
@@ -118,7 +118,7 @@ def subject_of(
 
 
 def _of_program(program: Program, cache: DiskCache | None) -> Subject:
-    # The user's step knows nothing of rows that fill up what the devices do not divide.
+    # The user's step does not know the padding rows that make the number of rows divisible by the devices.
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
     subject = Subject(getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
     try:
@@ -147,7 +147,7 @@ def _of_function(
     cache: DiskCache | None,
 ) -> Subject:
     name = getattr(function, "__name__", "the function")
-    # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
+    # Set the mesh only if it was passed: the function may then name axes by bare PartitionSpecs.
     if mesh is None:
         with fresh_traces():
             traced = trace(function, args, kwargs)
@@ -166,7 +166,7 @@ def _of_function(
 
 
 def _over_arrays(function: Any) -> Any:
-    """A function under `eqx.filter_jit`, which takes whole modules, as a jitted one of their arrays."""
+    """Turn a function under `eqx.filter_jit`, which takes whole modules, into a jitted function of their arrays."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return arrays_only(function(*as_model(args), **as_model(kwargs)))
@@ -177,7 +177,7 @@ def _over_arrays(function: Any) -> Any:
 def _compile(
     subject: Subject, lower: Any, how: RequestedOptions | CompilerOptions | Program, cache: DiskCache | None
 ) -> Subject:
-    """Compile with options that are asked for or known; a program compiles itself, and keeps what it made."""
+    """Compile with the given or known options; a program compiles itself and keeps the result."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
     device = mesh.devices.flat[0] if mesh else None
     program = how if isinstance(how, Program) else None
@@ -186,11 +186,11 @@ def _compile(
     else:
         options = how if isinstance(how, CompilerOptions) else compiler_options(how, mesh)
     failure, compiled = "", None
-    # A program from JAX's persistent cache would have no messages, and the source lines of whoever compiled it first.
+    # JAX's persistent cache would return no compiler messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
         with lowering_callbacks(device) if device else contextlib.nullcontext(), fresh_traces():
             lowered = lower()
-        # Without a mesh nothing says for which devices it is; and of several processes each would have to find it.
+        # Without a mesh the key cannot name the devices; with several processes, each of them would need the entry.
         kept_by = cache if mesh is not None and jax.process_count() == 1 else None
         key = outcome_key(lowered, options, mesh, of_program=program is not None) if kept_by and mesh else ""
         if kept_by and (outcome := Outcome.from_dict(kept_by.load(key))):
@@ -227,17 +227,17 @@ def _with_outcome(subject: Subject, outcome: Outcome, **changes: Any) -> Subject
 
 
 def _from_cache(cache: DiskCache) -> str:
-    return f"not compiled again: what the compiler made of this program was taken from the cache, {cache.folder}"
+    return f"not compiled again: the compiler's output was read from the cache, {cache.folder}"
 
 
 def _refused(subject: Subject, failure: str) -> str:
-    """The compiler's words, and how to tell whether the program or this compiler is at fault."""
+    """Quote the compiler, and say how to tell whether the program or this compiler is at fault."""
     target = target_of(subject.mesh) if subject.mesh is not None else None
-    fix = "leave out, or write otherwise, what the compiler names"
+    fix = "remove or rewrite the operation that the compiler names"
     if target is not None and target.hardware.kind != "cpu":
         fix = (
-            f"compile for 'cpu:{target.num_devices}' too: what is refused there as well is in the program, and what is "
-            f"not, the compiler for {target} lacks; then {fix}"
+            f"compile for 'cpu:{target.num_devices}' too: if that fails as well, the program is at fault; if not, the "
+            f"compiler for {target} lacks the operation; then {fix}"
         )
     compiler = f"the compiler for {target}" if target else "the compiler"
     return f"{compiler} refuses {subject.name}: {failure.strip()}\n  fix: {fix}"
@@ -262,12 +262,12 @@ def _only(text: str) -> CompilerOutput:
 
 
 def _notes_of_text(mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
-    of_mesh = () if mesh else ("the text names no mesh axes of yours: pass mesh= to have them",)
-    return ("the text holds no figures of memory", *of_mesh)
+    of_mesh = () if mesh else ("the text does not name your mesh axes: pass mesh= to see them",)
+    return ("the text has no memory figures", *of_mesh)
 
 
 def _mesh_of(compiled: jax.stages.Compiled) -> Mesh | None:
-    """The mesh of the first argument or result that has one."""
+    """Return the mesh of the first argument or result that has one."""
     return _first_mesh(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
 
 
@@ -307,10 +307,10 @@ _DEPENDS = re.compile(r"depends on the values? of the arguments? (.+?)\.(?:\s|$)
 
 
 def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Traced:
-    """The function traced with its arguments as shapes.
+    """Trace a function with the shapes of its arguments.
 
     Raises:
-        ExplainError: an argument is no array, or the function needs an argument's value.
+        ExplainError: an argument is not an array, or the function needs an argument's value.
     """
     try:
         return function.trace(*args, **kwargs)
@@ -331,7 +331,7 @@ def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ja
         name, given = _name(function), _first(wrong[0][0])
         fix = f"pass arrays or jax.ShapeDtypeStruct, or make it static: jax.jit({name}, static_argnames={given!r})"
         if wrong[0][0] != given:
-            fix = f"pass the arrays of {given} alone; a function of Equinox modules goes under eqx.filter_jit({name})"
+            fix = f"pass only the arrays of {given}; wrap a function of Equinox modules in eqx.filter_jit({name})"
         raise ExplainError(
             f"{counted(len(wrong), 'argument')} of {name} with leaves that are not arrays:{lines}\n  fix: {fix}"
         ) from error
@@ -348,7 +348,7 @@ def _first(names: str) -> str:
 
 
 def _no_arrays(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Path and type of what JAX cannot see as an array."""
+    """List the path and type of each argument leaf that JAX cannot treat as an array."""
     try:
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The predicted timeline of a step as a trace that Perfetto and Chrome (`chrome://tracing`) open."""
+"""Write the predicted timeline of a step as a trace for Perfetto or Chrome (`chrome://tracing`)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from outlay.core.error_types import ExplainError
 from outlay.report.explain.explanation import Explanation
 
 PREDICTED = 1
-"""The number of the process that stands for the predicted device; measured ones follow."""
+"""The trace process of the predicted device; measured devices follow."""
 
 _LANES = {"compute": 1, "links": 2, "host": 3}
 _MICROSECONDS = 1e6
 
 
 def timeline_trace(explanation: Explanation) -> dict[str, Any]:
-    """The predicted step of one device: a track each for computing, for links, and for copies to the host.
+    """Trace the predicted step of one device, with tracks for computation, links, and host copies.
 
-    A loop stands there as long as all its rounds take, with one round inside of it.
+    A loop spans the time of all its iterations and shows one iteration inside.
 
     Args:
-        explanation: what was explained.
+        explanation: the explanation of the step.
 
     Raises:
-        ExplainError: there are no times without a target, or it is of parts, which have a timeline each.
+        ExplainError: the explanation has no target, hence no times; or the program has parts, each with a timeline.
     """
     if explanation.by_parts is not None:
-        raise ExplainError("mode placed runs several programs, of which there is no one timeline\n  fix: --mode auto")
+        raise ExplainError("mode placed runs several programs, which have no common timeline\n  fix: --mode auto")
     return {"traceEvents": list(predicted_events(explanation)), "displayTimeUnit": "ms"}
 
 
 def predicted_events(explanation: Explanation) -> Iterator[dict[str, Any]]:
-    """The events of the predicted step, and the names of its tracks.
+    """Yield the events of the predicted step, and the names of its tracks.
 
     Args:
-        explanation: what was explained.
+        explanation: the explanation of the step.
 
     Raises:
-        ExplainError: there are no times without a target.
+        ExplainError: the explanation has no target, hence no times.
     """
     if explanation.schedule is None or explanation.target is None:
         raise ExplainError(
@@ -55,7 +55,7 @@ def predicted_events(explanation: Explanation) -> Iterator[dict[str, Any]]:
 
 
 def named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    """The events that name a process and its tracks, which stand in the order of their numbers."""
+    """Yield the events that name a process and its tracks, in the order of their numbers."""
     yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
     for thread, thread_name in threads.items():
@@ -63,13 +63,13 @@ def named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[
 
 
 def span(process: int, thread: int, name: str, begin: float, seconds: float, args: Mapping[str, Any]) -> dict[str, Any]:
-    """An event that takes some time, from so many seconds on."""
+    """Make an event with a begin and a duration in seconds."""
     times = {"ts": round(begin * _MICROSECONDS, 3), "dur": round(seconds * _MICROSECONDS, 3)}
     return {"ph": "X", "pid": process, "tid": thread, "name": name, **times, "args": dict(args)}
 
 
 def origins_of(explanation: Explanation) -> Mapping[str, Origin]:
-    """By the name of every instruction that is executed, who asked for it."""
+    """Map the name of every executed instruction to its origin in the source."""
     module = explanation.hlo
     if module is None:
         return {}
@@ -87,7 +87,7 @@ def origins_of(explanation: Explanation) -> Mapping[str, Origin]:
 
 
 def described(name: str, origins: Mapping[str, Origin]) -> dict[str, Any]:
-    """What an event says of an instruction."""
+    """Describe an instruction in the arguments of an event."""
     origin = origins.get(name)
     if origin is None:
         return {"instruction": name}

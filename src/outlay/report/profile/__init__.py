@@ -1,1 +1,1 @@
-"""Predicted and measured together: a trace of JAX's profiler joined with what `explain` says of each operation."""
+"""Compare predicted and measured times: join a trace of JAX's profiler with the operations of `explain`."""

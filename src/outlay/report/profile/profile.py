@@ -1,4 +1,4 @@
-"""`outlay.profile`: what a step was predicted to take, and what it took, operation by operation."""
+"""`outlay.profile`: the predicted and the measured time of a step, operation by operation."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ def profile(
     trace: Path | str | None = None,
     target: Target | str | None = None,
 ) -> Profile:
-    """Run some steps under JAX's profiler, and set what each operation took beside what `explain` predicts.
+    """Run some steps under JAX's profiler, and compare the time of each operation with the prediction of `explain`.
 
-    A step that is not counted comes first. Times are a device's mean, of one step; those of collectives hold what a
-    device waits for the others.
+    One warm-up step comes first. Times are means over devices, per step; the time of a collective includes waiting for
+    other devices.
 
     Args:
-        program: the program; it is run on its own devices, attached or simulated, from a state that it makes.
-        batches: one batch a step, as an iterable or as `batches[step]`, such as a recipe's data.
-        steps: how many steps are measured.
-        trace: a trace of this very program that was taken before, to be read in place of running anything: an
-            `.xplane.pb` file, or the folder that `jax.profiler` wrote to.
-        target: the hardware whose speeds predict, such as `"my_cpu.toml:8"`; without it the one that the mesh is of.
+        program: the program. It runs on its own devices, attached or simulated, from a freshly initialized state.
+        batches: one batch per step, as an iterable or as `batches[step]`, such as a recipe's data.
+        steps: the number of measured steps.
+        trace: an earlier trace of this very program, to read instead of running anything: an `.xplane.pb` file, or the
+            folder that `jax.profiler` wrote to.
+        target: the hardware whose speeds are used for the prediction, such as `"my_cpu.toml:8"`; by default that of the
+            mesh.
 
     Raises:
-        ProfileError: the trace is of another program, holds no events, or cannot be read.
-        ProgramError: the program is for devices that are not here, or there are too few batches.
+        ProfileError: the trace belongs to another program, has no events, or cannot be read.
+        ProgramError: the program is for devices that are not attached, or there are too few batches.
 
     Example:
         >>> def step(state, batch):
@@ -66,7 +67,7 @@ def profile(
     """
     explanation = explain(program, target=target)
     if explanation.hlo is None or explanation.schedule is None:
-        raise ProfileError("the compiler gave no program: there is nothing to run\n  fix: outlay explain says why")
+        raise ProfileError("compilation failed: there is nothing to run\n  fix: outlay explain shows why")
     if trace is not None:
         events = read_trace(Path(trace), explanation.hlo.name)
         return joined(explanation, events, _num_steps(explanation.schedule, explanation.hlo.num_devices, events))
@@ -77,15 +78,15 @@ def profile(
 
 
 def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: int) -> Profile:
-    """Predictions and a trace, operation by operation.
+    """Join the predictions with a trace, operation by operation.
 
     Args:
-        explanation: what was predicted.
-        events: what a trace says of the same program.
-        num_steps: how many steps it holds.
+        explanation: the predictions.
+        events: the events of the same program in a trace.
+        num_steps: the number of steps in the trace.
 
     Raises:
-        ProfileError: none of the program's operations is in the trace.
+        ProfileError: the trace has none of the program's operations.
     """
     assert explanation.schedule is not None
     assert explanation.hlo is not None
@@ -99,8 +100,8 @@ def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: in
     if not predicted.keys() & took.keys():
         names = ", ".join(itertools.islice(took, 3))
         raise ProfileError(
-            f"the trace is of another program of the same name: none of its operations ({names}, ...) is in this one"
-            "\n  fix: profile this recipe with this layout, or explain the one that was traced"
+            f"the trace is of another program of the same name, whose operations ({names}, ...) this one does not have"
+            "\n  fix: profile this recipe with this layout, or explain the program that was traced"
         )
     origins, leaves = origins_of(explanation), {one.name: one.leaf for one in explanation.collectives}
     timed = [_timed(name, origins[name], leaves.get(name, ""), predicted[name], took.get(name)) for name in predicted]
@@ -117,7 +118,7 @@ def _timed(name: str, origin: Origin, leaf: str, predicted: float, measured: flo
 
 
 def _num_steps(schedule: Schedule, num_devices: int, events: Sequence[TraceEvent]) -> int:
-    """How many steps a trace holds: as often as a device runs what a step runs once."""
+    """Count the steps in a trace: how often a device ran an instruction that a step runs once."""
     once = {event.name for event in schedule.blocks[schedule.entry] if event.kind == "work"}
     counts = collections.Counter(event.name for event in events if event.name in once)
     usual = collections.Counter(counts.values()).most_common(1)

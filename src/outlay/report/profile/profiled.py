@@ -1,4 +1,4 @@
-"""Predicted and measured times side by side, as facts that print themselves."""
+"""The result of `outlay.profile`, which prints itself."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MAX_ROWS = 12
 
 @dataclass(frozen=True)
 class Timed:
-    """One operation of the compiled program, in seconds of a device in a step.
+    """The times of one operation of the compiled program, in seconds per device and step.
 
     Attributes:
-        name: of the instruction.
-        operation: of JAX, such as `dot_general`; empty where it is not known.
-        phase: the part of the step.
-        module: the model's part.
-        line: of the user's source.
-        leaf: that it moves; empty for any other.
-        predicted: by `explain`.
-        measured: by the profiler; None where the trace has no such event.
+        name: the HLO instruction.
+        operation: the JAX primitive, such as `dot_general`; empty if unknown.
+        phase: the phase of the step.
+        module: the module of the model.
+        line: the user's source line.
+        leaf: the leaf that a collective moves; empty for other operations.
+        predicted: the prediction of `explain`.
+        measured: the profiler's measurement; None if the trace has no such event.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class Compared:
-    """Operations together.
+    """The times of a group of operations.
 
     Attributes:
-        name: what they have in common.
-        predicted: seconds of a device in a step.
-        measured: likewise.
+        name: the name of the group.
+        predicted: predicted seconds per device and step.
+        measured: measured seconds per device and step.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """Measured by predicted; None where nothing was predicted."""
+        """Measured over predicted; None if nothing was predicted."""
         return self.measured / self.predicted if self.predicted else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,14 +70,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Profile(Report):
-    """What a step was predicted to take, and what it took; made by `outlay.profile`.
+    """The predicted and the measured time of a step; returned by `outlay.profile`.
 
     Attributes:
-        explanation: what was predicted, and of what.
-        num_steps: how many steps were measured.
-        num_devices: of how many devices; times are their mean.
-        operations: every operation that was predicted.
-        unknown_seconds: measured, of operations that no prediction speaks of.
+        explanation: the program and its prediction.
+        num_steps: the number of measured steps.
+        num_devices: the number of devices; times are their mean.
+        operations: every predicted operation.
+        unknown_seconds: measured seconds of operations without a prediction.
         events: the trace.
     """
 
@@ -90,35 +90,35 @@ class Profile(Report):
 
     @property
     def predicted_seconds(self) -> float:
-        """Of all operations, one after the other."""
+        """The sum over all operations, ignoring overlap."""
         return sum(one.predicted for one in self.operations)
 
     @property
     def measured_seconds(self) -> float:
-        """Of all operations, one after the other."""
+        """The sum over all operations, ignoring overlap."""
         return sum(one.measured or 0.0 for one in self.operations) + self.unknown_seconds
 
     def by_line(self) -> tuple[Compared, ...]:
-        """The operations of each line of source, those that took longest first."""
+        """Sum the operations by source line, slowest first."""
         return self._by(lambda one: one.line)
 
     def by_module(self) -> tuple[Compared, ...]:
-        """The operations of each part of the model; like layers are one."""
+        """Sum the operations by module; identical layers count as one."""
         return self._by(lambda one: starred(one.module))
 
     def by_phase(self) -> tuple[Compared, ...]:
-        """The operations of each part of the step."""
+        """Sum the operations by phase of the step."""
         return self._by(lambda one: one.phase)
 
     def by_leaf(self) -> tuple[Compared, ...]:
-        """What moves each leaf; like layers are one."""
+        """Sum the operations by the leaf that they move; identical layers count as one."""
         return tuple(one for one in self._by(lambda one: starred(one.leaf)) if one.name)
 
     def fitted_speeds(self) -> FittedSpeeds:
-        """The speeds at which this step would have been predicted to take what it took; `write` makes a target of them.
+        """Fit the hardware speeds for which the prediction equals the measurement; `write` saves them as a target.
 
         Raises:
-            TargetError: nothing that was measured is priced.
+            TargetError: no measured operation has a price.
         """
         schedule, target = self.explanation.schedule, self.explanation.target
         assert schedule is not None  # or nothing would have been predicted
@@ -126,7 +126,7 @@ class Profile(Report):
         return fit_speeds(schedule, target, {one.name: one.measured for one in self.operations if one.measured})
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data; without the trace itself."""
+        """Return JSON-ready data, without the trace itself."""
         groups = {"line": self.by_line, "module": self.by_module, "phase": self.by_phase, "leaf": self.by_leaf}
         return {
             "name": self.explanation.name,
@@ -141,7 +141,7 @@ class Profile(Report):
         }
 
     def to_trace(self) -> dict[str, Any]:
-        """As a trace for Perfetto or Chrome: the predicted step above all measured ones."""
+        """Make a trace for Perfetto or Chrome: the predicted step above the measured ones."""
         return {"traceEvents": [*predicted_events(self.explanation), *self._measured_events()], "displayTimeUnit": "ms"}
 
     def _measured_events(self) -> Iterator[dict[str, Any]]:
@@ -178,13 +178,13 @@ class Profile(Report):
         missing = [one for one in self.operations if one.measured is None and one.predicted]
         if missing:
             seconds = format_seconds(sum(one.predicted for one in missing))
-            yield Line(f"{len(missing)} of {len(self.operations)} operations are not in the trace, predicted {seconds}")
+            yield Line(f"{len(missing)} of {len(self.operations)} operations are not in the trace: predicted {seconds}")
         if self.unknown_seconds:
-            yield Line(f"measured and not predicted: {format_seconds(self.unknown_seconds)}")
+            yield Line(f"measured but not predicted: {format_seconds(self.unknown_seconds)}")
         mesh = self.explanation.mesh
         if mesh is not None and mesh.kind == "simulated":
             yield Line(
-                "simulated devices share this machine's cores: these times say nothing of any hardware", "warning"
+                "simulated devices share this machine's cores: these times say nothing about real hardware", "warning"
             )
 
     def _by(self, name: Callable[[Timed], str]) -> tuple[Compared, ...]:

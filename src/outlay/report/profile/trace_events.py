@@ -1,4 +1,4 @@
-"""What a trace of JAX's profiler says of the instructions of one program."""
+"""Read the events of one program from a trace of JAX's profiler."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from outlay.core.error_types import ProfileError
 
 _SHOWN = 4
 _PYTHON = "python"
-"""The line of Python's own calls, thousands of them, in traces that were told to hold them."""
+"""The trace line with Python's own calls; there can be thousands of them."""
 
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """One run of an instruction.
+    """One execution of an HLO instruction.
 
     Attributes:
-        name: of the instruction.
-        track: where it ran: the plane and the line of the trace, such as a GPU and a stream of it.
-        begin: seconds from the first event of the program.
-        seconds: how long it took, waiting for other devices included.
+        name: the instruction.
+        track: the plane and the line of the trace, such as a GPU and one of its streams.
+        begin: seconds since the first event of the program.
+        seconds: the duration, including waiting for other devices.
     """
 
     name: str
@@ -35,35 +35,35 @@ class TraceEvent:
 
 
 def read_trace(path: Path, program: str) -> list[TraceEvent]:
-    """The events of a program in a trace, in the order of their begin.
+    """Read the events of a program from a trace, ordered by begin.
 
     Args:
-        path: an `.xplane.pb` file, or a folder that `jax.profiler` wrote to; of several traces in it the newest.
+        path: an `.xplane.pb` file, or a folder that `jax.profiler` wrote to; the newest trace in it is read.
         program: the name of the compiled program, such as `jit_step`.
 
     Raises:
-        ProfileError: there is no trace, or no event of this program in it.
+        ProfileError: there is no trace, or it has no event of this program.
     """
     file = _newest(path)
     try:
         with warnings.catch_warnings():
-            # Python 3.13 warns of a type inside of JAX's reader, and where warnings are errors that ends the process.
+            # Python 3.13 warns about a type inside JAX's reader; where warnings are errors, that would end the process.
             warnings.simplefilter("ignore", DeprecationWarning)
             events = list(_events(jax.profiler.ProfileData.from_file(str(file))))
     except (OSError, RuntimeError, ValueError) as error:
-        fix = "a file that jax.profiler wrote"
+        fix = "pass a file that jax.profiler wrote"
         raise ProfileError(f"{file} cannot be read as a trace: {error}\n  fix: {fix}") from error
     programs = collections.Counter(name for name, _ in events)
     if not events:
         raise ProfileError(
-            f"{file} holds no event of any compiled program: nothing ran while it was taken, or it was over too soon"
-            "\n  fix: let the profiler run over whole steps, and wait for their results: jax.block_until_ready(state)"
+            f"{file} has no event of a compiled program: nothing ran while it was recorded, or recording ended too soon"
+            "\n  fix: profile whole steps, and wait for their results: jax.block_until_ready(state)"
         )
     if program not in programs:
         listed = ", ".join(f"{name} ({count} events)" for name, count in programs.most_common(_SHOWN))
         raise ProfileError(
-            f"{file} is a trace of another program: it holds no event of {program}, but of {listed}"
-            "\n  fix: profile this recipe with this layout, or explain the one that was traced"
+            f"{file} is a trace of another program: it has no event of {program}, only of {listed}"
+            "\n  fix: profile this recipe with this layout, or explain the program that was traced"
         )
     mine = [event for name, event in events if name == program]
     first = min(event.begin for event in mine)
@@ -77,13 +77,14 @@ def _newest(path: Path) -> Path:
     files = sorted(path.rglob("*.xplane.pb"), key=lambda file: file.stat().st_mtime)
     if not files:
         raise ProfileError(
-            f"there is no trace in {path}\n  fix: a file that ends in .xplane.pb, or the folder given to jax.profiler"
+            f"there is no trace in {path}"
+            "\n  fix: pass a file that ends in .xplane.pb, or the folder given to jax.profiler"
         )
     return files[-1]
 
 
 def _events(data: jax.profiler.ProfileData) -> Iterator[tuple[str, TraceEvent]]:
-    """(program, event) of all that ran an instruction of a compiled program."""
+    """Yield (program, event) for each execution of an instruction of a compiled program."""
     for plane in data.planes:
         for line in plane.lines:
             for event in line.events if line.name != _PYTHON else ():

@@ -1,1 +1,1 @@
-"""Checkpoints that any arrangement of devices can continue from: written beside the training, whole or not at all."""
+"""Asynchronous, atomic checkpoints that any layout, mesh and number of processes can restore."""

@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint as files: written beside the training, and read into any shardings."""
+"""Read and write the arrays of a checkpoint with Orbax: writing is asynchronous, reading takes any shardings."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.program.program import Program
 from outlay.train.checkpoint.integrity import SavedLeaf
 
-# Small enough that a device which needs a few rows does not read much more, large enough that a file of them is read
-# and written at the disk's speed.
+# Small enough that a device which needs a few rows reads little else, large enough to use the full speed of the disk.
 _CHUNK_BYTES = 2**24
 
 
 class ArrayFiles:
-    """Reads and writes flat dictionaries of arrays with Orbax.
+    """Read and write flat dictionaries of arrays with Orbax.
 
-    Orbax's folder is layout-free: it holds global arrays, cut where it was convenient to write them. Floating-point
-    parameters hardly compress, so nothing is compressed.
+    Orbax's folder does not depend on the layout: it has global arrays, chunked as was convenient for writing. Nothing
+    is compressed, since floating-point parameters hardly compress.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class ArrayFiles:
         self._files = orbax.AsyncCheckpointer(orbax.PyTreeCheckpointHandler(use_compression=False))
 
     def start_writing(self, folder: Path, arrays: Mapping[str, jax.Array]) -> None:
-        """Copy the arrays to the host, where later steps cannot change them, and write on in the background."""
+        """Copy the arrays to the host, where later steps cannot change them, and write them in the background."""
         saved = {path: x for path, x in arrays.items() if x.size}  # Orbax takes no empty arrays
         chunks = {path: self._orbax.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for path in saved}
         if not saved:
@@ -54,23 +53,23 @@ class ArrayFiles:
         self._files.save(folder, args=self._orbax.args.PyTreeSave(saved, save_args=chunks))
 
     def finish_writing(self) -> None:
-        """Wait until all processes have written; raise what went wrong meanwhile."""
+        """Wait until all processes have written, and raise any error from the background."""
         try:
             self._files.wait_until_finished()
         finally:
             self._log.removeFilter(_not_of_orbax)
 
     def give_up(self) -> None:
-        """Wait until nothing is being written any more, and forget what went wrong, which is not the next save's."""
+        """Wait for the background write, and drop its error, so that the next save does not raise it."""
         with contextlib.suppress(Exception):
             self._files.wait_until_finished()
 
     def read(self, folder: Path, types: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Read arrays, each device its own piece.
+        """Read arrays; each device reads its own shards.
 
         Args:
-            folder: what was written.
-            types: shapes, dtypes and shardings by path, of all that was written or some; shapes and dtypes are those
+            folder: the folder that was written.
+            types: shapes, dtypes and shardings by path, for all or some of the arrays; shapes and dtypes must be those
                 that were written.
         """
         of_some_size = {path: shape for path, shape in types.items() if shape.size}
@@ -86,14 +85,15 @@ class ArrayFiles:
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:
-    """Orbax logs a failure with a traceback from each of its threads, and raises it too: once is enough."""
+    """Filter Orbax's log: it logs a failure with a traceback from each of its threads, and raises it as well."""
     return "orbax" not in record.pathname
 
 
 def unpadded_state(program: Program) -> Any:
-    """The state as one device has it, as shapes, each with where it is to be read to.
+    """Return the unpadded shapes of a program's state, with the shardings to read them into.
 
-    A leaf whose rows the devices do not divide is read whole to each device that has some of it: it cannot be split.
+    A leaf whose rows do not divide by the devices is read whole to each device that has some of it, because JAX cannot
+    shard it unevenly.
     """
     shapes = jax.eval_shape(program.crop, program.state_shapes)
 
@@ -107,11 +107,11 @@ def unpadded_state(program: Program) -> Any:
 
 
 def padded_state(program: Program, state: Any) -> Any:
-    """A state that was read as `unpadded_state` says, as the program takes it.
+    """Pad a state that was read with the shapes of `unpadded_state`, as the program needs it.
 
     Args:
         program: the program.
-        state: the state.
+        state: the unpadded state.
     """
     places = shardings(program.plan, program.state_shapes, program.mesh)
     padded = program.pad(state)
@@ -121,11 +121,11 @@ def padded_state(program: Program, state: Any) -> Any:
 
 
 class InBackground:
-    """A call that runs in a thread of its own; `finish` waits for it and raises what it raised.
+    """Run a function in a thread; `finish` waits for it and raises its error.
 
     Args:
-        call: what to do.
-        failed: what to say when it fails, before the reason.
+        call: the function.
+        failed: the beginning of the error message, before the reason.
     """
 
     def __init__(self, call: Callable[[], None], failed: str) -> None:
@@ -142,14 +142,14 @@ class InBackground:
         return self._error is not None and not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for it, whatever comes of it."""
+        """Wait for the thread, whether it fails or not."""
         self._thread.join()
 
     def finish(self) -> None:
-        """Wait for it.
+        """Wait for the thread.
 
         Raises:
-            CheckpointError: it failed.
+            CheckpointError: the function failed.
         """
         self._thread.join()
         atexit.unregister(self._complain)
@@ -163,7 +163,7 @@ class InBackground:
             self._error = error
 
     def _complain(self) -> None:
-        """At the end of a program that did not wait. Python lets no thread start another by then, so most fail."""
+        """Report a failure at exit if the program did not wait; Python then starts no threads, so most saves fail."""
         if self._error is not None:
             print(f"error: {self._message()}\n  fix: wait for it before the program ends", file=sys.stderr)
 
@@ -172,17 +172,17 @@ class InBackground:
 
 
 def in_short(error: BaseException | None) -> str:
-    """What an error is, in a line."""
+    """Summarize an error in one line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def saved_leaves(arrays: Mapping[str, jax.Array]) -> tuple[SavedLeaf, ...]:
-    """The arrays as facts."""
+    """Describe the arrays for the manifest."""
     return tuple(SavedLeaf(path, x.shape, str(x.dtype), num_bytes(x.shape, x.dtype)) for path, x in arrays.items())
 
 
 def written_by(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
-    """Versions, host, time and devices."""
+    """Describe who writes a checkpoint: versions, host, time and devices."""
     meshes = [x.sharding.mesh for x in arrays.values() if isinstance(x.sharding, NamedSharding)]
     widest = max(meshes, key=lambda mesh: mesh.size, default=None)
     installed = versions(("outlay", "jax", "orbax-checkpoint"))

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: saved beside the training, restored onto any arrangement of devices."""
+"""Checkpoints of a run: saved asynchronously, restored onto any arrangement of devices."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from outlay.train.multihost import as_first_finds, is_first, wait_for_all
 
 
 class Checkpoints:
-    """The last few checkpoints of a run, in a folder that all its processes see.
+    """The last few checkpoints of a run, in a folder that all its processes can see.
 
-    A checkpoint holds global arrays by their dotted paths and knows nothing of meshes: it is restored onto any mesh,
-    layout, number of devices or processes. It is there when it is whole, and not before: a run that is killed at any
-    moment leaves the checkpoints that it had.
+    A checkpoint has global arrays by their dotted paths and does not depend on a mesh: restore it onto any mesh,
+    layout, number of devices or processes. It appears only once it is complete: a run that is killed at any moment
+    keeps its earlier checkpoints.
 
-    In a job of several processes, every process makes the same calls in the same order.
+    In a job of several processes, every process must make the same calls in the same order.
 
     Args:
-        folder: where they are; made when the first is saved.
-        keep: how many of the last ones stay.
+        folder: the folder; created by the first save.
+        keep: the number of checkpoints to keep.
 
     Raises:
-        CheckpointError: fewer than 1 would stay.
+        CheckpointError: `keep` is less than 1.
 
     Example:
         >>> import tempfile
@@ -95,33 +95,33 @@ class Checkpoints:
         return self._folder.path
 
     def steps(self) -> list[int]:
-        """The steps that can be restored, oldest first: those whose files are all there with their sizes."""
+        """List the steps that can be restored, oldest first: those with all files in their full size."""
         return self._folder.whole()
 
     def last_saved(self) -> int | None:
-        """The newest step that can be restored, for a run that is interrupted; what is being written is waited for."""
-        if jax.process_count() == 1:  # several stop at different steps, and would wait for each other for ever
+        """Return the newest step that can be restored, after waiting for a save in progress."""
+        if jax.process_count() == 1:  # several processes stop at different steps, and would wait forever
             self.wait()
         return max(self.steps(), default=None)
 
     def exist(self) -> bool:
-        """Whether there is any checkpoint, be it damaged; the same answer in all processes."""
+        """Whether there is any checkpoint, even a damaged one; all processes get the same answer."""
         return bool(as_first_finds(lambda: len(self._folder.present())))
 
     def save(self, step: int, state: Any) -> None:
-        """Save a state. It returns when the arrays are copied; writing them goes on beside what comes next.
+        """Save a state. Returns when the arrays are copied; they are written in the background.
 
-        What was saved before is waited for first, so that one checkpoint at a time is in the host's memory. With the
-        first save the folder is taken: until `close`, or the end of the program, nobody else can save there.
+        Waits for the previous save first, so that only one checkpoint at a time is in host memory. The first save locks
+        the folder: until `close`, or the end of the program, no other program can save there.
 
         Args:
-            step: the global step that the state is after.
-            state: any tree of arrays; `program.crop(state)` where the program fills up rows that devices do not divide.
+            step: the global step after which the state is taken.
+            state: any tree of arrays; `program.crop(state)` if the program pads rows that do not divide by the devices.
 
         Raises:
-            CheckpointError: the state holds leaves that are no arrays or were used up, there is a checkpoint of this or
-                a later step, the folder is not Outlay's, another program saves to it, it cannot be written, or the last
-                save failed. All that was there is there, and the next save is as if this one had not been.
+            CheckpointError: leaves are not arrays or were donated, there is a checkpoint of this or a later step, the
+                folder is not Outlay's, another program saves to it, it cannot be written, or the previous save failed.
+                Existing checkpoints stay intact, and the next save starts afresh.
         """
         try:
             step = operator.index(step)
@@ -146,7 +146,7 @@ class Checkpoints:
                 raise
             raise CheckpointError(f"{failed}: {in_short(error)}") from error
 
-        def complete() -> None:  # refers to no array: what was copied can be freed
+        def complete() -> None:  # holds no reference to an array, so that the copies can be freed
             try:
                 self._array_files().finish_writing()
                 if is_first():
@@ -160,12 +160,12 @@ class Checkpoints:
         self._saving = InBackground(complete, failed)
 
     def wait(self) -> None:
-        """Wait until what was saved is on disk, in all processes. A program that saves waits before it ends.
+        """Wait until the last save is on disk, in all processes. Call it before the program ends.
 
-        An old checkpoint that cannot be removed is a warning: the new one is there.
+        An old checkpoint that cannot be removed only causes a warning, since the new one is complete.
 
         Raises:
-            CheckpointError: it could not be written; the checkpoints before it are as they were.
+            CheckpointError: the checkpoint could not be written; earlier checkpoints are intact.
         """
         if self._saving is None:
             return
@@ -175,24 +175,24 @@ class Checkpoints:
         wait_for_all(f"outlay checkpoints in {self.path}")
 
     def raise_if_failed(self) -> None:
-        """Raise at once where what is being saved has failed already; waits for nothing. For loops, after each step.
+        """Raise if the background save has already failed, without waiting. Call it after each step of a loop.
 
         Raises:
-            CheckpointError: as `wait`.
+            CheckpointError: as for `wait`.
         """
         if self._saving is not None and self._saving.has_failed:
             saving, self._saving = self._saving, None
             saving.finish()
 
     def close(self) -> None:
-        """Let other programs save there. A later `save` takes the folder again.
+        """Unlock the folder for other programs. A later `save` locks it again.
 
-        `wait` comes before it, as at the end of a `with`; after an exception what is being written is written, and its
-        failure told by the next call.
+        Call `wait` first, as leaving a `with` block does. After an exception, the background save still completes, and
+        the next call raises its error.
         """
         if self._saving is not None:
             if jax.process_count() > 1:
-                return  # others may have failed and never end the save; the lock goes with this process
+                return  # other processes may have failed and never finish the save; the lock ends with this process
             self._saving.join()
         self._folder.own.release()
         self._is_taken = False
@@ -206,36 +206,35 @@ class Checkpoints:
         only: str | Sequence[str] = "**",
         names: NameRules = (),
     ) -> tuple[int, Any]:
-        """The state of a step, each leaf read straight to where the program's plan puts it.
+        """Restore the state of a step; each leaf is read directly into the sharding of the program's plan.
 
-        Every byte that was written is checked first. Where the newest checkpoint is damaged, a warning says so and
-        the newest whole one is taken.
+        All checksums are verified first. If the newest checkpoint is damaged, a warning says so and the newest intact
+        one is restored.
 
-        With `into`, only what the checkpoint has is read, and the rest stays as it is there: parameters for another
-        optimizer, a trained model inside of a larger one. A warning lists what was asked for and is not there.
+        With `into`, only leaves of the checkpoint are read and the rest of that state is kept: parameters for another
+        optimizer, or a trained model inside a larger one. A warning lists requested leaves that the checkpoint lacks.
 
         Args:
-            program: its plan says paths, shapes, dtypes and shardings.
-            step: the step; the newest one that is whole if None.
-            into: a state of the program, such as `program.init(key)`; used up, since what is read takes the memory of
-                what was there.
-            only: patterns of the leaves that are read into it, such as `params.**`.
-            names: rules (path in the checkpoint, path of the program's leaf) for leaves that had another path, such as
-                `("params.**", "params.base.**")`; all others keep theirs.
+            program: the program whose plan gives the paths, shapes, dtypes and shardings.
+            step: the step; None for the newest intact one.
+            into: a state of the program, such as `program.init(key)`; it is donated, since the restored leaves reuse
+                its memory.
+            only: patterns of the leaves to read into it, such as `params.**`.
+            names: rules (path in the checkpoint, path in the program) for renamed leaves, such as
+                `("params.**", "params.base.**")`; other leaves keep their paths.
 
         Returns:
-            The step that the state is after, and the state.
+            The step, and the state after it.
 
         Raises:
-            CheckpointError: there is no such checkpoint, its files are damaged, or it is of another state than the
-                program's, or patterns or names match nothing; every file and every difference is listed, and nothing
-                was loaded.
+            CheckpointError: there is no such checkpoint, its files are damaged, its state is not the program's, or
+                patterns or names match nothing. The message lists every file and difference, and nothing is loaded.
             ProgramError: the mesh is of compile-only devices.
         """
         if not isinstance(program, Program):
             raise CheckpointError(
                 f"a {type(program).__name__} cannot take a checkpoint"
-                "\n  fix: restore(outlay.program(...)), which says where every leaf goes"
+                "\n  fix: restore(outlay.program(...)), whose plan places every leaf"
             )
         if into is None and (only != "**" or names):
             raise CheckpointError(
@@ -247,7 +246,7 @@ class Checkpoints:
         saved_step = as_first_finds(lambda: self._choose(step))
         folder = self._folder.step_folder(saved_step)
         manifest = read_manifest(folder)
-        if isinstance(manifest, str):  # the first process sees it, this one does not
+        if isinstance(manifest, str):  # process 0 sees the file, this process does not
             raise CheckpointError(f"{manifest}\n  fix: a folder that every process of the job sees")
         expected = dict(_leaves(unpadded_state(program)))
         if into is None:
@@ -268,7 +267,7 @@ class Checkpoints:
         return saved_step, padded_state(program, jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves))
 
     def _choose(self, step: int | None) -> int:
-        """The step to restore, every byte of it checked."""
+        """Choose the step to restore, and verify its checksums."""
         steps = self._folder.present()
         if step is not None and step not in steps:
             has = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
@@ -298,7 +297,7 @@ class Checkpoints:
             )
 
     def _take(self) -> None:
-        """Take the folder, once: the first process for all of them, which then see its mark."""
+        """Lock the folder once: the first process does it for all, and the others then see its mark."""
 
         def take() -> int:
             self._folder.own.take()
@@ -309,8 +308,8 @@ class Checkpoints:
             self._is_taken = True
 
     def _give_up(self, partial: Path) -> None:
-        """Leave nothing of a save that failed, neither on disk nor in what the next one is told."""
-        if self._arrays is not None and jax.process_count() == 1:  # of several, others may never end their part
+        """Clean up after a failed save: remove its files, and drop its error, which the next save must not raise."""
+        if self._arrays is not None and jax.process_count() == 1:  # other processes may never finish their part
             self._arrays.give_up()
         self._folder.discard(partial)
 
@@ -333,10 +332,10 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _arrays(state: Any) -> dict[str, jax.Array]:
-    """The leaves of a state as arrays that can be saved.
+    """Return the leaves of a state by path, after checking that they can be saved.
 
     Raises:
-        CheckpointError: some cannot, or there are none.
+        CheckpointError: some leaves cannot be saved, or there are none.
     """
     problems = non_arrays(state)
     if problems:

@@ -1,4 +1,4 @@
-"""What is in a folder of checkpoints: found, checked byte by byte, and put in words, without devices."""
+"""Inspect a folder of checkpoints without devices: list them, verify their checksums, describe them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from outlay.train.checkpoint.integrity import MANIFEST, Manifest, read_manifest
 
 @dataclass(frozen=True)
 class Contents:
-    """The checkpoints of a folder, and one of them in full.
+    """The checkpoints of a folder, with the manifest of one of them.
 
     Attributes:
         folder: the folder.
-        steps: the steps that are whole, oldest first.
-        damaged: what is wrong with the others, one line a file, by step.
-        manifest: the one in full; None where none is whole.
+        steps: the intact steps, oldest first.
+        damaged: the damage of the others by step, one line per file.
+        manifest: the manifest of the selected checkpoint; None if none is intact.
     """
 
     folder: Path
@@ -34,7 +34,7 @@ class Contents:
 
     @property
     def headline(self) -> str:
-        """The checkpoints, and who wrote the one that is shown."""
+        """Summarize the checkpoints, and who wrote the selected one."""
         listed = ", ".join(map(str, self.steps)) or "none"
         lines = [f"{self.folder}: whole checkpoints of steps {listed}"]
         if self.manifest is not None:
@@ -45,11 +45,11 @@ class Contents:
 
     @property
     def damage_lines(self) -> list[str]:
-        """Everything that is wrong, one line a file."""
+        """List all damage, one line per file."""
         return [_printable(f"step {step}: {line}") for step, lines in self.damaged.items() for line in lines]
 
     def table(self) -> Table:
-        """The leaves of the one that is shown."""
+        """Tabulate the leaves of the selected checkpoint."""
         leaves = self.manifest.leaves if self.manifest is not None else ()
         rows = [
             [_printable(leaf.path), str(leaf.shape), _printable(leaf.dtype), format_bytes(leaf.num_bytes)]
@@ -68,19 +68,19 @@ class Contents:
 
 
 def _printable(text: str) -> str:
-    """A checkpoint may come from anywhere, and a terminal obeys what is written to it."""
+    """Escape control characters: a checkpoint may come from anywhere, and a terminal executes escape sequences."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def contents(path: Path, step: int | None = None) -> Contents:
-    """Look into a run folder, a folder of checkpoints, or one checkpoint.
+    """Inspect a run folder, a folder of checkpoints, or one checkpoint.
 
     Args:
-        path: any of them.
-        step: the checkpoint to show in full; the newest whole one if None.
+        path: the folder.
+        step: the checkpoint to select; None for the newest intact one.
 
     Raises:
-        CheckpointError: there is no such folder, no checkpoint in it, or none of that step.
+        CheckpointError: there is no such folder, it has no checkpoint, or none of that step.
     """
     path = path.absolute()
     if path.name.isdecimal() and (path / MANIFEST).is_file():

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: one folder a step, which has that name only once it is complete."""
+"""Manage the folder of a run's checkpoints: one folder per step, renamed to the step once it is complete."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LISTED = 3
 
 
 class CheckpointFolder:
-    """Names, lists, completes and removes the checkpoints of one folder; knows nothing of arrays.
+    """Name, list, complete and remove the checkpoints of a folder; the arrays are not its concern.
 
-    The folder is marked, and so is each checkpoint that is written there, with the folder's own number: only what has
-    it is ever replaced or removed.
+    The folder and each checkpoint in it are marked with the folder's number. Only what has this mark is ever replaced
+    or removed.
 
     Args:
         path: the folder; it need not exist until something is saved.
 
     Attributes:
-        own: the folder as one of ours; who saves takes it.
+        own: the ownership mark of the folder; saving takes its lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,11 +34,11 @@ class CheckpointFolder:
         self.own = OwnFolder(path, _KIND, CheckpointError, lambda: "another folder, which is new or empty")
 
     def step_folder(self, step: int) -> Path:
-        """Where the checkpoint of a step is."""
+        """Return the folder of a step's checkpoint."""
         return self.path / str(step)
 
     def present(self) -> list[int]:
-        """The steps that have a checkpoint of Outlay, whole or damaged, oldest first; other folders are passed over."""
+        """List the steps with an Outlay checkpoint, intact or damaged, oldest first; other folders are ignored."""
         if not self.path.is_dir():
             return []
         with self.own.as_error():
@@ -47,7 +47,7 @@ class CheckpointFolder:
         return sorted(step for step in steps if self._is_checkpoint(step))
 
     def damage(self, step: int, *, contents: bool) -> list[str]:
-        """What is wrong with the checkpoint of a step, one line a file; `contents` reads every byte of it."""
+        """List the damage of a step's checkpoint, one line per file; `contents` also verifies the checksums."""
         folder = self.step_folder(step)
         manifest = read_manifest(folder)
         if isinstance(manifest, str):
@@ -57,17 +57,17 @@ class CheckpointFolder:
         return damaged_files(folder, manifest, contents=contents)
 
     def whole(self) -> list[int]:
-        """The steps whose files are all there with their sizes, oldest first."""
+        """List the steps with all files in their full size, oldest first."""
         return [step for step in self.present() if not self.damage(step, contents=False)]
 
     def begin(self, step: int) -> list[str]:
-        """Make the empty folder `partial` of a step; what killed runs left half-written goes.
+        """Create the empty folder `partial` of a step, and remove what killed runs left half-written.
 
         Returns:
-            A line for everything that should have gone and did not.
+            A line for everything that could not be removed.
 
         Raises:
-            CheckpointError: the folder, or one of this step in it, is not ours; or another is writing to it.
+            CheckpointError: the folder, or that of the step, is not Outlay's; or another program is writing to it.
         """
         self.own.take()
         final = self.step_folder(step)
@@ -83,14 +83,14 @@ class CheckpointFolder:
         return left
 
     def partial(self, step: int) -> Path:
-        """Where the checkpoint of a step is while it is being written; the number in the name says that it is ours."""
+        """Return the temporary folder of a step's checkpoint; the number in its name marks it as ours."""
         return self.path / f"{step}.{self._id}.partial"
 
     def complete(self, partial: Path, manifest: Manifest) -> list[str]:
-        """Make a `partial` folder the checkpoint of its step, in one move: before it there is none, after it all.
+        """Rename a `partial` folder to the checkpoint of its step, atomically.
 
         Returns:
-            A line for everything that should have gone and did not.
+            A line for everything that could not be removed.
         """
         manifest.write(partial)
         final = self.step_folder(manifest.step)
@@ -99,31 +99,31 @@ class CheckpointFolder:
             left = self._remove(manifest.step)
         partial.rename(final)
         _sync(self.path)
-        # A save that failed may have had writers that came back to its folder after it had been removed.
+        # Background writers of a failed save may have recreated its folder after it was removed.
         return [*left, *self._clear_partials()]
 
     def keep_last(self, keep: int) -> list[str]:
-        """Remove all of ours that is older than the last `keep` whole checkpoints.
+        """Remove our checkpoints that are older than the last `keep` intact ones.
 
         Returns:
-            A line for everything that should have gone and did not.
+            A line for everything that could not be removed.
         """
         newest = self.whole()[-keep:]
         old = [step for step in self.present() if newest and step < newest[0] and self._is_ours(step)]
         return [line for step in old for line in self._remove(step)]
 
     def clear(self) -> list[str]:
-        """Remove every checkpoint of ours; nothing else.
+        """Remove our checkpoints and nothing else.
 
         Returns:
-            A line for everything that should have gone and did not.
+            A line for everything that could not be removed.
         """
         self.own.take()
         ours = [step for step in self.present() if self._is_ours(step)]
         return [*self._clear_partials(), *(line for step in ours for line in self._remove(step))]
 
     def discard(self, partial: Path) -> None:
-        """Give back the disk space of a checkpoint that could not be written."""
+        """Free the disk space of a checkpoint that could not be written."""
         shutil.rmtree(partial, ignore_errors=True)
 
     @property
@@ -142,12 +142,12 @@ class CheckpointFolder:
         return id is not None and not folder.is_symlink() and folder_id(folder, self._kind_of(step)) == id
 
     def _is_checkpoint(self, step: int) -> bool:
-        """Whether a folder holds a checkpoint of Outlay, written here or brought here."""
+        """Whether a folder is an Outlay checkpoint, written here or copied here."""
         folder = self.step_folder(step)
         return folder.is_dir() and (os.path.lexists(folder / MANIFEST) or self._is_ours(step))
 
     def _why_not_ours(self, step: int) -> str:
-        """Why a folder of a step is not to be touched; empty where it is ours and holds nothing else."""
+        """Say why a step's folder must not be touched; empty if it is ours and has nothing else in it."""
         folder = self.step_folder(step)
         if not self._is_ours(step):
             return "Outlay did not write it there"
@@ -162,7 +162,7 @@ class CheckpointFolder:
         return f"it holds what Outlay did not write: {', '.join(strange[:_LISTED])}{more}" if strange else ""
 
     def _clear_partials(self) -> list[str]:
-        """Those of ours: of a save that did not end, and what could not be removed before."""
+        """Remove our temporary folders: those of unfinished saves, and those that could not be removed before."""
         ours = re.compile(rf"\d+\.{self._id}(\.[0-9a-f]+)?\.partial")
         with self.own.as_error():
             names = [name for name in os.listdir(self.path) if ours.fullmatch(name)]
@@ -178,7 +178,7 @@ class CheckpointFolder:
         return self._remove_folder(self.step_folder(step))
 
     def _remove_folder(self, folder: Path) -> list[str]:
-        """Renamed first: a kill in between leaves nothing that looks like a checkpoint, and the name is free."""
+        """Rename, then remove: a kill in between leaves nothing that looks like a checkpoint, and the name is free."""
         going = folder
         try:
             if folder.name.count(".") < 3:  # it was not renamed before
@@ -192,7 +192,7 @@ class CheckpointFolder:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on disk; the files in it are there already."""
+    """Flush the names in a folder to disk; the contents of its files are there already."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What a checkpoint must consist of, and whether it does: its manifest, and the files, sizes and checksums in it.
+"""Verify a checkpoint against its manifest: files, sizes and checksums.
 
-A checkpoint may come from anywhere. Nothing outside of its folder is read, and nothing but plain files in it: no link,
-device or pipe is opened, whatever the manifest says. None of this needs JAX.
+A checkpoint may come from anywhere. Nothing outside its folder is read, and only regular files in it: no link, device
+or pipe is opened, whatever the manifest says. None of this needs JAX.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 MANIFEST = "checkpoint.json"
 ARRAYS = "arrays"
-"""The folder beside it that holds the arrays: a plain Orbax checkpoint."""
+"""The folder of the arrays, next to the manifest: a plain Orbax checkpoint."""
 
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class SavedLeaf:
-    """One leaf of the state that was saved.
+    """A leaf of a saved state.
 
     Attributes:
-        path: dotted path.
-        shape: global shape.
-        dtype: name of the dtype.
-        num_bytes: of the whole array, counted once.
+        path: the dotted path.
+        shape: the global shape.
+        dtype: the name of the dtype.
+        num_bytes: the bytes of the global array.
     """
 
     path: str
@@ -43,11 +43,11 @@ class SavedLeaf:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """One file of a checkpoint, as it was written.
+    """A file of a checkpoint as it was written.
 
     Attributes:
         num_bytes: its size.
-        crc32: the checksum of its bytes.
+        crc32: its checksum.
     """
 
     num_bytes: int
@@ -56,13 +56,13 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All about one checkpoint but the arrays themselves.
+    """The description of a checkpoint, without its arrays.
 
     Attributes:
         step: the global step after which the state was saved.
         leaves: the leaves of the state.
-        files: every other file of the checkpoint, by its path below the checkpoint's folder.
-        written_by: program versions, host, time and devices, in words, for people.
+        files: all other files of the checkpoint, by relative path.
+        written_by: versions, host, time and devices, for people.
     """
 
     step: int
@@ -72,7 +72,7 @@ class Manifest:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the state, every array counted once."""
+        """The bytes of the state; every array counts once."""
         return sum(leaf.num_bytes for leaf in self.leaves)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,10 +87,10 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, data: Any) -> Manifest:
-        """Read back what `to_dict` wrote; anything else is refused, since it may come from anywhere.
+        """Read the result of `to_dict`; validates everything, since a manifest may come from anywhere.
 
         Raises:
-            ValueError: it was written by a later Outlay, or is no manifest; the first fault is named.
+            ValueError: a later version of Outlay wrote it, or it is not a manifest; the message names the first fault.
         """
         facts = _table(data, "the manifest", ("format", "step", "leaves", "files", "written_by"))
         if facts["format"] != _FORMAT or isinstance(facts["format"], bool):
@@ -110,7 +110,7 @@ class Manifest:
         return cls(_count(facts["step"], "step"), leaves, files, written_by)
 
     def write(self, folder: Path) -> None:
-        """Write it into a checkpoint's folder, on disk before this returns."""
+        """Write the manifest into a checkpoint's folder, and flush it to disk."""
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(self.to_dict(), file, indent=1)
             file.flush()
@@ -164,7 +164,7 @@ _MOST_MANIFEST_BYTES = 2**28  # of a million leaves; a larger one is no manifest
 
 
 def read_manifest(folder: Path) -> Manifest | str:
-    """The manifest of a checkpoint's folder; where it cannot be read, what is wrong with it."""
+    """Read the manifest of a checkpoint's folder, or say why it cannot be read."""
     path = folder / MANIFEST
     try:
         with _opened(path) as file:
@@ -183,12 +183,12 @@ def read_manifest(folder: Path) -> Manifest | str:
 
 
 def damaged_files(folder: Path, manifest: Manifest, *, contents: bool) -> list[str]:
-    """What is wrong with the files of a checkpoint, one line a file; empty where it is whole.
+    """List the damaged files of a checkpoint, one line per file; empty if it is intact.
 
     Args:
         folder: the checkpoint's folder.
-        manifest: of this checkpoint.
-        contents: read every byte and compare checksums too, not only sizes.
+        manifest: the manifest of this checkpoint.
+        contents: compare checksums too, not only sizes.
     """
     try:
         there = files_in(folder)
@@ -205,10 +205,10 @@ def damaged_files(folder: Path, manifest: Manifest, *, contents: bool) -> list[s
 
 
 def saved_files(folder: Path) -> dict[str, SavedFile]:
-    """Every file below a checkpoint's folder, with size and checksum, by its path there.
+    """Compute the size and the checksum of every file in a checkpoint's folder, by relative path.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     there = sorted(files_in(folder).items())
     sums = _each(there, lambda item: _checksum(folder / item[0]))
@@ -216,7 +216,7 @@ def saved_files(folder: Path) -> dict[str, SavedFile]:
 
 
 def files_in(folder: Path) -> dict[str, os.stat_result]:
-    """All that is below a folder and is no folder itself, by its path there; a link to a folder is not followed.
+    """List everything in a folder that is not itself a folder, by relative path; links to folders are not followed.
 
     Raises:
         OSError: a folder in it cannot be read.
@@ -235,7 +235,7 @@ def files_in(folder: Path) -> dict[str, os.stat_result]:
 
 
 def _each(items: Iterable[tuple[str, Any]], do: Callable[[tuple[str, Any]], Any]) -> list[Any]:
-    """What a function gives for each item; several at a time, since reading and summing let other threads run."""
+    """Map a function over items in threads, since reading and computing checksums release the GIL."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         return list(pool.map(do, items))
 
@@ -259,7 +259,7 @@ def _checksum(path: Path) -> int:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """A plain file to read; opening waits for nobody at the other end of a pipe."""
+    """Open a regular file for reading; a pipe must not block this process."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

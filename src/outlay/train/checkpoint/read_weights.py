@@ -1,4 +1,4 @@
-"""Weights that other programs wrote, read into a state: by rules for names, each device its own slices."""
+"""Read weights that other programs wrote into a state: rules map names, and each device reads its own slices."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from outlay.train.checkpoint.weight_files import Paths, open_weights
 def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Sequence[str] | None = None) -> Any:
     """Read weights that another program wrote, such as a Hugging Face model, into a state.
 
-    Every device reads the slices that it holds, wherever the state lives; no array is ever whole. Floats take the dtype
-    of their leaf. Each array of the files must be claimed by a rule, and the first one that matches decides.
+    Every device reads only the slices that it holds; no array is ever whole in memory. Floats are converted to the
+    dtype of their leaf. Every array of the files needs a rule; the first rule that matches decides.
 
     Args:
-        files: `.safetensors` files (extra `outlay[safetensors]`), the folder or the `.safetensors.index.json` of a
-            model in several of them; NumPy's `.npz`, not compressed; or the folder of a tree that Orbax saved, whose
+        files: `.safetensors` files (extra `outlay[safetensors]`), or the folder or the `.safetensors.index.json` of a
+            model in several files; uncompressed `.npz` files of NumPy; or the folder of a tree that Orbax saved, whose
             names are its keys joined by dots.
-        into: the state, as from `program.init`; used up, since what is read takes the memory of what was there.
-        names: rules (name in the file, path of the leaf): a star in the name stands for one part of it, and the path
-            takes the stars in their order. Stars that the path lacks count along its leading dims, as where layers are
-            stacked. A third entry is the order of the file's dims, (1, 0) for a matrix that is stored transposed; a dim
-            that stands twice, as in (1, 0, 0), is split over neighbouring dims of the leaf, such as heads and their
-            features. The path None leaves arrays out.
-        only: patterns of the leaves that are read; without it, all that the files have.
+        into: the state, as returned by `program.init`; it is donated, since the weights reuse its memory.
+        names: rules (name in the file, path of the leaf). A star in the name matches one component, and the path gets
+            the stars in order. Stars that the path lacks index its leading dims, for stacked layers. A third entry
+            gives the order of the file's dims: (1, 0) for a matrix that is stored transposed. A repeated dim, as in
+            (1, 0, 0), is split into neighbouring dims of the leaf, such as heads and features. The path None skips
+            arrays.
+        only: patterns of the leaves to read; by default all that the files have.
 
     Returns:
-        The state, with these leaves read and all others as they were.
+        The state with the weights; all other leaves are unchanged.
 
     Raises:
-        CheckpointError: a file cannot be read or is cut short, names are claimed by no rule or lead to no leaf, or
-            shapes differ; every file, name and leaf is listed, and nothing was loaded.
+        CheckpointError: a file cannot be read or is truncated, a name has no rule or leads to no leaf, or shapes
+            differ. The message lists every file, name and leaf, and nothing is loaded.
 
     Example:
         >>> tmp = getfixture("tmp_path")
@@ -82,11 +82,11 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
 
 @dataclass(frozen=True)
 class _Source:
-    """All arrays of the files that make up one leaf.
+    """The arrays of the files that make up one leaf.
 
     Attributes:
-        rule: the rule that claims them.
-        arrays: by place in the leaf's leading dims, each with its name.
+        rule: the rule that matches them.
+        arrays: the arrays and their names, by index in the leaf's leading dims.
     """
 
     rule: NameRule
@@ -98,17 +98,17 @@ class _Source:
 
     @property
     def stacked(self) -> tuple[int, ...]:
-        """The leading dims that names count."""
+        """The sizes of the leading dims that stars index."""
         return tuple(max(numbers) + 1 for numbers in zip(*self.arrays, strict=True))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the leaf that they make, but for dims of the file that are several of it."""
+        """The shape that the arrays make, before a repeated dim is split."""
         each = next(iter(self.arrays.values()))[1].shape
         return (*self.stacked, *(each[run[0]] for run in self._runs(len(each))))
 
     def _runs(self, ndim: int) -> list[tuple[int, list[int]]]:
-        """Each dim of an array in the leaf's order, with the places in the leaf of those that it is."""
+        """List the dims of an array in the leaf's order, each with the leaf's dims that it becomes."""
         dims = range(ndim) if self.rule.dims is None else self.rule.dims
         return [
             (dim, [place for place, _ in run])
@@ -116,7 +116,7 @@ class _Source:
         ]
 
     def is_of(self, shape: tuple[int, ...]) -> bool:
-        """Whether they make a leaf of this shape."""
+        """Whether the arrays make a leaf of this shape."""
         each, num = next(iter(self.arrays.values()))[1].shape, len(self.stacked)
         inside, runs = shape[num:], self._runs(len(each))
         if shape[:num] != self.stacked or len(inside) != sum(len(places) for _, places in runs):
@@ -124,7 +124,7 @@ class _Source:
         return all(each[dim] == math.prod(inside[place] for place in places) for dim, places in runs)
 
     def fault(self) -> str:
-        """What keeps them from being one array; empty if nothing does."""
+        """Say why the arrays do not make up one leaf; empty if they do."""
         places = set(itertools.product(*map(range, self.stacked)))
         if lacking := sorted(places - self.arrays.keys()):
             return f"number {'.'.join(map(str, lacking[0]))} is missing, of {len(places)}"
@@ -137,7 +137,7 @@ class _Source:
         return ""
 
     def onto(self, leaf: jax.Array) -> jax.Array:
-        """The leaf, read to where it lives."""
+        """Read the leaf into the sharding of `leaf`."""
         dtype = np.dtype(leaf.dtype)
         return from_callback(
             lambda index: self._read(index, leaf.shape).astype(dtype, copy=False), leaf.shape, dtype, leaf.sharding
@@ -153,7 +153,7 @@ class _Source:
         return np.stack(pieces).reshape(*(piece.stop - piece.start for piece in counted), *pieces[0].shape)
 
     def _piece(self, stored: StoredArray, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
-        """A slice of one array, as the leaf has it: read in whole rows of the first dim that a dim of the file is."""
+        """Read a slice of one array in the leaf's order; of a file dim that is split, only the first part is sliced."""
         runs = self._runs(len(stored.shape))
         in_file: dict[int, slice] = {}
         for dim, (first, *others) in runs:
@@ -169,10 +169,10 @@ class _Source:
 
 
 def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
-    """The leaves that can be read into.
+    """Return the leaves of the state by path.
 
     Raises:
-        CheckpointError: with one problem per leaf that is no array on devices, or was used up.
+        CheckpointError: a leaf is not an array on devices, or was donated; every such leaf is a problem of its own.
     """
     named, structure = flatten_paths(into)
     fix = "outlay.arrays.put(tree, plan, mesh), or program.init(key)"
@@ -194,10 +194,10 @@ def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
 def _sources(
     arrays: Mapping[str, StoredArray], named: Sequence[tuple[str, jax.Array]], rules: Sequence[NameRule]
 ) -> dict[str, _Source]:
-    """What makes up each leaf.
+    """Collect the arrays that make up each leaf.
 
     Raises:
-        CheckpointError: with one problem per name or rule that leads nowhere, and leaf that does not fit.
+        CheckpointError: a name or rule leads to no leaf, or a leaf does not fit; each is a problem of its own.
     """
     leaves = dict(named)
     used: set[NameRule] = set()
@@ -280,10 +280,10 @@ def _is_float(dtype: Any) -> bool:
 def _selected(
     sources: Mapping[str, _Source], named: Sequence[tuple[str, jax.Array]], only: str | Sequence[str] | None
 ) -> tuple[list[str], list[str]]:
-    """The leaves to read, and those that were asked for and are not there.
+    """Return the leaves to read, and the requested leaves that the files lack.
 
-    Without patterns, what stands in the smallest subtree that holds all that is there is asked for: a leaf of it that
-    no name leads to, such as a bias, is worth a word.
+    Without patterns, the request is the smallest subtree with all leaves that the files have: a leaf in it that no name
+    leads to, such as a bias, deserves a warning.
     """
     paths = [path for path, _ in named]
     if only is None and sources:
@@ -292,14 +292,12 @@ def _selected(
     else:
         asked = selected(only or "**", paths)
     if not any(path in sources for path in asked):
-        raise CheckpointError(
-            "the files hold none of the leaves that are asked for\n  fix: other names, or other files"
-        )
+        raise CheckpointError("the files have none of the requested leaves\n  fix: other names, or other files")
     return [path for path in asked if path in sources], [path for path in asked if path not in sources]
 
 
 def _common(paths: Sequence[Parts]) -> Parts:
-    """What all paths begin with."""
+    """Return the longest common prefix of the paths."""
     num = next((i for i, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), min(map(len, paths)))
     return paths[0][:num]
 

@@ -1,4 +1,4 @@
-"""Which array of a checkpoint or a file is which leaf of a state: rules for names, patterns, and what does not fit."""
+"""Match the arrays of a checkpoint or a file to the leaves of a state, by rules for names and by patterns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from outlay.program.program import Program
 from outlay.train.checkpoint.integrity import Manifest, SavedLeaf
 
 NameRules = Sequence[tuple[str, str | None] | tuple[str, str, tuple[int, ...]]]
-"""Rules as people write them: (name in the file, path of the leaf), and the order of dims where it is another one."""
+"""Rules as users write them: (name in the file, path of the leaf), with the order of dims if it differs."""
 
 _STAR = re.compile(r"\*\*|\*")
 
 
 @dataclass(frozen=True)
 class NameRule:
-    """One rule, read.
+    """A parsed rule.
 
     Attributes:
-        name: pattern of names in the file; `*` stands for a part of a name, or a piece of one, `**` for any text.
-        path: the leaf's path, with the name's stars in their order; None leaves these arrays where they are.
-        dims: of each dim of the leaf, the file's; one that stands twice is split over the two. None for the same order.
+        name: the pattern of names in the file; `*` matches a component or a part of one, `**` any text.
+        path: the leaf's path, with the stars of the name in order; None skips these arrays.
+        dims: the file's dim for each dim of the leaf; a repeated one is split. None for the same order.
     """
 
     name: str
@@ -41,7 +41,7 @@ class NameRule:
     dims: tuple[int, ...] | None = None
 
     def leaf_of(self, name: str) -> tuple[str | None, tuple[int, ...]] | None:
-        """The leaf that an array of this name is, and its place in the leaf's leading dims; None if it is not meant.
+        """Return the leaf of an array with this name, and its index in the leaf's leading dims; None without a match.
 
         >>> NameRule("h.*.w", "layers.*.kernel").leaf_of("h.3.w"), NameRule("h.*.w", "layers.kernel").leaf_of("h.3.w")
         (('layers.3.kernel', ()), ('layers.kernel', (3,)))
@@ -61,13 +61,13 @@ class NameRule:
 
     @property
     def numbered(self) -> str:
-        """What else its stars ask of a name, for messages; empty if nothing."""
+        """Say what else the stars require of a name, for messages; empty if nothing."""
         if self.path is None or len(_STAR.findall(self.name)) == len(_STAR.findall(self.path)):
             return ""
         return " with numbers for the stars that the path lacks"
 
     def text(self) -> str:
-        """As it is written.
+        """Write the rule as Python.
 
         >>> NameRule("h.*.w", "layers.*.kernel", (1, 0)).text()
         '("h.*.w", "layers.*.kernel", (1, 0))'
@@ -77,10 +77,10 @@ class NameRule:
 
 
 def name_rules(rules: NameRules) -> list[NameRule]:
-    """Rules as people write them, read.
+    """Parse rules.
 
     Raises:
-        CheckpointError: with one problem per rule that is none.
+        CheckpointError: a rule is malformed; every such rule is a problem of its own.
     """
     read, problems = [], []
     for number, rule in enumerate(rules, 1):
@@ -95,7 +95,7 @@ def name_rules(rules: NameRules) -> list[NameRule]:
 
 
 def _is_order(dims: object) -> bool:
-    """Whether these are all dims of an array, those that stand more than once next to themselves."""
+    """Whether these are all dims of an array, with repeated dims next to each other."""
     if not isinstance(dims, tuple) or not all(isinstance(dim, int) for dim in dims):
         return False
     once = [dim for dim, _ in itertools.groupby(dims)]
@@ -103,7 +103,7 @@ def _is_order(dims: object) -> bool:
 
 
 def _fault(rule: object) -> str:
-    """What is wrong with the writing of a rule; empty if nothing is."""
+    """Say what is wrong with a rule; empty if nothing is."""
     if not isinstance(rule, tuple) or len(rule) not in (2, 3) or not isinstance(rule[0], str):
         return "a rule is (name in the file, path of the leaf) or (name, path, order of dims)"
     name, path, *dims = rule
@@ -134,7 +134,7 @@ def matching(patterns: str | Sequence[str], paths: Collection[str], option: str)
     Args:
         patterns: one pattern, or several.
         paths: the leaves that there are.
-        option: what the patterns were given as, such as `only=`.
+        option: the option with the patterns, such as `only=`.
 
     Returns:
         The paths that a pattern matches, in their order, and one problem per pattern that matches nothing.
@@ -154,10 +154,10 @@ def matching(patterns: str | Sequence[str], paths: Collection[str], option: str)
 
 
 def selected(only: str | Sequence[str], paths: Collection[str]) -> list[str]:
-    """Return the leaves that patterns ask for.
+    """Return the leaves that match the patterns.
 
     Raises:
-        CheckpointError: with one problem per pattern that matches nothing.
+        CheckpointError: a pattern matches nothing; every such pattern is a problem of its own.
     """
     asked, problems = matching(only, paths, "only=")
     if problems:
@@ -176,17 +176,17 @@ def part_of(
     only: str | Sequence[str],
     rules: Sequence[NameRule],
 ) -> dict[str, str]:
-    """Which leaves to read from a checkpoint, each with its path there.
+    """Choose the leaves to read from a checkpoint, each with its path there.
 
     Args:
         folder: the checkpoint.
-        manifest: what it holds.
+        manifest: the manifest of the checkpoint.
         expected: the leaves of the program's state.
-        only: patterns of those that are asked for.
-        rules: for leaves that have another path in the checkpoint.
+        only: patterns of the requested leaves.
+        rules: rules for leaves with another path in the checkpoint.
 
     Raises:
-        CheckpointError: with one problem per pattern or rule that matches nothing, or leaf that does not fit.
+        CheckpointError: a pattern or rule matches nothing, or a leaf does not fit; each is a problem of its own.
     """
     asked = selected(only, expected)
     saved = {leaf.path: leaf for leaf in manifest.leaves}
@@ -216,7 +216,7 @@ def part_of(
     ]
     problems += [problem for path, there in saved_as.items() for problem in unlike(saved[there], expected[path])]
     if not saved_as and not problems:
-        what = f"the checkpoint has none of the {len(asked)} leaves that are asked for, such as {asked[0]}"
+        what = f"the checkpoint has none of the {len(asked)} requested leaves, such as {asked[0]}"
         problems.append(Problem("nothing to read", f"only={only!r}", what, did_you_mean(asked[0], saved)))
     if problems:
         raise CheckpointError(
@@ -228,10 +228,10 @@ def part_of(
 
 
 def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
-    """The leaves of a program's state as one device has them, by path.
+    """Return the unpadded leaves of a program's state, by path.
 
     Raises:
-        CheckpointError: it is another state than the program's, or was used up.
+        CheckpointError: the state is not the program's, or was donated.
     """
     problems = leaf_differences(state, program.plan.state)
     fix = "another one: program.init(key)"
@@ -246,12 +246,12 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
 
 
 def warn_of_what_stays(stays: Sequence[str], source: object, others: Collection[str]) -> None:
-    """Say which leaves were asked for and stay as they were, since their source lacks them.
+    """Warn about requested leaves that stay unchanged, because the source lacks them.
 
     Args:
         stays: their paths.
-        source: where they are not.
-        others: what the source has and nobody asked for: one of them may be the same leaf by another name.
+        source: the checkpoint or the files.
+        others: leaves of the source that were not requested; one of them may be the same leaf under another name.
     """
     if not stays:
         return
@@ -263,7 +263,7 @@ def warn_of_what_stays(stays: Sequence[str], source: object, others: Collection[
 
 
 def free(leaves: Iterable[jax.Array], still_used: Iterable[jax.Array]) -> None:
-    """Give back the memory of arrays that others take the place of, so that never both are there."""
+    """Free the memory of arrays that are about to be replaced, so that both are never in memory."""
     ids = {id(leaf) for leaf in still_used}
     for leaf in leaves:
         if id(leaf) not in ids and not leaf.is_deleted():
@@ -271,15 +271,15 @@ def free(leaves: Iterable[jax.Array], still_used: Iterable[jax.Array]) -> None:
 
 
 def check_same_state(folder: Path, manifest: Manifest, expected: Mapping[str, Any]) -> None:
-    """Raise when a checkpoint does not hold the state that a program asks for.
+    """Raise if the state in a checkpoint is not that of a program.
 
     Args:
         folder: the checkpoint.
-        manifest: what it holds.
-        expected: what the program asks for, by path, with `shape` and `dtype`.
+        manifest: the manifest of the checkpoint.
+        expected: the program's leaves by path, with `shape` and `dtype`.
 
     Raises:
-        CheckpointError: with one problem per difference.
+        CheckpointError: the states differ; every difference is a problem of its own.
     """
     problems = state_differences(manifest, expected)
     if problems:
@@ -291,7 +291,7 @@ def check_same_state(folder: Path, manifest: Manifest, expected: Mapping[str, An
 
 
 def state_differences(manifest: Manifest, expected: Mapping[str, Any]) -> list[Problem]:
-    """Every leaf that only the checkpoint or only the program has, or that has another shape or dtype."""
+    """List the leaves that only the checkpoint or only the program has, or that differ in shape or dtype."""
     saved = {leaf.path: leaf for leaf in manifest.leaves}
     only_expected = [path for path in expected if path not in saved]
     only_saved = [path for path in saved if path not in expected]
@@ -317,12 +317,12 @@ def state_differences(manifest: Manifest, expected: Mapping[str, Any]) -> list[P
 
 
 def _fix(edit: str, path: str, others: list[str]) -> str:
-    """The edit; where leaves of the other side have no partner either, one may just have been renamed."""
+    """Write the fix; if the other side has unmatched leaves as well, the leaf may just have been renamed."""
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
 def unlike(saved: SavedLeaf, expected: Any) -> list[Problem]:
-    """What the shape and the dtype of a saved leaf have against the leaf that is asked for."""
+    """List the differences in shape and dtype between a saved leaf and the expected leaf."""
     problems = []
     if saved.shape != expected.shape:
         what = f"shape {saved.shape} in the checkpoint, {expected.shape} in the program"

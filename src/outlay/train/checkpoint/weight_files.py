@@ -1,4 +1,4 @@
-"""Files of weights, safetensors, `.npz` and Orbax's: their arrays by name, each read by slices and never whole."""
+"""Open weight files (safetensors, `.npz`, Orbax) as arrays by name, read by slices and never whole."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip file; it ends wi
 
 
 def open_weights(files: Paths) -> dict[str, StoredArray]:
-    """The arrays of files by name.
+    """Open the arrays of weight files by name.
 
     Args:
         files: one or several `.safetensors` or `.npz` files, the `.safetensors.index.json` of a model in several
             files, the folder of a model, or the folder of a tree that Orbax saved.
 
     Raises:
-        CheckpointError: with one problem per file that cannot be read, or name that stands in two of them.
+        CheckpointError: a file cannot be read, or two files have the same name; each is a problem of its own.
     """
     given = [files] if isinstance(files, str | PathLike) else files
     arrays: dict[str, StoredArray] = {}
@@ -64,14 +64,14 @@ def open_weights(files: Paths) -> dict[str, StoredArray]:
 
 
 class _Unreadable(Exception):
-    """What is wrong with a file, and the fix."""
+    """The reason why a file cannot be read, and the fix."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what, fix)
 
 
 def _files(path: Path, problems: list[Problem]) -> list[Path]:
-    """The files that a path stands for."""
+    """List the files behind a path."""
     if path.is_dir():
         if checkpoint := next((folder for folder in (path, path / "default") if (folder / _TREE).is_file()), None):
             return [checkpoint]
@@ -151,7 +151,7 @@ def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
 
 
 def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
-    """The arrays of a tree that Orbax saved, by the keys that lead to them, joined by dots."""
+    """Open the arrays of a tree that Orbax saved, named by their keys, joined by dots."""
     try:
         import tensorstore
     except ImportError as error:
@@ -185,7 +185,7 @@ def _read_store(store: Any, index: tuple[slice, ...]) -> np.ndarray:
 
 
 def _mapped(path: Path, file: Any) -> StoredArray:
-    """The array whose header the file stands before."""
+    """Memory-map the array whose header comes next in the file."""
     major, _ = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = read_header(file)
@@ -194,9 +194,9 @@ def _mapped(path: Path, file: Any) -> StoredArray:
     offset, order = file.tell(), "F" if by_columns else "C"
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
-        if 0 in shape:  # of which there is nothing to map
+        if 0 in shape:  # an empty array cannot be mapped
             return np.zeros(shape, dtype)[index]
-        # Mapped anew for every slice: the pages of one are given back before the next is read.
+        # Map again for every slice, so that the pages of one slice are released before the next is read.
         return np.array(np.memmap(path, dtype, "r", offset, shape, order)[index])
 
     return StoredArray(shape, dtype, read)

@@ -66,8 +66,8 @@ def test_it_is_part_of_the_report_in_all_three_forms(trained):
     data = json.loads(json.dumps(explanation.to_dict()))["live_memory"]
     assert data["peak"] == live.peak == sum(data["by_owner"].values())
     text = str(explanation)
-    assert f"the peak is at {live.peak_instruction}, " in text
-    assert "; the compiler says " in text or ", as the compiler says" in text
+    assert f"peak at {live.peak_instruction}, " in text
+    assert "; the compiler reports " in text or ", as the compiler says" in text
     page = explanation.to_html()
     assert "Memory over the schedule" in page
     assert page.count("<polygon") == 7

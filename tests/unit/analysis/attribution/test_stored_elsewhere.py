@@ -51,11 +51,9 @@ def test_products_that_are_computed_again_are_told_by_line():
     assert (again.count, again.flops_per_step) == (NUM_LAYERS, NUM_LAYERS * 2 * 64 * WIDTH * WIDTH)
     assert again.source is not None
     assert again.source.function == "layer"
-    assert "computed again in the backward pass: products of 2.1 MFLOP" in str(found)
-    section = (
-        found.to_html().partition('aria-label="Computed again in the backward pass"')[2].partition("</section>")[0]
-    )
-    assert "products of 2.1 MFLOP a step" in section
+    assert "recomputed in the backward pass: 2.1 MFLOP" in str(found)
+    section = found.to_html().partition('aria-label="Recomputed in the backward pass"')[2].partition("</section>")[0]
+    assert "2.1 MFLOP a step" in section
     assert f"test_storing.py:{again.source.line}</code>" in section
     plain = outlay.explain(program_of())
     assert plain.recomputed == ()

@@ -26,7 +26,7 @@ def test_operations_are_by_line_dearest_first_and_within_the_step(found):
 def test_the_page_and_the_text_have_them(found):
     first, page, text = found.operations[0], found.to_html(), str(found)
     assert first.what in page
-    assert "what takes most of a step" in text
+    assert "where the time goes" in text
     assert first.what.split()[0] in text  # the words may be broken over lines
     assert '<b>links</b><div class="lane">' in page
     assert found.to_dict()["operations"][0]["bound_by"] == first.bound_by

@@ -217,7 +217,7 @@ def test_those_that_cost_next_to_nothing_share_a_line():
     text = str(replace(explain(training()), findings=(dear, cheap)))
     assert "findings: 2" in text
     assert "1. donation: y" in text
-    assert "and 1 that cost less than 1% of the first: resharding (896 B)" in text
+    assert "and 1 that each cost less than 1% of the first: resharding (896 B)" in text
     assert "constrain it" not in text
     assert "2. resharding: x" in str(replace(explain(training()), findings=(dear, replace(cheap, cost_bytes=900))))
 

@@ -190,7 +190,7 @@ def test_a_compiler_that_gives_up_is_a_finding_too():
     assert "on a device of 15.75G" in finding.text
     assert "488.3 GiB scan (float32[16, 2000000, 4096])" in finding.text
     assert found.incomplete == (
-        "the compiler ran out of memory and gave no program: collectives and times are not known",
+        "the compiler ran out of memory and produced no program: collectives and times are unknown",
     )
     assert named(found).keys() == {"out-of-memory"}
     assert "does not fit" in str(found)

@@ -36,7 +36,7 @@ def test_a_disk_that_fills_up_leaves_the_rows_before(tmp_path):
     recorder.append(np.arange(8), {"eye:out_spikes": noise})
     with disk_that_may_fill_up() as may_hold:
         may_hold(2**16)
-        with pytest.raises(OutputError, match=r"cannot be written on after 8 rows, which are there: .*"):
+        with pytest.raises(OutputError, match=r"cannot be extended beyond its 8 rows: .*"):
             recorder.append(np.arange(8, 16), {"eye:out_spikes": noise})
     there = Recording.read(tmp_path / "x.zarr")
     assert there.steps.tolist() == list(range(8))
@@ -146,5 +146,5 @@ def test_what_is_no_recording_is_refused(tmp_path, about):
     recorder = ZarrRecorder(tmp_path / "x.zarr", ROW, 1.0)
     assert json.loads((tmp_path / "x.zarr" / "zarr.json").read_text())["attributes"]["dt"] == 1.0
     (tmp_path / "x.zarr" / "zarr.json").write_text(about)
-    with pytest.raises(DataError, match="is no recording of a run"):
+    with pytest.raises(DataError, match="is not a recording of a run"):
         recorder.recording()

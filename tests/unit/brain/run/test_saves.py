@@ -184,7 +184,7 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path):
 def test_the_recording_is_missed(tmp_path):
     run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     shutil.rmtree(tmp_path / "recording.zarr")
-    with pytest.raises(OutputError, match=r"recording.zarr, which the run recorded to, is gone\n  fix: put it back"):
+    with pytest.raises(OutputError, match=r"recording.zarr, the recording of the run, is gone\n  fix: restore it"):
         run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
 
 

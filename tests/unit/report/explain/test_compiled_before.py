@@ -13,7 +13,7 @@ from outlay.devices.build import mesh
 from outlay.report.explain.compiled_before import Outcome, outcome_key
 from outlay.report.explain.explain import explain
 
-SEEN = "not compiled again: what the compiler made of this program was taken from the cache"
+SEEN = "not compiled again: the compiler's output was read from the cache"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_the_second_call_compiles_nothing_and_says_the_same():
     assert any(note.startswith(SEEN) for note in explanations[2].notes)
     assert explanations[2].compile_seconds is None
     assert explanations[2].collectives[0].source is not None
-    assert "taken from the cache" in explanations[2].to_html()
+    assert "read from the cache" in explanations[2].to_html()
 
 
 def test_without_being_asked_nothing_is_kept():

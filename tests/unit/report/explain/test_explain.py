@@ -156,7 +156,7 @@ def test_it_is_the_program_that_will_run():
     assert program.is_compiled
     again = explain(program)
     assert again.compile_seconds is None
-    assert "compiled before" in again.notes[0]
+    assert "compiled earlier" in again.notes[0]
     assert [one.bytes_moved for one in again.collectives] == [one.bytes_moved for one in found.collectives]
 
 
@@ -182,7 +182,7 @@ def test_text_alone_has_neither_axes_nor_memory_and_says_so():
     found = explain(jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text())
     assert (found.collectives[0].axes, found.collectives[0].group_size) == ((), 8)
     assert (found.memory, found.target, found.estimate, found.fits) == (None, None, None, None)
-    assert any("no figures of memory" in note for note in found.notes)
+    assert any("no memory figures" in note for note in found.notes)
     assert any("mesh=" in note for note in found.notes)
     assert "8 devices" in str(found)
 
@@ -194,7 +194,7 @@ def test_lines_that_cannot_be_read_are_counted():
     lines.insert(entry + 1, "  ??? what is this")
     found = explain("\n".join(lines))
     (incomplete,) = found.incomplete
-    assert incomplete.startswith("1 line could not be read, so that totals may be too low")
+    assert incomplete.startswith("1 line could not be parsed, so totals may be too low")
     assert f"line {entry + 2}: '??? what is this'" in incomplete
     assert "incomplete: " in str(found)
 
@@ -222,7 +222,7 @@ def test_a_target_prices_what_the_cpu_compiled_and_says_so():
     assert found.memory.capacity == 84_942_979_072
     assert found.estimate.target == "h100:1x8"
     assert all(one.seconds > 0 for one in found.collectives)
-    assert any("its own compiler" in note for note in found.notes)
+    assert any("whose own compiler" in note for note in found.notes)
     assert explain(training()).notes[0].startswith("compiled for simulated CPU devices")
 
 
@@ -285,6 +285,6 @@ def test_what_the_compiler_refuses_is_named_with_its_target():
     def foreign(x):
         return jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
-    said = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  fix: leave out, or write otherwise"
+    said = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  fix: remove or rewrite the operation"
     with pytest.raises(ExplainError, match=said):
         explain_on(mesh(data=8), foreign, ((8,), P("data")))

@@ -55,7 +55,10 @@ def test_as_many_bytes_in_other_runs_differ(reports):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", r"x\.json is no report of outlay explain: it lacks name, .*\n  fix: outlay explain RECIPE --json > x"),
+        (
+            "{}",
+            r"x\.json is not a report of outlay explain: it lacks name, .*\n  fix: outlay explain RECIPE --json > x",
+        ),
         ("[]", "it lacks name"),
         ("{", "cannot be read as a report"),
         ("[" * 100_000, "cannot be read as a report"),

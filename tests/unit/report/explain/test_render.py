@@ -121,9 +121,7 @@ def test_findings_that_differ_by_layer_only_are_one_which_the_page_unfolds(found
     dearer = finding("params.head", 65536)
     facts = dataclasses.replace(found, findings=(dearer, *of_layers, *others))
     text = " ".join(str(facts).split())
-    assert (
-        "findings: 83 in 4, alike ones folded 1. replicated, 80 alike, 120.0 KiB in all: params.layers.{0..79}" in text
-    )
+    assert "findings: 83 in 4 groups 1. replicated, 80 alike, 120.0 KiB in all: params.layers.{0..79}" in text
     assert "fix: split it by a rule, ('params.layers.*.Dense_0.kernel', P(...)) 2. replicated: params.head" in text
     words = re.sub("<wbr>", "", facts.to_html())
     assert "<summary>all 80</summary>" in words

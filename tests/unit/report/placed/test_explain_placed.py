@@ -230,11 +230,11 @@ def test_as_data(apart):
 
 def test_limits(apart, split):
     assert broken_budgets(apart, max_bytes=50, max_memory=apart.by_parts.peak) == ()
-    assert broken_budgets(apart, max_bytes=49) == ("a device sends 50 B a step, 49 B are allowed",)
+    assert broken_budgets(apart, max_bytes=49) == ("a device sends 50 B a step, limit 49 B",)
     (memory,) = broken_budgets(apart, max_memory=apart.by_parts.peak - 1)
     assert "a device needs" in memory
     assert broken_budgets(apart, forbid=["all-gather"]) == ()
-    assert broken_budgets(split, forbid=["all-gather"]) == ("all-gather is forbidden, and exchanges rows of b",)
+    assert broken_budgets(split, forbid=["all-gather"]) == ("all-gather is forbidden, but exchanges the rows of b",)
 
 
 def test_another_target():
@@ -247,7 +247,7 @@ def test_another_target():
 
 
 def test_there_is_no_estimate_of_the_whole(apart):
-    with pytest.raises(ExplainError, match="has no estimate as a whole"):
+    with pytest.raises(ExplainError, match="has no single estimate"):
         outlay.estimate(apart)
 
 
@@ -262,5 +262,5 @@ def test_figures_of_a_graph_loop_come_to_one_step_of_its_graph():
     (gather,) = [one for one in found.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]
     assert gather.source is not None
     assert gather.source.file.endswith("subgraph.py")
-    each = "a step of this program is 11 steps of its graph, and all figures are of 11; in one a device sends "
+    each = "a step of this program is 11 steps of its graph; figures are for all 11, and in one a device sends "
     assert f"{each}{gather.bytes_moved} B in 1 collective" in found.notes

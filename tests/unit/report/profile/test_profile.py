@@ -42,7 +42,7 @@ def test_it_prints_its_tables_and_says_that_devices_are_simulated(found):
     text = str(found)
     assert "operations of a step: predicted " in text
     assert text.startswith("step: 2 steps on 8 devices, predicted with the speeds of cpu:8\n")
-    assert "these times say nothing of any hardware" in text
+    assert "these times say nothing about real hardware" in text
     assert "leaf that is moved" in text
     facts = json.loads(json.dumps(found.to_dict()))
     assert facts["by_phase"][0].keys() == {"name", "predicted", "measured", "ratio"}
@@ -72,10 +72,10 @@ def test_a_trace_that_was_taken_before_is_read_and_its_steps_are_counted(program
     assert {one.name for one in read.operations} == {one.name for one in found.operations}
 
     other = laid_out(lambda state, batch: (state + 1, batch.mean()), "another")
-    with pytest.raises(ProfileError, match="a trace of another program: it holds no event of jit_another, but of jit_"):
+    with pytest.raises(ProfileError, match="a trace of another program: it has no event of jit_another, only of jit_"):
         outlay.profile(other, trace=tmp_path)
     other = laid_out(lambda state, batch: (jax.numpy.fft.fft(state + 0j).real, ()), program.step.__name__)
-    with pytest.raises(ProfileError, match="another program of the same name: none of its operations"):
+    with pytest.raises(ProfileError, match="another program of the same name, whose operations"):
         outlay.profile(other, trace=tmp_path)
 
 
@@ -85,11 +85,11 @@ def laid_out(step, name):
 
 
 def test_a_trace_of_nothing_and_what_is_no_trace_are_refused(program, tmp_path):
-    with pytest.raises(ProfileError, match=r"there is no trace in .*\n  fix: a file that ends in \.xplane\.pb"):
+    with pytest.raises(ProfileError, match=r"there is no trace in .*\n  fix: pass a file that ends in \.xplane\.pb"):
         outlay.profile(program, trace=tmp_path)
     with jax.profiler.trace(str(tmp_path)):
         pass
-    with pytest.raises(ProfileError, match=r"no event of any compiled program: .*\n  fix: let the profiler run"):
+    with pytest.raises(ProfileError, match=r"no event of a compiled program: .*\n  fix: profile whole steps"):
         outlay.profile(program, trace=tmp_path)
     (tmp_path / "broken.xplane.pb").write_bytes(b"\xff\xff\xff")
     with pytest.raises(ProfileError, match=r"broken\.xplane\.pb cannot be read as a trace"):
