@@ -1,4 +1,4 @@
-"""Reference models: single-device code, without a mesh in sight.
+"""Reference models, written for one device; none of them knows a mesh.
 
 The public names are listed in `__init__.pyi`; each is imported on first use.
 """

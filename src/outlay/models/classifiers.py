@@ -1,4 +1,4 @@
-"""Classifiers in Flax NNX and their cross-entropy: dense layers with dropout, and a residual network with BatchNorm."""
+"""Image classifiers in Flax NNX: dense layers with dropout, and a residual network with BatchNorm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import optax
 from flax import nnx
 
 STAGES = 3
-"""How often the image is made half as large and twice as deep, the first stage among them."""
+"""The number of stages; each after the first halves the image and doubles the features."""
 
 
 class Classifier(nnx.Module):
-    """Dense layers from inputs to class logits.
+    """A multilayer perceptron that returns class logits.
 
     Args:
-        sizes: features of the input, of each hidden layer, and of the output: the number of classes.
-        dropout_rate: probability of zeroing a hidden activation in training.
-        dtype: what it computes in; parameters are float32.
-        rngs: source of the initial parameters.
+        sizes: features of the input, of each hidden layer, and of the output (the number of classes).
+        dropout_rate: the probability of zeroing a hidden activation in training.
+        dtype: the compute dtype; parameters are float32.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Classifier(nnx.Module):
         )
 
     def __call__(self, x: jax.Array, keys: jax.Array | None = None) -> jax.Array:
-        """Logits (B, classes) in float32 of inputs (B, features); `keys` are B PRNG keys, None in evaluation."""
+        """Compute float32 logits (B, classes) of inputs (B, features); `keys` are B PRNG keys, None in evaluation."""
         *hidden, last = self.layers
         for number, layer in enumerate(hidden):
             x = nnx.silu(layer(x))
@@ -48,7 +48,7 @@ class Classifier(nnx.Module):
 def classifier(
     sizes: Sequence[int], *, dropout_rate: float = 0.0, dtype: Any = jnp.float32
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """Return a `Classifier` as the two pure functions that training takes.
+    """Return a `Classifier` as two pure functions for training.
 
     Batches are dictionaries of `image` (B, features) float and `label` (B,) int.
 
@@ -93,7 +93,7 @@ def dropout(x: jax.Array, keys: jax.Array | None, rate: float) -> jax.Array:
     Args:
         x: activations (B, …).
         keys: B PRNG keys, or None to leave `x` as it is, in evaluation.
-        rate: probability of zero.
+        rate: the probability of zero.
 
     >>> keys = jax.random.split(jax.random.key(0), 3)
     >>> sorted(set(dropout(jnp.ones((3, 40)), keys, 0.5).ravel().tolist()))
@@ -106,12 +106,12 @@ def dropout(x: jax.Array, keys: jax.Array | None, rate: float) -> jax.Array:
 
 
 class Block(nnx.Module):
-    """Two convolutions and a shortcut around them. Source: He et al. (2016), arXiv:1512.03385, section 3.
+    """A residual block of two convolutions. Source: He et al. (2016), arXiv:1512.03385, section 3.
 
     Args:
-        inputs: features of what comes in.
-        outputs: features of what goes out; where they differ the image becomes half as large.
-        rngs: source of the initial parameters.
+        inputs: the input features.
+        outputs: the output features; if they differ, the image is halved.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, inputs: int, outputs: int, *, rngs: nnx.Rngs) -> None:
@@ -123,21 +123,21 @@ class Block(nnx.Module):
         self.around = conv(inputs, outputs, (1, 1), strides=stride) if stride > 1 else None
 
     def __call__(self, x: jax.Array, *, use_averages: bool) -> jax.Array:
-        """From (B, height, width, inputs) to (B, height / stride, width / stride, outputs)."""
+        """Map (B, height, width, inputs) to (B, height / stride, width / stride, outputs)."""
         hidden = nnx.relu(self.first_norm(self.first(x), use_running_average=use_averages))
         hidden = self.second_norm(self.second(hidden), use_running_average=use_averages)
         return nnx.relu(hidden + (x if self.around is None else self.around(x)))
 
 
 class ResNet(nnx.Module):
-    """A stem, three stages of blocks, the mean over the image, and class logits.
+    """A residual network: a stem, three stages of blocks, global average pooling, and class logits.
 
     Args:
-        channels: of the images.
-        num_classes: logits.
-        width: features of the first stage; each later one has twice as many.
-        blocks: blocks a stage.
-        rngs: source of the initial parameters.
+        channels: the channels of the images.
+        num_classes: the number of logits.
+        width: the features of the first stage; each later stage doubles them.
+        blocks: the number of blocks per stage.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, channels: int, num_classes: int, *, width: int, blocks: int, rngs: nnx.Rngs) -> None:
@@ -149,11 +149,11 @@ class ResNet(nnx.Module):
         self.head = nnx.Linear(widths[-1], num_classes, rngs=rngs)
 
     def __call__(self, image: jax.Array, *, use_averages: bool) -> jax.Array:
-        """Logits (B, classes) of images (B, height, width, channels).
+        """Compute logits (B, classes) of images (B, height, width, channels).
 
         Args:
-            image: the images, floats.
-            use_averages: normalise by the averages that training has kept, and not by this batch.
+            image: float images.
+            use_averages: normalise by the running averages instead of the statistics of this batch.
         """
         x = nnx.relu(self.stem_norm(self.stem(image), use_running_average=use_averages))
         for block in self.blocks:
@@ -164,21 +164,21 @@ class ResNet(nnx.Module):
 def resnet_classifier(
     image_shape: Sequence[int], num_classes: int, *, width: int = 16, blocks: int = 1
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """Return a `ResNet` as the two pure functions that training takes with `model_state=True`.
+    """Return a `ResNet` as two pure functions for training with `model_state=True`.
 
-    Batches are dictionaries of `image` (B, height, width, channels), floats or bytes, which are taken as 0 to 1, and
-    `label` (B,) int.
+    Batches are dictionaries of `image` (B, height, width, channels), float or uint8 (scaled to 0 to 1), and `label`
+    (B,) int.
 
     Args:
         image_shape: (height, width, channels).
-        num_classes: how many labels there are.
+        num_classes: the number of classes.
         width: as for `ResNet`.
         blocks: as for `ResNet`.
 
     Returns:
-        `init(key) -> (params, model_state)`, of which the state is the averages of the batch statistics, and
-        `loss(params, model_state, batch, keys) -> (losses, {"accuracy": ...}, model_state)`; with `keys` None it uses
-        the averages.
+        `init(key) -> (params, model_state)`, where the state holds the running averages of the batch statistics, and
+        `loss(params, model_state, batch, keys) -> (losses, {"accuracy": ...}, model_state)`, which uses the averages if
+        `keys` is None.
 
     Example:
         >>> init, loss = resnet_classifier((8, 8, 1), 10, width=4)
@@ -199,7 +199,7 @@ def resnet_classifier(
         return params, averages
 
     def loss(params: Any, averages: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, Any], Any]:
-        model = nnx.merge(definition, params, averages, copy=True)  # its statistics are written in place
+        model = nnx.merge(definition, params, averages, copy=True)  # BatchNorm updates its statistics in place
         logits = model(as_floats(batch["image"]), use_averages=keys is None)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         accuracy = jnp.argmax(logits, axis=-1) == batch["label"]
@@ -209,7 +209,7 @@ def resnet_classifier(
 
 
 def as_floats(image: jax.Array) -> jax.Array:
-    """Convert images to float32; bytes become 0 to 1.
+    """Convert images to float32; uint8 is scaled to 0 to 1.
 
     >>> as_floats(jnp.array([0, 255], jnp.uint8)).tolist()
     [0.0, 1.0]

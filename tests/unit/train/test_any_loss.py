@@ -82,7 +82,9 @@ def test_groups_that_devices_cannot_share():
     def loss(params, state, batch, keys):
         return losses(params, batch), {}, state
 
-    with pytest.raises(ProgramError, match=r"16 samples on 8 devices cannot be split into 4 equal groups.*\n.*groups=8"):
+    with pytest.raises(
+        ProgramError, match=r"16 samples on 8 devices cannot be split into 4 equal groups.*\n.*groups=8"
+    ):
         build(loss, state=STATE, model_state=True, groups=4, mode="manual")
     with pytest.raises(ProgramError, match=r"groups=0: a batch is taken in 1 group or more"):
         build(loss, state=STATE, model_state=True, groups=0)

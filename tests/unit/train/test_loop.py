@@ -218,7 +218,9 @@ def test_a_row_of_numbers_is_a_metric_in_memory_and_in_the_file(tmp_path):
 
 
 def test_outputs_without_names():
-    with pytest.raises(ProgramError, match=r'must be a dictionary, not shape \(\)\n  fix: return state, {"loss": loss}'):
+    with pytest.raises(
+        ProgramError, match=r'must be a dictionary, not shape \(\)\n  fix: return state, {"loss": loss}'
+    ):
         run(returning(lambda batch: batch.mean()))
 
 

@@ -1,1 +1,1 @@
-"""Attention that never writes its scores to memory: kernels of the hardware where it has some, else block by block."""
+"""Attention that never writes its scores to memory: fused kernels where available, otherwise block by block."""

@@ -1,9 +1,9 @@
-"""Attention block by block: memory linear in the sequence, in plain JAX, on any hardware.
+"""Blockwise attention in plain JAX, for any hardware: memory is linear in the sequence length.
 
-One loop goes over the pairs of a block of queries and a block of keys that see each other, a block's pairs one after
-another, and keeps for each query the largest score so far, the sum of the exponentials below it and the mixed values
-(online softmax). Pairs that a mask hides wholly are not in the loop. The backward pass goes over the same pairs and
-computes the scores again from the queries' log-sums.
+One loop runs over the pairs of query and key blocks that attend to each other, all pairs of a query block in a row. For
+each query it keeps the running maximum of the scores, the sum of their exponentials, and the weighted values (online
+softmax). Fully masked pairs are not in the loop. The backward pass visits the same pairs and recomputes the scores from
+the log-sum-exp of each query.
 Source: Dao et al. (2022), FlashAttention (arXiv:2205.14135), algorithms 1 and 4.
 """
 
@@ -21,31 +21,31 @@ from jax.ad_checkpoint import checkpoint_name
 from outlay.core.jax_tracing import varying_axes
 
 BLOCK = 512
-"""Queries and keys of a block: its scores fit in a cache, and its products are large enough to be worth a call."""
+"""The queries and keys of a block: its scores fit in a cache, and its products are large enough to be efficient."""
 
 HIDDEN = -1e30
-"""The score of what is not seen; finite, so that a block of which nothing is seen gives no NaN."""
+"""The score of a masked key; finite, because -inf minus -inf is NaN in a fully masked block."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees; all conditions must hold.
+    """The keys that a query attends to; all conditions must hold.
 
     Attributes:
-        causal: none after itself.
-        window: of those before it this many, itself among them.
+        causal: no key after the query.
+        window: only this many keys up to the query, itself included.
     """
 
     causal: bool = False
     window: int | None = None
 
     def visible(self, queries: Any, keys: Any) -> Any:
-        """Whether queries at some positions see keys at some positions, both arrays that broadcast."""
+        """Whether queries at some positions attend to keys at some positions; the arrays broadcast."""
         seen = keys <= queries if self.causal else keys == keys
         return seen if self.window is None else seen & (queries - keys < self.window)
 
     def num_seen(self, num_queries: int, num_keys: int) -> int:
-        """How many pairs of a query and a key see each other.
+        """Count the pairs of a query and a key that are not masked.
 
         >>> Mask().num_seen(4, 4), Mask(causal=True).num_seen(4, 4), Mask(causal=True, window=2).num_seen(4, 4)
         (16, 10, 7)
@@ -55,7 +55,7 @@ class Mask:
         return sum(min(query + 1, num_keys, self.window or num_keys) for query in range(num_queries))
 
     def pairs(self, num_queries: int, num_keys: int, block: int) -> list[tuple[int, int]]:
-        """The pairs of a query block and a key block in which some query sees some key.
+        """List the pairs of query and key blocks that are not fully masked.
 
         >>> Mask(causal=True).pairs(8, 8, 4)
         [(0, 0), (1, 0), (1, 1)]
@@ -84,19 +84,19 @@ def blockwise(
     scale: float,
     block: int = BLOCK,
 ) -> jax.Array:
-    """Attention; scores and their softmax are float32.
+    """Compute attention; scores and their softmax are float32.
 
     Args:
         query: (B, T, heads, head_dim).
         key: (B, S, kv_heads, head_dim); query head h attends through key head h // (heads / kv_heads).
-        value: as `key`.
-        segments: of queries (B, T) and of keys (B, S): a query sees keys of its own segment only.
-        mask: what else a query sees.
-        scale: what scores are multiplied by.
-        block: queries and keys of a block.
+        value: like `key`.
+        segments: the segments of queries (B, T) and of keys (B, S): a query attends only to keys of its own segment.
+        mask: further conditions.
+        scale: the factor of the scores.
+        block: the queries and keys of a block.
 
     Returns:
-        (B, T, heads, head_dim), of the query's dtype; 0 where a query sees nothing.
+        (B, T, heads, head_dim) in the query's dtype; 0 for a query that attends to nothing.
     """
     return _forward(query, key, value, segments, mask, scale, block)[0]
 
@@ -130,7 +130,7 @@ def _forward(
             "bkgqs,bskd->bkgqd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
         )
         sums = sums * shrink[..., None] + product
-        # Written at each of a block's pairs, which costs little; what the last one writes stays.
+        # Write after every pair: cheaper than a branch, and the last pair of a query block overwrites the others.
         divisor = jnp.where(total == 0, 1.0, total)
         done = jnp.moveaxis(sums / divisor[..., None], 3, 1).astype(query.dtype)
         mixed = jax.lax.dynamic_update_slice_in_dim(mixed, done, i * blocks.num_rows, axis=1)
@@ -155,7 +155,7 @@ def _backward(mask: Mask, scale: float, block: int, residuals: Any, grad: jax.Ar
     blocks = _Blocks(query, key, value, segments, mask, scale, block)
     rows = blocks.query.shape
     grads = blocks.padded_queries(grad)
-    # Of each query: the gradient of its log-sum, for the softmax's own.
+    # The gradient of each query's log-sum-exp, for the backward pass of the softmax.
     delta = jnp.einsum("btkgd,btkgd->bkgt", *(x.astype(jnp.float32) for x in (grads, blocks.padded_queries(mixed))))
 
     def add(carry: Any, pair: jax.Array) -> tuple[Any, None]:
@@ -227,17 +227,17 @@ class _Blocks:
         return jax.tree.map(lambda x: jax.lax.pcast(x, axes, to="varying"), start) if axes else start
 
     def rows_of(self, x: jax.Array, i: jax.Array, axis: int = 1) -> jax.Array:
-        """The slice of an array that belongs to a block of queries."""
+        """Slice the rows of a query block."""
         return jax.lax.dynamic_slice_in_dim(x, i * self.num_rows, self.num_rows, axis=axis)
 
     queries_of = rows_of
 
     def keys_of(self, x: jax.Array, j: jax.Array) -> jax.Array:
-        """The slice of an array that belongs to a block of keys."""
+        """Slice the rows of a key block."""
         return jax.lax.dynamic_slice_in_dim(x, j * self.num_cols, self.num_cols, axis=1)
 
     def scores(self, i: jax.Array, j: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Scores (B, kv_heads, shared, queries, keys) of two blocks, and which of them count."""
+        """Compute the scores (B, kv_heads, shared, queries, keys) of two blocks, and their mask."""
         queries, keys = self.queries_of(self.query, i), self.keys_of(self.key, j)
         scores = jnp.einsum("bqkgd,bskd->bkgqs", queries, keys, preferred_element_type=jnp.float32) * self.scale
         rows = i * self.num_rows + jnp.arange(self.num_rows)[:, None]

@@ -1,4 +1,4 @@
-"""Attention by the fused kernel of the hardware that a program is compiled for, else block by block."""
+"""Attention with the fused kernel of the hardware that a program is compiled for, or block by block."""
 
 from __future__ import annotations
 
@@ -31,31 +31,32 @@ def attention(
     scale: float | None = None,
     split: PartitionSpec | None = None,
 ) -> jax.Array:
-    """Attention that never writes its scores to memory: what it takes grows with the sequence, not with its square.
+    """Compute attention without writing the scores to memory: memory is linear in the sequence length.
 
-    Compiled for an NVIDIA GPU it is cuDNN's fused kernel, and for a TPU JAX's Pallas kernel, where these can do what is
-    asked, and on hardware that is not here too. Everywhere else it goes block by block (online softmax), in plain JAX,
-    with the same numbers up to rounding; blocks that a mask hides wholly cost nothing. Batch and heads may be split
-    over devices in every mode; the sequence is taken whole. Scores and their softmax are float32. It has gradients of
-    first order, backward. Where a GPU or TPU gets no kernel, a warning says why, and so does `outlay.explain`.
+    Compiled for an NVIDIA GPU, it is cuDNN's fused kernel; for a TPU, JAX's Pallas kernel; also if the hardware is only
+    a target. Where those do not support the arguments, and on all other hardware, it runs block by block (online
+    softmax) in plain JAX, with the same numbers up to rounding; fully masked blocks cost nothing. Batch and heads may
+    be split over devices in every mode; the sequence must be whole. Scores and their softmax are float32. Only
+    first-order reverse-mode gradients are defined. If a GPU or TPU gets no kernel, a warning and `outlay.explain` say
+    why.
 
     Args:
         query: (B, T, heads, head_dim).
         key: (B, S, kv_heads, head_dim); each head serves `heads / kv_heads` query heads, as in Ainslie et al., GQA
             (arXiv:2305.13245).
-        value: as `key`.
-        causal: a query sees no key after itself.
-        window: a query sees this many keys, itself and those before it; goes with `causal`.
-        segment_ids: integers (B, T): a query sees keys of its own segment only, for several texts in one sequence.
-        scale: what scores are multiplied by; `1 / sqrt(head_dim)` if None.
-        split: how batch, sequence and heads are split over the mesh, such as `P("data", None, "model")`. TPUs' kernel
-            asks for it on more than one device, since the compiler cannot split it by itself.
+        value: like `key`.
+        causal: a query attends to no key after itself.
+        window: a query attends to this many keys, itself included; requires `causal`.
+        segment_ids: integers (B, T): a query attends only to keys of its own segment, for several texts in a sequence.
+        scale: the factor of the scores; None for `1 / sqrt(head_dim)`.
+        split: how batch, sequence and heads are split over the mesh, such as `P("data", None, "model")`. The TPU kernel
+            needs it on more than one device, since the compiler cannot partition it.
 
     Returns:
-        (B, T, heads, head_dim), of the query's dtype.
+        (B, T, heads, head_dim) in the query's dtype.
 
     Raises:
-        ProgramError: shapes or options do not fit together; all that do not are listed.
+        ProgramError: shapes or options do not fit together; the message lists all problems.
 
     Example:
         >>> query, key = jnp.zeros((1, 3, 2, 4)), jnp.zeros((1, 3, 1, 4))
@@ -68,9 +69,9 @@ def attention(
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     device = jax_kernels.compiled_for()
     no_kernel = refusal(device, query, key, segment_ids, split)
-    missed = None if device.platform == "cpu" else no_kernel  # on CPUs there is no kernel to miss
+    missed = None if device.platform == "cpu" else no_kernel  # no warning on CPUs, which have no kernel
     if missed is not None:
-        warnings.warn(f"attention goes block by block on {device.device_kind}: {missed.why}", stacklevel=2)
+        warnings.warn(f"attention runs block by block on {device.device_kind}: {missed.why}", stacklevel=2)
     with jax.named_scope("attention"):
         if no_kernel is None:
             given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
@@ -103,12 +104,12 @@ class _Kernel:
         own = functools.partial(jax_kernels.splash_attention, **how)
         if self.split is None:
             return own(query, key, value)
-        # What it gives is as split as what it is given, which its own types do not say.
+        # check_vma is off: the types of a Pallas kernel do not say over which axes its outputs vary.
         mapped = jax.shard_map(own, in_specs=(self.split,) * 3, out_specs=self.split, check_vma=False)
         return mapped(query, key, value)
 
     def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
-        """The context in which the kernel is traced, forward and backward."""
+        """Return the context in which to trace the kernel, forward and backward."""
         device = jax_kernels.compiled_for()
         if device.platform != "tpu":
             return jax_kernels.answering_for(device)
@@ -125,7 +126,7 @@ def _fused(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _Kernel) 
 def _fused_forward(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _Kernel) -> tuple[jax.Array, Any]:
     with kernel.traced(query.shape):
         mixed, pull = jax.vjp(kernel, query, key, value)
-    # What it keeps beside its inputs can be asked for by name, as that of the other way.
+    # Name the residuals, so that remat policies and layouts can refer to them, as in blockwise attention.
     pull_back = jax.tree.map(
         lambda x: x if any(x is given for given in (query, key, value)) else checkpoint_name(x, "attention"), pull
     )
@@ -146,23 +147,23 @@ def _check_arguments(query: Any, key: Any, value: Any, causal: bool, window: int
         problems.append("query, key and value are (batch, sequence, heads, head_dim), 4 dims each")
     else:
         if key.shape != value.shape:
-            problems.append("value is to have the shape of key")
+            problems.append("value must have the shape of key")
         if (query.shape[0], query.shape[3]) != (key.shape[0], key.shape[3]):
-            problems.append("query and key are to have the same batch and the same head_dim")
+            problems.append("query and key must have the same batch and the same head_dim")
         if query.shape[2] % key.shape[2]:
             problems.append(
                 f"{query.shape[2]} query heads cannot share {key.shape[2]} key heads evenly: make one a multiple"
             )
         if (causal or segment_ids is not None) and query.shape[1] != key.shape[1]:
-            problems.append("causal, window and segment_ids are for queries and keys of one sequence, of one length")
+            problems.append("causal, window and segment_ids need queries and keys of the same length")
     if len({x.dtype for x in (query, key, value)}) > 1:
         problems.append(f"query is {query.dtype}, key {key.dtype} and value {value.dtype}: cast them to one dtype")
     if window is not None and (window < 1 or not causal):
-        problems.append(f"window={window} is to be 1 or more, and goes with causal=True")
+        problems.append(f"window={window} must be at least 1 and requires causal=True")
     if segment_ids is not None and segment_ids.shape != query.shape[:2]:
         problems.append(
-            f"segment_ids are (batch, sequence) as the query is, {query.shape[:2]}, not {segment_ids.shape}"
+            f"segment_ids must be (batch, sequence) like the query, {query.shape[:2]}, not {segment_ids.shape}"
         )
     if problems:
         shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
-        raise ProgramError("\n  ".join([f"attention cannot be computed of {shapes}:", *problems]))
+        raise ProgramError("\n  ".join([f"attention does not accept {shapes}:", *problems]))

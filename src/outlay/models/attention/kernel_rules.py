@@ -1,7 +1,7 @@
-"""Which attention the fused kernels of GPUs and TPUs can do, and what stands in the way of the others.
+"""Decide whether the fused attention kernels of GPUs and TPUs support given arguments, and if not, why.
 
-A refusal is written into the program, as the name of the scope around what is done instead, so that whoever reads the
-compiled program knows it, too.
+The reason is recorded in the program, as the name of the scope around the fallback, so that `explain` can read it from
+the compiled program.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ from outlay.core import jax_kernels
 
 _RULES = {
     "segments": (
-        "fused kernels take no segment_ids here",
-        "one text a sequence, filled up and weighted, in place of segment_ids",
+        "Outlay's fused kernels do not support segment_ids",
+        "use one text per sequence, padded and weighted, instead of segment_ids",
     ),
-    "platform": ("there is none for {0}", "another target"),
+    "platform": ("there is none for {0}", "use another target"),
     "capability": (
-        "cuDNN's takes compute capability 8.0 or higher, and this GPU has {0}.{1}",
-        "a GPU from Ampere on, such as --target a100-80gb:1x8",
+        "the cuDNN kernel needs compute capability 8.0 or higher, but this GPU has {0}.{1}",
+        "use a GPU from Ampere on, such as --target a100-80gb:1x8",
     ),
     "cudnn_dtype": (
-        "cuDNN's takes bfloat16 or float16, and this is {0}",
+        "the cuDNN kernel needs bfloat16 or float16, not {0}",
         "cast queries, keys and values to jnp.bfloat16, or compute in it (--dtype bfloat16)",
     ),
     "cudnn_head_dim": (
-        "cuDNN's takes a head_dim of at most {0} on this GPU, and this is {1}",
-        "more heads with at most {0} features each",
+        "the cuDNN kernel needs a head_dim of at most {0} on this GPU, not {1}",
+        "use more heads with at most {0} features each",
     ),
     "cudnn_sequence": (
-        "cuDNN's takes sequences of an even length, and these are {0}, {1}",
-        "sequences that are longer by one",
+        "the cuDNN kernel needs sequences of even length, not {0}, {1}",
+        "make the sequences longer by one",
     ),
     "tpu_dtype": (
-        "the Pallas kernel takes bfloat16 or float32, and this is {0}",
+        "the Pallas kernel needs bfloat16 or float32, not {0}",
         "cast queries, keys and values to jnp.bfloat16",
     ),
     "tpu_sequence": (
-        "the Pallas kernel takes sequences that {0} divides, and these are {1}, {2}",
-        "sequences filled up to a multiple of {0}",
+        "the Pallas kernel needs sequence lengths divisible by {0}, not {1}, {2}",
+        "pad the sequences to a multiple of {0}",
     ),
     "tpu_axes": (
-        "the Pallas kernel is called on automatic axes only",
-        'mode="auto", with the mesh as outlay.mesh makes it',
+        "the Pallas kernel runs on Auto mesh axes only",
+        'use mode="auto", with a mesh from outlay.mesh',
     ),
     "tpu_split": (
-        "the compiler cannot split the Pallas kernel, and split= does not say how",
-        'split=P("data", None, "model") with the axes of batch and heads; for lm a rule for "queries"',
+        "the compiler cannot partition the Pallas kernel, and split= does not say how",
+        'pass split=P("data", None, "model") with the axes of batch and heads; for lm, add a rule for "queries"',
     ),
     "tpu_pieces": (
         "split= splits the sequence, or does not divide batch {0} and heads {1}",
-        "a split that leaves the sequence whole, over axes that divide the batch and the key heads",
+        "use a split that leaves the sequence whole, over axes that divide the batch and the key heads",
     ),
 }
-"""What stands in the way, and the edit that clears it, by the rule; the numbers of the case go in between."""
+"""The reason and the fix of each rule; the numbers of the case are filled in."""
 
 SCOPE = "no_kernel."
-"""Begins the names of scopes that tell a refusal."""
+"""The prefix of scope names that record a refusal."""
 
 _SCOPE_NAME = re.compile(rf"{re.escape(SCOPE)}([a-z_]+)((?:\.\w+)*)")
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why no fused kernel can be used on a device.
+    """The reason why a device cannot use a fused kernel.
 
     Attributes:
-        rule: which rule refuses it.
-        numbers: of the case, as words.
+        rule: the name of the rule.
+        numbers: the numbers of the case, as text.
     """
 
     rule: str
@@ -82,7 +82,7 @@ class Refusal:
 
     @property
     def why(self) -> str:
-        """In words."""
+        """The reason as text."""
         return _RULES[self.rule][0].format(*self.numbers)
 
     @property
@@ -92,15 +92,15 @@ class Refusal:
 
     @property
     def scope(self) -> str:
-        """The name of the scope around what is done instead."""
+        """The name of the scope around the fallback."""
         return SCOPE + ".".join([self.rule, *self.numbers])
 
     @classmethod
     def of_scope(cls, op_name: str) -> Refusal | None:
-        """Parse a refusal from the name of an operation; None where it holds none.
+        """Parse a refusal from the name of an operation; None if there is none.
 
         >>> Refusal.of_scope("jit(step)/attention/no_kernel.cudnn_dtype.float32/while/body/mul").why
-        "cuDNN's takes bfloat16 or float16, and this is float32"
+        'the cuDNN kernel needs bfloat16 or float16, not float32'
         """
         match = _SCOPE_NAME.search(op_name)
         return cls(match[1], tuple(match[2].split(".")[1:])) if match and match[1] in _RULES else None
@@ -112,9 +112,9 @@ def refusal(
     """Return the reason why a device cannot use a fused kernel for these inputs; None if it can.
 
     Args:
-        device: what the program is compiled for.
+        device: the device that the program is compiled for.
         query: the queries, or their shape and dtype.
-        key: the keys, likewise.
+        key: the keys, or their shape and dtype.
         segment_ids: as for `attention`.
         split: as for `attention`.
     """
@@ -138,7 +138,7 @@ def refusal(
 
 def _of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> Refusal | None:
     mesh, lanes = jax.sharding.get_abstract_mesh(), jax_kernels.LANES
-    if query.dtype not in (jnp.bfloat16, jnp.float32):  # Mosaic: "Invalid vector type for load"
+    if query.dtype not in (jnp.bfloat16, jnp.float32):  # for float16, Mosaic fails with "Invalid vector type for load"
         return Refusal("tpu_dtype", (f"{query.dtype}",))
     if query.shape[1] % lanes or key.shape[1] % lanes:
         return Refusal("tpu_sequence", (f"{lanes}", f"{query.shape[1]}", f"{key.shape[1]}"))
@@ -153,7 +153,7 @@ def _of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> Refusal | Non
 
 
 def num_pieces(split: PartitionSpec | None, dim: int) -> int:
-    """The number of pieces a dim is split into, on the mesh in context."""
+    """Count the shards of a dim, on the mesh in context."""
     axes = None if split is None or dim >= len(split) else split[dim]
     sizes = dict(jax.sharding.get_abstract_mesh().shape)
     return math.prod(sizes[axis] for axis in ((axes,) if isinstance(axes, str) else axes or ()))

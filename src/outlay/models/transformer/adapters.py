@@ -1,4 +1,4 @@
-"""Low-rank adapters beside projections that stay as they are, which may be 8-bit integers."""
+"""Low-rank adapters for frozen projections, which may be quantized to 8-bit integers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from outlay.models.transformer.config import TransformerConfig
 
 
 class Adapter(nnx.Param):
-    """A parameter of an adapter: trained, while the model itself is frozen."""
+    """A trainable parameter of an adapter; the model itself is frozen."""
 
 
 class AdaptedLinear(nnx.LinearGeneral):
-    """A projection plus a low-rank one of the same input. Source: Hu et al. (2021), arXiv:2106.09685.
+    """A projection plus a low-rank projection of the same input. Source: Hu et al. (2021), arXiv:2106.09685.
 
-    The way back up begins at zero, so that the model begins as it was. With 8-bit kernels each output feature has a
-    scale, by which the product is multiplied: no kernel is ever there in floats.
+    The second low-rank factor starts at zero, so that training starts from the original model. With 8-bit kernels, the
+    scale of each output feature multiplies the product, so that no kernel ever exists in floating point.
 
     Args:
-        inputs: dims of the input that are contracted, or one.
-        outputs: dims of the output, or one.
-        rank: features between.
-        is_int8: keep the kernel as 8-bit integers with a scale for each output feature.
-        rngs: source of the initial parameters.
+        inputs: the contracted dims of the input, or one dim.
+        outputs: the dims of the output, or one dim.
+        rank: the rank of the adapter.
+        is_int8: store the kernel as 8-bit integers with a scale for each output feature.
+        rngs: the source of the initial parameters.
         other: as for `nnx.LinearGeneral`.
     """
 
@@ -43,7 +43,7 @@ class AdaptedLinear(nnx.LinearGeneral):
         self.scale = None if scale is None else nnx.Param(scale)
 
     def __call__(self, x: jax.Array, out_sharding: Any = None) -> jax.Array:
-        """From (…, *inputs) to (…, *outputs)."""
+        """Map (…, *inputs) to (…, *outputs)."""
         out = super().__call__(x, out_sharding)
         if self.scale is not None:
             scale = self.scale[...].astype(out.dtype)
@@ -54,7 +54,7 @@ class AdaptedLinear(nnx.LinearGeneral):
 
 
 def projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
-    """Return the constructor of a layer's projections: `plain`, or with adapters if the config asks for them."""
+    """Return the constructor of a layer's projections: `plain`, or `AdaptedLinear` if the config has adapters."""
     if config.adapter_rank:
         plain = functools.partial(AdaptedLinear, rank=config.adapter_rank, is_int8=config.is_int8)
     return functools.partial(
@@ -67,11 +67,11 @@ def projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
 
 
 def quantise(kernel: jax.Array, num_inputs: int) -> tuple[jax.Array, jax.Array]:
-    """Round a kernel to 8-bit integers with a float32 scale for each output feature, whose largest weight becomes 127.
+    """Quantise a kernel to 8-bit integers with a float32 scale per output feature, whose largest weight becomes 127.
 
     Args:
         kernel: (*inputs, *outputs).
-        num_inputs: how many of its dims are inputs.
+        num_inputs: the number of input dims.
 
     Example:
         >>> kernel = jnp.array([[1.0, -4.0], [0.5, 2.0]])

@@ -1,4 +1,4 @@
-"""What a transformer is made of: its dims, its variants, its dtypes, what it keeps; and how many parameters it has."""
+"""The configuration of a transformer: dims, variants, dtypes and rematerialization; and its number of parameters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "relu"]
 
 REMATS = ("none", "full", "attention", "products")
-"""What a layer computes again in the backward pass, besides names of `KEPT`: see `TransformerConfig.remat`."""
+"""The rematerialization policies, besides names of `KEPT`; see `TransformerConfig.remat`."""
 
 KEPT = ("branch_input", "queries", "keys", "values", "attention", "branch_output", "residual", "gate", "up")
-"""The values of a layer that `remat` can name to be kept."""
+"""The values of a layer that `remat` can save by name."""
 
 
 @dataclass(frozen=True)
@@ -24,34 +24,35 @@ class TransformerConfig:
     """A decoder-only transformer.
 
     Attributes:
-        vocabulary: number of tokens.
-        width: features of the residual stream.
-        num_layers: layers.
-        num_heads: query heads.
-        num_kv_heads: key and value heads; each serves `num_heads / num_kv_heads` query heads.
-        head_dim: features of a head.
-        hidden: features of the feed-forward layers inside.
-        tied: whether the head that gives logits is the embedding, transposed.
-        gated: whether the feed-forward layer has a gate beside `up`.
-        activation: of the gate, or of the way up where there is none.
-        positions: how a token knows its position: queries and keys are rotated, or each position has a learned vector.
-        num_positions: how many positions have a learned vector; the longest sequence then.
-        norm: root mean square, or layer normalisation, which takes the mean off first.
-        biases: whether projections inside layers and layer norms have biases.
-        window: how many tokens a query sees, itself among them; all before it if None.
+        vocabulary: the number of tokens in the vocabulary.
+        width: the features of the residual stream.
+        num_layers: the number of layers.
+        num_heads: the number of query heads.
+        num_kv_heads: the number of key and value heads; each serves `num_heads / num_kv_heads` query heads.
+        head_dim: the features of a head.
+        hidden: the hidden features of the feed-forward layers.
+        tied: whether the output head is the transposed embedding.
+        gated: whether the feed-forward layer has a gate besides `up`.
+        activation: the activation of the gate, or of `up` if there is no gate.
+        positions: the position encoding: rotated queries and keys, or a learned vector for each position.
+        num_positions: the number of learned position vectors, which is the longest sequence.
+        norm: root-mean-square or layer normalisation; the latter also subtracts the mean.
+        biases: whether the projections and the layer norms have biases.
+        window: the number of tokens that a query attends to, itself included; None for all previous tokens.
         rotary_base: the longest wavelength of the rotary embedding is nearly 2π times this many tokens.
-        param_dtype: what parameters are.
-        dtype: what it computes in; norms, softmax and loss are float32 inside.
-        remat: what a layer computes again in the backward pass, to keep less. `none`: norms, rotations and activations
-            only, which are cheap; `attention`: the heads' mixing too; `products`: all but matrix products and the
-            heads' mixing; `full`: all of the layer. Or names of values that are kept, all else being computed again:
+        param_dtype: the dtype of the parameters.
+        dtype: the compute dtype; norms, softmax and loss are float32 inside.
+        remat: what the backward pass recomputes in each layer to save memory. `none`: only norms, rotations and
+            activations, which are cheap; `attention`: also the attention; `products`: everything but matrix products
+            and attention; `full`: the whole layer. Or the names of values to save, with everything else recomputed:
             some of `KEPT`, as in `queries,keys,values`.
-        loss_chunks: the loss takes a sequence in this many pieces, so that only one piece's logits are there at a time.
-        adapter_rank: features of the low-rank adapters beside the projections of a layer; 0 for none.
-        is_int8: with adapters, the projections' own kernels are 8-bit integers.
+        loss_chunks: the number of chunks in which the loss processes a sequence, so that only the logits of one chunk
+            are in memory at a time.
+        adapter_rank: the rank of low-rank adapters for the projections of a layer; 0 for none.
+        is_int8: with adapters, store the projections' own kernels as 8-bit integers.
 
     Raises:
-        ValueError: parts do not fit together; all that do not are listed.
+        ValueError: parts do not fit together; the message lists all problems.
 
     Example:
         >>> config = TransformerConfig(
@@ -121,7 +122,7 @@ class TransformerConfig:
 
     @property
     def num_params(self) -> int:
-        """The exact number of parameters."""
+        """The number of parameters."""
         embedding = self.vocabulary * self.width * (1 if self.tied else 2)
         positions = self.num_positions * self.width if self.positions == "learned" else 0
         return embedding + positions + self.num_layers * self.num_layer_params + self._num_norm_params
@@ -141,7 +142,7 @@ class TransformerConfig:
 
 
 def remat_problems(remat: str) -> list[str]:
-    """List what is wrong with a `TransformerConfig.remat`, in words.
+    """List the problems of a `TransformerConfig.remat`.
 
     >>> remat_problems("queries,kesy")
     ["remat names a value 'kesy' that no layer has: did you mean 'keys'?"]

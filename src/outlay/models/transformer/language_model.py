@@ -1,4 +1,4 @@
-"""A transformer as the pure functions that training takes, its cross-entropy, and text drawn from it."""
+"""A transformer as pure functions for training, its cross-entropy, and sampling."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from outlay.models.transformer.model import Transformer
 def language_model(
     config: TransformerConfig, token: str = "byte"
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """Return a `Transformer` as the two pure functions that training takes.
+    """Return a `Transformer` as two pure functions for training.
 
-    Batches are dictionaries of `tokens` (B, T), of any integer type. Every one of the T is predicted, the first
-    from nothing.
+    Batches are dictionaries of `tokens` (B, T), of any integer type. All T tokens are predicted, the first from
+    nothing.
 
     Args:
-        config: the dims.
-        token: what a token is, which the metric is named by.
+        config: the configuration.
+        token: what a token is, for the name of the metric.
 
     Returns:
         `init_params(key) -> params`, and `loss(params, batch, keys) -> (losses, {"bits_per_byte": ...})` for
-        `outlay.train_step`: a loss is a sequence's mean over its tokens, in nats. There is no dropout, so keys are not
-        used.
+        `outlay.train_step`. A loss is the mean over the tokens of a sequence, in nats. There is no dropout, so keys are
+        ignored.
 
     Example:
         >>> from outlay.models.transformer.published import MODELS
@@ -55,12 +55,12 @@ def language_model(
 def adapted_language_model(
     config: TransformerConfig, token: str = "byte"
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """Return the same two functions for training adapters only: the model itself is the model state and stays as it is.
+    """Return the two functions for training adapters only; the frozen model is the model state.
 
-    So it has no gradients and no moments, and may be integers.
+    So the model has no gradients and no optimizer moments, and may be quantized.
 
     Args:
-        config: the dims, with an `adapter_rank`.
+        config: the configuration, with an `adapter_rank`.
         token: as for `language_model`.
 
     Returns:
@@ -95,7 +95,7 @@ def definition_of(config: TransformerConfig) -> Any:
 
 
 def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
-    """The mean loss of each sequence, (B,)."""
+    """Compute the mean loss of each sequence, (B,)."""
     table = model.embedding.table()
     return chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, model.config.loss_chunks)
 
@@ -103,14 +103,14 @@ def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
 def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_chunks: int) -> jax.Array:
     """Return the mean negative log-probability of each sequence's tokens (B,), in nats, float32.
 
-    With more than one chunk the logits of one chunk are there at a time, in the backward pass too, where they are
-    computed again: a large vocabulary's logits, and their gradient, are the largest arrays of a step otherwise.
+    With several chunks, only the logits of one chunk are in memory at a time. The backward pass recomputes them; with a
+    large vocabulary, the logits and their gradient would otherwise be the largest arrays of a step.
 
     Args:
-        hidden: what the head sees, (B, T, width).
-        kernel: the head's, (width, vocabulary).
+        hidden: the input of the head, (B, T, width).
+        kernel: the kernel of the head, (width, vocabulary).
         tokens: (B, T) of any integer type.
-        num_chunks: how many chunks of tokens each sequence is taken in; it divides T.
+        num_chunks: the number of chunks of a sequence; it must divide T.
 
     Example:
         >>> one, four = (chunked_loss(jnp.ones((2, 8, 3)), jnp.eye(3), jnp.zeros((2, 8), int), n) for n in (1, 4))
@@ -121,7 +121,7 @@ def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_ch
         return cross_entropy(hidden @ kernel, tokens).mean(axis=1)
     size = tokens.shape[1] // num_chunks
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # a scan keeps its passes apart by itself
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # inside a scan, XLA cannot merge the two passes
     def add(so_far: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
         own_hidden, own_tokens = (jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (hidden, tokens))
         return so_far + cross_entropy(own_hidden @ kernel, own_tokens).sum(axis=1), None
@@ -130,12 +130,12 @@ def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_ch
     return total / tokens.shape[1]
 
 
-@jax.checkpoint  # keeps the logits as they came; their float32 softmax, vocabulary x tokens, is computed again
+@jax.checkpoint  # saves the logits in their own dtype, and recomputes their float32 softmax, which is twice as large
 def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
     """Return the negative log-probability of each token, in nats, float32.
 
     Args:
-        logits: (B, T, vocabulary) of any float type; they are never whole in float32.
+        logits: (B, T, vocabulary) of any float type; they never exist whole in float32.
         tokens: (B, T) of any integer type.
 
     Example:
@@ -143,7 +143,7 @@ def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
         True
     """
     exact = logits.astype(jnp.float32)
-    # A comparison, not an index: where the vocabulary is split, each device finds its own share of the sum.
+    # Compare instead of indexing: with a split vocabulary, each device sums its own part, and nothing is gathered.
     vocabulary = jnp.arange(logits.shape[-1])[None, None]
     own = jnp.sum(jnp.where(vocabulary == tokens[..., None], exact, 0.0), axis=-1)
     return jax.nn.logsumexp(exact, axis=-1) - own
@@ -159,19 +159,19 @@ def sample_tokens(
     window: int,
     temperature: float = 1.0,
 ) -> jax.Array:
-    """Continue a prompt. Each token sees the last `window - 1` tokens, read anew for each: there is no cache.
+    """Continue a prompt. Each token depends on the last `window - 1` tokens; there is no key-value cache.
 
     Args:
-        config: the dims.
-        params: the parameters, as from `language_model`.
+        config: the configuration.
+        params: the parameters, as returned by `init_params` of `language_model`.
         prompt: (n,) of any integer type, at least one token.
         key: a PRNG key.
-        num_tokens: how many tokens to add.
-        window: tokens in sight, as in training.
-        temperature: divides the logits; below 1 the likely becomes likelier.
+        num_tokens: the number of tokens to add.
+        window: the context length, as in training.
+        temperature: the divisor of the logits; below 1, likely tokens become more likely.
 
     Returns:
-        Prompt and continuation, (n + num_tokens,) int32.
+        The prompt and its continuation, (n + num_tokens,) int32.
 
     Example:
         >>> from outlay.models.transformer.language_model import language_model
@@ -187,7 +187,7 @@ def sample_tokens(
     table = model.embedding.table()
     head = model.head_kernel(table)
     num_given, num_all = len(prompt), len(prompt) + num_tokens
-    # At least a window long; what follows the token to draw is not seen by it.
+    # At least one window long; causality hides whatever follows the token to draw.
     text = jnp.zeros(max(num_all, window), jnp.int32).at[:num_given].set(prompt.astype(jnp.int32))
 
     def draw(position: jax.Array, text: jax.Array) -> jax.Array:

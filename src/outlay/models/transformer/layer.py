@@ -1,4 +1,4 @@
-"""One layer of the transformer: attention, the feed-forward branch, norms, rotary positions, and its named values."""
+"""A transformer layer: attention, feed-forward, norms, rotary positions, and named values."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from outlay.models.transformer.config import TransformerConfig
 EPSILON = 1e-5
 
 Angles = tuple[jax.Array, jax.Array]
-"""Cosines and sines, as from `rotation`."""
+"""The cosines and sines returned by `rotation`."""
 
 ACTIVATIONS = {"silu": nnx.silu, "gelu": nnx.gelu, "relu": nnx.relu}
 
 cheap = functools.partial(jax.checkpoint, prevent_cse=False)
-"""Compute a function again in the backward pass, instead of keeping what it computes inside, mostly in float32.
+"""Recompute a function in the backward pass instead of saving its intermediates, which are mostly float32.
 
-For what costs next to nothing beside a matrix product. Layers run in a scan, which keeps its passes apart by itself, so
-nothing has to prevent the compiler from merging the two.
+Use it for what is cheap compared with a matrix product. `prevent_cse` is off: layers run in a scan, where XLA cannot
+merge the forward and the recomputed values.
 """
 
 
 class Block(nnx.Module):
     """A pre-norm transformer layer.
 
-    Of the values that layouts can speak of, `residual` split along T, and `branch_input` and `branch_output` not, is
-    sequence parallelism.
+    For sequence parallelism, a layout splits the named value `residual` along T, and `branch_input` and `branch_output`
+    not.
 
     Args:
-        config: the dims.
-        rngs: source of the initial parameters.
+        config: the configuration.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -52,14 +52,14 @@ class Block(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention, with rotary embeddings where the config asks for them.
+    """Grouped-query attention, with rotary embeddings if configured.
 
-    Kernels keep heads and features apart, `(width, heads, head_dim)`, so that a layout splits whole heads or says
-    that it cannot.
+    Kernels have separate dims for heads and features, `(width, heads, head_dim)`, so that a layout splits whole heads
+    or fails.
 
     Args:
-        config: the dims.
-        rngs: source of the initial parameters.
+        config: the configuration.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -83,11 +83,13 @@ class Attention(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-    """`down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`. Source: Shazeer (2020), arXiv:2002.05202.
+    """The feed-forward layer: `down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`.
+
+    Source: Shazeer (2020), arXiv:2002.05202.
 
     Args:
-        config: the dims, and f, its activation.
-        rngs: source of the initial parameters.
+        config: the configuration, with the activation f.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -98,7 +100,7 @@ class FeedForward(nnx.Module):
         self.activation = config.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """From (B, T, width) to the same."""
+        """Map (B, T, width) to the same shape."""
         activate, up = ACTIVATIONS[self.activation], named(self.up(x), "up")
         if self.gate is None:
             return self.down(cheap(activate)(up))
@@ -107,7 +109,7 @@ class FeedForward(nnx.Module):
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:
-    """The initializer of a branch's last projection: so small that the branches of all layers add up to order one.
+    """Return the initializer of a branch's last projection: so small that the branches of all layers sum to order one.
 
     Source: Radford et al. (2019), Language models are unsupervised multitask learners, section 2.3.
     """
@@ -115,10 +117,10 @@ def branch_init(config: TransformerConfig) -> nnx.Initializer:
 
 
 class Norm(nnx.Module):
-    """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467) or layer normalisation.
+    """Root-mean-square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467) or layer normalisation.
 
     Args:
-        config: which of them, and the dims.
+        config: the configuration, with the kind of norm.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -127,7 +129,7 @@ class Norm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.width, config.param_dtype)) if self.centred and config.biases else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """From (…, width) to the same, of the same dtype."""
+        """Map (…, width) to the same shape and dtype."""
         bias = None if self.bias is None else self.bias[...]
         return _normalised(x, self.scale[...], bias, self.centred)
 
@@ -148,14 +150,14 @@ def _over(x: jax.Array, of_features: jax.Array) -> jax.Array:
 
 
 def rotation(num_tokens: int, head_dim: int, base: float) -> Angles:
-    """Return cosines and sines of the angle of every position and pair of features, (T, head_dim / 2) float32 each.
+    """Return the cosines and sines of the angle of every position and feature pair, (T, head_dim / 2) float32 each.
 
-    Pair i turns by `base ** (-2 i / head_dim)` radians a token.
+    Pair i rotates by `base ** (-2 i / head_dim)` radians per token.
     Source: Su et al., RoFormer (arXiv:2104.09864), section 3.2.2.
 
     Args:
-        num_tokens: T, positions from 0.
-        head_dim: features of a head, even.
+        num_tokens: T; positions start at 0.
+        head_dim: the features of a head, even.
         base: see above.
 
     Example:
@@ -170,12 +172,12 @@ def rotation(num_tokens: int, head_dim: int, base: float) -> Angles:
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Turn each pair of features, i and i + head_dim / 2, by the angle of its position; computed in float32.
+    """Rotate each pair of features, i and i + head_dim / 2, by the angle of its position, in float32.
 
     Args:
         x: queries or keys (B, T, heads, head_dim).
         cos: cosines (T, head_dim / 2).
-        sin: sines, alike.
+        sin: sines (T, head_dim / 2).
     """
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos[None, :, None], sin[None, :, None]
@@ -193,13 +195,14 @@ def residual(x: jax.Array) -> jax.Array:
 
 
 def branch_input(x: jax.Array) -> jax.Array:
-    """Name what enters a branch or the head (B, T, width).
+    """Name the input of a branch or of the head (B, T, width).
 
-    It is split as the stream is first: otherwise the partitioner gathers what it was before it was rounded, in float32.
+    It is first constrained like the residual stream; otherwise the partitioner would gather the float32 value from
+    before the cast.
     """
     return named(name(x, "residual"), "branch_input")
 
 
 def branch_output(x: jax.Array) -> jax.Array:
-    """Name what a branch or the embedding adds to the stream (B, T, width)."""
+    """Name the output of a branch or of the embedding, which is added to the residual stream (B, T, width)."""
     return named(x, "branch_output")

@@ -1,4 +1,4 @@
-"""The transformer: an embedding, layers that are stacked and scanned, and a head that gives logits."""
+"""The transformer: an embedding, stacked and scanned layers, and an output head."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from outlay.models.transformer.layer import Block, Norm, branch_input, branch_ou
 class Transformer(nnx.Module):
     """A decoder-only transformer.
 
-    The layers' parameters are stacked: each kernel has a leading dim of `num_layers`, and one scan runs them all. So
-    tracing and compiling cost the same however many layers there are.
+    The parameters of the layers are stacked: each kernel has a leading dim of `num_layers`, and one scan runs all
+    layers, so that the time to trace and compile does not depend on their number.
 
     Args:
-        config: the dims.
-        rngs: source of the initial parameters.
+        config: the configuration.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -37,7 +37,7 @@ class Transformer(nnx.Module):
         self.head = None if config.tied else head(config.width, config.vocabulary)
 
     def hidden(self, tokens: jax.Array, table: jax.Array) -> jax.Array:
-        """Return the head's input (B, T, width) for each position, from the tokens before it.
+        """Return the input of the head (B, T, width) for each position, computed from the tokens before it.
 
         Args:
             tokens: (B, T) of any integer type.
@@ -59,9 +59,9 @@ class Transformer(nnx.Module):
         return branch_input(self.norm(x))
 
     def head_kernel(self, table: jax.Array) -> jax.Array:
-        """Return the head's kernel, (width, vocabulary) in the model's dtype, to be read once for all uses.
+        """Return the head's kernel, (width, vocabulary) in the compute dtype; call it once for all uses.
 
-        Layouts can speak of it as `head`, where it is not the embedding.
+        Layouts can place it as `head`, unless it is the embedding.
 
         Args:
             table: `embedding.table()`.
@@ -72,16 +72,16 @@ class Transformer(nnx.Module):
         return constrain(jax.lax.optimization_barrier(kernel), "head", optional=True)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Logits (B, T, vocabulary) of each token (B, T), from the tokens before it."""
+        """Compute the logits (B, T, vocabulary) of each token (B, T) from the tokens before it."""
         table = self.embedding.table()
         return self.hidden(tokens, table) @ self.head_kernel(table)
 
 
 def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
-    """Wrap a layer so that it keeps for the backward pass what `TransformerConfig.remat` says, and recomputes the rest.
+    """Wrap a layer so that it saves what `TransformerConfig.remat` says for the backward pass, and recomputes the rest.
 
     Args:
-        layer: the layer, of which a scan runs all; it keeps its passes apart by itself.
+        layer: the layer. It must run inside a scan, since XLA could otherwise merge the two passes.
         remat: see `TransformerConfig`.
     """
     policies = jax.checkpoint_policies
@@ -98,37 +98,37 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
 
 
 class Embedding(nnx.Module):
-    """A vector for each token.
+    """The token embedding.
 
-    Layouts can speak of the table where it is read as `table`, (vocabulary, width). Split along the vocabulary, each
-    device reads the tokens that it has; split in another way, it is better gathered first.
+    Layouts can place the table where it is read, as `table` (vocabulary, width). Split along the vocabulary, each
+    device looks up its own tokens; split along the width, it is better gathered first.
 
     Args:
-        config: the dims.
-        rngs: source of the initial parameters.
+        config: the configuration.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.dtype = config.dtype
-        # A tied table is a kernel with `width` inputs too, and logits should start at order one.
+        # A tied table is also a kernel with `width` inputs, and logits should start at order one.
         scale = config.width**-0.5 if config.tied else 1.0
         shape = (config.vocabulary, config.width)
         vectors = scale * jax.random.normal(rngs.params(), shape)
         self.embedding = nnx.Param(vectors.astype(config.param_dtype))
 
     def table(self) -> jax.Array:
-        """Return the vectors in the model's dtype, (vocabulary, width), to be read once for all uses."""
-        # The barrier keeps the cast apart from where the table is wanted, so that it is gathered in the smaller dtype.
+        """Return the vectors in the compute dtype, (vocabulary, width); call it once for all uses."""
+        # The barrier keeps XLA from moving the cast past the gather, so that the gather moves the smaller dtype.
         cast = jax.lax.optimization_barrier(self.embedding[...].astype(self.dtype))
         return constrain(cast, "table", optional=True)
 
 
 class Positions(nnx.Module):
-    """A learned vector for each position, as small as a trained one. Source: Radford et al. (2019).
+    """A learned vector for each position, with small initial values. Source: Radford et al. (2019).
 
     Args:
-        config: the dims.
-        rngs: source of the initial parameters.
+        config: the configuration.
+        rngs: the source of the initial parameters.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -137,5 +137,5 @@ class Positions(nnx.Module):
         self.embedding = nnx.Param(vectors.astype(config.param_dtype))
 
     def __call__(self, num_tokens: int) -> jax.Array:
-        """The vectors of the first T positions, (T, width), in the model's dtype."""
+        """Return the vectors of the first T positions, (T, width), in the compute dtype."""
         return self.embedding[:num_tokens].astype(jnp.dtype(self.dtype))

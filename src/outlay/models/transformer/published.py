@@ -1,4 +1,4 @@
-"""Transformers by name: three that train on a laptop, and published ones, each with where its dims are published."""
+"""Named transformer configurations: three that train on a laptop, and published ones with their sources."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NANOTRON = "Hugging Face bench_cluster at ff4e522, create_configs.py"
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A model with a name.
+    """A named model.
 
     Attributes:
-        config: what it is made of.
-        source: where that is published.
-        sequence: tokens an example, as it was trained.
-        batch: examples a step, unless told otherwise.
-        learning_rate: the highest.
+        config: its configuration.
+        source: where the configuration is published.
+        sequence: the tokens per example in its training.
+        batch: the default examples per step.
+        learning_rate: the peak learning rate.
     """
 
     config: TransformerConfig
@@ -52,7 +52,7 @@ def _llama(
 
 
 def _gpt(source: str, layers: int, width: int, heads: int, vocabulary: int = 51_200, **other: bool) -> PublishedModel:
-    """GPT-2's kind: learned positions, layer norms, biases, GELU without a gate, four times as wide inside."""
+    """Configure a GPT-2: learned positions, layer norms, biases, ungated GELU, hidden size four times the width."""
     config = TransformerConfig(
         vocabulary,
         width,
@@ -72,9 +72,9 @@ def _gpt(source: str, layers: int, width: int, heads: int, vocabulary: int = 51_
 
 
 def _neox(layers: int, width: int, heads: int, vocabulary: int) -> PublishedModel:
-    """GPT-NeoX's kind: GPT's with rotary positions, untied.
+    """Configure a GPT-NeoX: a GPT with rotary positions and an untied head.
 
-    It turns a quarter of each head only, and its branches run side by side: as many FLOPs and bytes.
+    The original rotates only a quarter of each head and runs its branches in parallel, for the same FLOPs and bytes.
     """
     gpt = _gpt(NEOX, layers, width, heads, vocabulary, tied=False)
     return replace(gpt, config=replace(gpt.config, positions="rotary"))
@@ -129,7 +129,6 @@ MODELS: Mapping[str, PublishedModel] = {
 }
 """From a million parameters to a trillion.
 
-The two smallest see bytes; the others have the vocabularies of their kind, so that embedding and head weigh, in memory
-and in traffic, what they weigh in practice. Megatron's vocabulary is 51,200, padded from GPT-2's 50,257, and GPT-3's
-stands for it here.
+The two smallest read bytes. The others have their original vocabularies, so that embedding and head have realistic
+memory and traffic. Megatron's vocabulary is 51,200, padded from GPT-2's 50,257, and is used for GPT-3 as well.
 """

@@ -293,7 +293,7 @@ def test_attention_without_its_fused_kernel():
     with pytest.warns(UserWarning, match="block by block"):
         without = explained(jnp.float32)
     (found,) = without.of_kind("unfused-attention")
-    assert "cuDNN's takes bfloat16 or float16, and this is float32" in found.text
+    assert "the cuDNN kernel needs bfloat16 or float16, not float32" in found.text
     assert "cast queries, keys and values to jnp.bfloat16" in found.fix
     assert found.source.function.endswith("loss")
     assert "no_kernel" not in str(without)

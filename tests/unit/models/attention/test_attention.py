@@ -203,7 +203,7 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
         assert "splits the sequence" in refusal(mesh.devices.flat[0], query, key, split=P(None, "data")).why
         odd = jax.ShapeDtypeStruct((4, 200, 4, 64), jnp.bfloat16)
         half = jax.ShapeDtypeStruct(query.shape, jnp.float16)
-        assert "bfloat16 or float32, and this is float16" in refusal(mesh.devices.flat[0], half, half, split=split).why
+        assert "bfloat16 or float32, not float16" in refusal(mesh.devices.flat[0], half, half, split=split).why
         assert "sequences that 128 divides" in refusal(mesh.devices.flat[0], odd, odd, split=split).why
     assert set(re.findall(r"%(splash_\w+?)(?:\.\d+)? = ", text)) == {
         "splash_mha_fwd_residuals",
@@ -228,9 +228,9 @@ def test_why_there_is_no_kernel():
     assert reason(h100, 96, jnp.float16) is None
     assert reason(a100, 128) is None
     assert reason(cpu, 64) == "there is none for cpu"
-    assert "at most 128 on this GPU, and this is 256" in reason(a100, 256)
-    assert "this is float32" in reason(h100, 64, jnp.float32)
-    assert "an even length, and these are 255, 255" in reason(h100, 64, length=255)
+    assert "at most 128 on this GPU, not 256" in reason(a100, 256)
+    assert "not float32" in reason(h100, 64, jnp.float32)
+    assert "of even length, not 255, 255" in reason(h100, 64, length=255)
     assert "no segment_ids" in reason(h100, 64, segment_ids=jnp.zeros((1, 8)))
 
 
@@ -268,25 +268,25 @@ def test_a_warning_says_why_a_gpu_gets_no_kernel():
     query = jax.ShapeDtypeStruct((8, 16, 2, 64), jnp.float32)
     with (
         jax.set_mesh(outlay.mesh(data=8, target="h100:1x8")),
-        pytest.warns(UserWarning, match=r"block by block on NVIDIA H100.*: cuDNN's takes bfloat16 or float16"),
+        pytest.warns(UserWarning, match=r"block by block on NVIDIA H100.*: the cuDNN kernel needs bfloat16 or float16"),
     ):
         jax.eval_shape(lambda x: outlay.models.attention(x, x, x), query)
 
 
 def test_what_does_not_fit_together_is_all_named():
     query, key, value = inputs(8, heads=(6, 4))
-    with pytest.raises(ProgramError, match=r"attention cannot be computed of query \(2, 8, 6, 8\)") as error:
+    with pytest.raises(ProgramError, match=r"attention does not accept query \(2, 8, 6, 8\)") as error:
         outlay.models.attention(
             query, key.astype(jnp.bfloat16), value[..., :4], window=0, segment_ids=jnp.zeros((2, 7), int)
         )
     assert [line.strip().partition(":")[0] for line in str(error.value).splitlines()[1:]] == [
-        "value is to have the shape of key",
+        "value must have the shape of key",
         "6 query heads cannot share 4 key heads evenly",
         "query is float32, key bfloat16 and value float32",
-        "window=0 is to be 1 or more, and goes with causal=True",
-        "segment_ids are (batch, sequence) as the query is, (2, 8), not (2, 7)",
+        "window=0 must be at least 1 and requires causal=True",
+        "segment_ids must be (batch, sequence) like the query, (2, 8), not (2, 7)",
     ]
     with pytest.raises(ProgramError, match="4 dims each"):
         outlay.models.attention(query[0], key, value)
-    with pytest.raises(ProgramError, match="of one sequence, of one length"):
+    with pytest.raises(ProgramError, match="of the same length"):
         outlay.models.attention(query, key[:, :6, :3], value[:, :6, :3], causal=True)
