@@ -77,7 +77,7 @@ def test_a_table_that_nobody_measured_so_is_refused(calibration, user_file):
 
 def test_a_file_that_cannot_be_written(calibration, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(TargetError, match=r"cannot be made: .*\n  fix: --output FILE"):
+    with pytest.raises(TargetError, match=r"cannot be created: .*\n  fix: --output FILE"):
         calibration.write(tmp_path / "file" / "calibrated.toml")
 
 
