@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 BARS = {"median": 0.12, "near": 0.90, "inside": 0.80, "spearman": 0.90, "width": 1.6}
-NEAR, TIE, MEMORY_NEAR, APART = 1.35, 1.05, 1.15, 1.02
+NEAR, MEMORY_NEAR, APART = 1.35, 1.15, 1.02
 
 
 @dataclass(frozen=True)
@@ -104,39 +104,9 @@ def memory_figures(found):
     return len(known), len(near), [one for one in found if not one.fits]
 
 
-def experts(found):
-    """Groups of runs of one model on as many devices that differ in layout, microbatch or remat only.
-
-    Yields:
-        The group's name, its runs by published time a sequence, and whether the published best is predicted first or
-        within 5 % of the first.
-    """
-    groups = defaultdict(list)
-    for one in found:
-        row = one.run.row
-        key = tuple(row[name] for name in ("model", "seq_len", "hardware", "num_devices", "precision"))
-        groups[key].append(one)
-    for key, members in groups.items():
-        choices = {_choice(one.run) for one in members}
-        if len(choices) < 2:
-            continue
-        members.sort(key=lambda one: one.run.seconds / _batch(one.run))
-        first = min(one.seconds / _batch(one.run) for one in members)
-        yield " ".join(key), members, members[0].seconds / _batch(members[0].run) <= TIE * first
-
-
-def _batch(run):
-    return int(option(run, "--batch"))
-
-
 def option(run, name):
     """What a run has for an option of `lm`."""
     return run.words[run.words.index(name) + 1]
-
-
-def _choice(run):
-    options = [option(run, name) for name in ("--accumulate", "--remat")]
-    return (run.layout.name, tuple(run.layout.mesh.items()), run.row["microbatch_seqs"], *options)
 
 
 def plot(found, path):

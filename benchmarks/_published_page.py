@@ -4,7 +4,8 @@ import math
 import statistics
 from collections import defaultdict
 
-from _published_figures import APART, BARS, experts, figures, memory_figures, pairs_in_order, plot, spearman_in_groups
+from _published_experts import section
+from _published_figures import APART, BARS, figures, memory_figures, pairs_in_order, plot, spearman_in_groups
 from _published_fit import left_out
 from _published_links import links
 from _published_rows import RUNS, read_rows
@@ -56,7 +57,15 @@ def write_page(found, refused, failed, docs):
     intro = INTRO.format(
         missing=missing, num=len(found), least=min(sizes), most=max(sizes), hardware=", ".join(hardware), name=NAME
     )
-    parts = [intro, *_figures(found), *_rows(found), *_failed(failed), *_experts(found), *_links(), *_refused(refused)]
+    parts = [
+        intro,
+        *_figures(found),
+        *_rows(found),
+        *_failed(failed),
+        *section(read_rows(RUNS), found),
+        *_links(),
+        *_refused(refused),
+    ]
     parts += _commands(found)
     (docs / "concepts" / f"{NAME}.md").write_text("".join(parts), encoding="utf-8")
 
@@ -115,16 +124,6 @@ def _failed(failed):
         yield "| run | why |\n|---|---|\n"
         yield from (f"| `{name}` | {reason.splitlines()[0]} |\n" for name, reason in failed.items())
         yield "\n"
-
-
-def _experts(found):
-    yield "## Experts' choices\n\nRuns of one model on as many devices that differ in layout, microbatch or "
-    yield "recomputation: is the one that was best\npredicted first, or within 5 % of the first?\n\n"
-    yield "| runs | best published | predicted first or near |\n|---|---|---|\n"
-    agreed = list(experts(found))
-    for name, members, agrees in agreed:
-        yield f"| {len(members)} of {name} | `{members[0].run.id}` | {'yes' if agrees else 'no'} |\n"
-    yield f"\n{sum(agrees for *_, agrees in agreed)} of {len(agreed)}.\n\n"
 
 
 def _links():

@@ -10,12 +10,12 @@ import math
 import sys
 from pathlib import Path
 
+from _published_experts import lines
 from _published_facts import CACHE, KNOWN, compile_rows, facts_in, kept, known_facts, write_known
 from _published_figures import (
     APART,
     BARS,
     Priced,
-    experts,
     figures,
     memory_figures,
     pairs_in_order,
@@ -45,6 +45,9 @@ def main():
     print_refused({**refused, **failed})
     if found:
         print_figures([one for one in found if one.run.row["quality"] in "AB"] or found)
+        print("\nexperts' choices:")
+        for line in lines(read_rows(options.runs), found):
+            print(f"  {line}")
     if options.fit and found:
         print_fit([one for one in found if one.run.row["quality"] in "AB"])
     if options.keep:
@@ -176,9 +179,6 @@ def print_figures(found):
         )
     num, near, refused = memory_figures(found)
     print(f"  memory: {near} of {num} published peaks within 15 %; {len(refused)} runs that ran are said not to fit")
-    for name, members, agrees in experts(found):
-        best = members[0].run
-        print(f"  {name}: best of {len(members)} is {best.layout.name}, {'first or near' if agrees else 'NOT first'}")
 
 
 def print_fit(found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -122,12 +123,11 @@ def _halves(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def source_files(folder: Path) -> list[Path]:
     """List the library's own source files under a folder, sorted by their relative paths."""
-    paths = [
-        path
-        for path in folder.rglob("*.py")
-        if path.is_file() and not NOT_LIBRARY.intersection(path.relative_to(folder).parts)
-    ]
-    return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
+    paths = []
+    for base, folders, names in os.walk(folder):
+        folders[:] = set(folders) - NOT_LIBRARY  # thousands of files of installed packages are not looked at
+        paths += [Path(base, name) for name in names if name.endswith(".py")]
+    return sorted(filter(Path.is_file, paths), key=lambda path: path.relative_to(folder).as_posix())
 
 
 def is_held_out(path: Path) -> bool:

@@ -23,6 +23,7 @@ from outlay.program.make import program as make_program
 from outlay.program.program import Program
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 from outlay.search.candidate import WITH_HOST
+from outlay.train.data import TrainData
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def prepare(
     program = make_program(
         recipe.step,
         recipe.init,
-        _example(recipe),
+        example_batch(recipe),
         layout=fixed,
         mesh=device_mesh,
         mode=step_mode,
@@ -85,7 +86,14 @@ def prepare(
     return Prepared(recipe, name, program)
 
 
-def _example(recipe: Recipe) -> Any:
+def example_batch(recipe: Recipe) -> Any:
+    """Return a batch like all others, for its shapes.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    if isinstance(recipe.data, TrainData):
+        return recipe.data.example  # without shuffling, for which much would be imported
     try:
         return recipe.data[0]
     except (IndexError, KeyError) as error:

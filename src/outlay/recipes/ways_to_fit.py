@@ -20,7 +20,7 @@ from outlay.program.execution import Mode
 from outlay.program.program import Program
 from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
-from outlay.recipes.prepare import Prepared, layout_names, layout_of, mode_of, on_devices
+from outlay.recipes.prepare import Prepared, example_batch, layout_names, layout_of, mode_of, on_devices
 from outlay.recipes.recipe import Recipe
 from outlay.report.explain.explanation import Explanation
 from outlay.search.analytic_cost import Expectation, expect
@@ -168,7 +168,12 @@ class Workloads:
             made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._made
             microbatches = {**self._arguments, **options}.get("accumulate", 1)
             self._traced[key] = workload(
-                made.step, made.init, made.data[0], spec, mode=self._mode or made.mode, microbatches=microbatches
+                made.step,
+                made.init,
+                example_batch(made),
+                spec,
+                mode=self._mode or made.mode,
+                microbatches=microbatches,
             )
         return self._traced[key]
 

@@ -48,9 +48,6 @@ class TrainData:
     """
 
     def __init__(self, examples: Any, *, batch_size: int, seed: int = 0) -> None:
-        # Grain takes seconds to import, and only training needs it.
-        import grain
-
         num_examples = num_of(examples)
         if not 0 < batch_size <= num_examples:
             where = f" of {examples.source}" if isinstance(examples, Examples) else ""
@@ -58,7 +55,7 @@ class TrainData:
             raise ProgramError(f"batch_size={batch_size} does not fit {num_examples} examples{where}\n  fix: {fix}")
         self.examples = examples
         self.batch_size = batch_size
-        self._order = grain.MapDataset.source(range(num_examples)).shuffle(seed=seed).repeat().batch(batch_size)
+        self._seed = seed
 
     def __getitem__(self, step: int) -> Any:
         """Return the batch of a global step, counted from 0."""
@@ -67,6 +64,19 @@ class TrainData:
     def numbers(self, step: int) -> np.ndarray:
         """Return the indices of the examples of a global step."""
         return np.asarray(self._order[operator.index(step)])
+
+    @property
+    def example(self) -> Any:
+        """A batch like all others, of the first examples in their order, for whoever asks for shapes only."""
+        return rows_of(self.examples, np.arange(self.batch_size))
+
+    @functools.cached_property
+    def _order(self) -> Any:
+        # Grain takes long to import, and only training needs it.
+        import grain
+
+        source = grain.MapDataset.source(range(num_of(self.examples)))
+        return source.shuffle(seed=self._seed).repeat().batch(self.batch_size)
 
     def on(self, program: Program) -> Data:
         """Place the batches where a program needs them; each process reads only the examples of its own devices.
