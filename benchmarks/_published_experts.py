@@ -1,4 +1,4 @@
-"""Experts' choices: is what was fastest predicted first, and does `choose` try what was fastest for models of a size?"""
+"""Experts' choices: is what was fastest predicted first, and does `choose` try the fastest configurations of a size?"""
 
 import re
 from collections import defaultdict
@@ -131,8 +131,8 @@ def section(rows, priced):
     best = list(best_configurations(rows))
     expressed = [one for one in best if one.layout]
     yield "\n### Best configurations\n\nThe fastest published run of each size on each kind and number of GPUs, from 8 "
-    yield f"to 512. Of {len(best)}, {len(expressed)} can be expressed; `outlay choose lm` tries the layout of "
-    yield f"{sum(one.is_tried for one in expressed)} of them. Most of\nthe others multiply in 8 or 4 bits, or have a "
+    yield f"to 512. Of {len(best)}, {len(expressed)} can be expressed;\n`outlay choose lm` tries the layout of "
+    yield f"{sum(one.is_tried for one in expressed)} of them. The others multiply in 8 or 4 bits, and most have a "
     yield "pipeline.\n\n| size | GPUs | best published | layout | tried by `choose` |\n|---|---|---|---|---|\n"
     for one in best:
         tried = ("yes" if one.is_tried else "no, only as rules") if one.layout else f"no: {one.why}"

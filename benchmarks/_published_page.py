@@ -11,7 +11,7 @@ from _published_links import links
 from _published_rows import RUNS, read_rows
 
 NAME = "predicted_against_measured"
-LAYOUTS = ("dp", "fsdp", "tp", "fsdp+tp", "fsdp+tp+sp")
+LAYOUTS = ("dp", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp")
 """Layouts that `lm` has by name; the others are made of the same rules by the script."""
 
 INTRO = """\

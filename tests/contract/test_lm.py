@@ -46,6 +46,7 @@ COLLECTIVES = {
     "dp": {"all-reduce"},
     "zero1": {"all-reduce", "all-gather"},
     "fsdp": {"all-reduce", "all-gather"},
+    "hsdp": {"all-reduce", "all-gather"},
     "tp": {"all-reduce"},
     "fsdp+tp": {"all-reduce", "all-gather"},
     "fsdp+tp+sp": {"all-reduce", "all-gather"},

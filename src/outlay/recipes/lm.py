@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -123,7 +124,7 @@ def lm(
     Example:
         >>> recipe = lm("tiny", sequence=64)
         >>> recipe.data[0]["tokens"].shape, list(recipe.layouts)
-        ((16, 64), ['dp', 'zero1', 'fsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp'])
+        ((16, 64), ['dp', 'zero1', 'fsdp', 'hsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp'])
     """
     if model not in MODELS:
         problems = [f"there is no model {model!r}: {did_you_mean(model, MODELS)}", *remat_problems(remat)]
@@ -244,7 +245,9 @@ TWO_AXES = "data=-1,model=2"
 
 
 def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[str, Layout], dict[str, str]]:
-    """Return layouts and meshes by name: `dp`, `zero1`, `fsdp`, `tp`, `fsdp+tp` and `fsdp+tp+sp`.
+    """Return layouts and meshes by name: `dp`, `zero1`, `fsdp`, `hsdp`, `tp`, `fsdp+tp` and `fsdp+tp+sp`.
+
+    `hsdp` is FSDP over the axis `fsdp`, such as the devices of a host, and copies of that over `data`.
 
     Args:
         config: the transformer, for which of its parts there are to split.
@@ -263,11 +266,19 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
         "dp": samples + data_parallel(),
         "zero1": _kernels(zero1, "opt_state") + samples + data_parallel(),
         "fsdp": _kernels(fsdp, root) + whole + samples + by_sample,
+        "hsdp": _kernels(functools.partial(fsdp, "fsdp"), root) + whole + _over_both_axes(),
         "tp": in_heads + heads + by_sample,
         "fsdp+tp": two_axes + heads + by_sample,
         "fsdp+tp+sp": two_axes + heads + sequence_parallel() + data_parallel(),
     }
-    return layouts, {name: TWO_AXES for name in layouts if "tp" in name}
+    return layouts, {"hsdp": "data=2,fsdp=-1", **{name: TWO_AXES for name in layouts if "tp" in name}}
+
+
+def _over_both_axes() -> Layout:
+    """Split samples over `data` and `fsdp` together."""
+    both = P(("data", "fsdp"))
+    samples = Layout([Rule("queries", both, otherwise="replicate", optional=True)])
+    return samples + inside("residual", both) + Layout([("batch.**", both), *data_parallel().rules[1:]])
 
 
 def megatron(config: TransformerConfig, root: str = "params") -> Layout:

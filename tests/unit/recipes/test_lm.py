@@ -37,6 +37,7 @@ def test_every_layout_plans_every_kind_of_model_without_making_it(name, layout):
         "dp": lambda leaf: 1,
         "zero1": lambda leaf: 8 if leaf.path.startswith("opt_state") else 1,
         "fsdp": lambda leaf: 8,
+        "hsdp": lambda leaf: 4,
         "tp": lambda leaf: 2,
         "fsdp+tp": lambda leaf: 4 if ".positions." in leaf.path else 8,
         "fsdp+tp+sp": lambda leaf: 4 if ".positions." in leaf.path else 8,
