@@ -17,7 +17,6 @@ SHORT = 120
 ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
     "outlay.analysis.findings.computation": "one of the three kinds of findings, each a file",
-    "outlay.brain.files.toml_positions": "the lines of a Brain's file, which every problem in it is told by",
 }
 """... but for these, and why."""
 

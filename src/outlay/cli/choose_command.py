@@ -10,7 +10,7 @@ import typer
 
 from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
 from outlay.cli.output import check_output, print_facts, say, write_page
-from outlay.search.defaults import NUM_CANDIDATES, TIMEOUT, default_processes
+from outlay.search.workers import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
     from outlay.search.placement.choice import PlacementChoice

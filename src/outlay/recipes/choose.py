@@ -26,14 +26,14 @@ from outlay.recipes.find import find_function, find_recipe, name_of
 from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
-from outlay.search.candidate import Candidate, Price, candidates, words_of
-from outlay.search.defaults import NUM_CANDIDATES, TIMEOUT, default_processes
-from outlay.search.mesh_shapes import mesh_shapes, on_target
+from outlay.search.candidate import Candidate, candidates, mesh_shapes, on_target, words_of
+from outlay.search.compiled_price import Price
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement
 from outlay.search.screening import plan_of
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
+from outlay.search.workers import NUM_CANDIDATES, TIMEOUT, default_processes
 
 COMMAND = (sys.executable, "-P", "-m", __name__)
 """Starts this process; the job is its last argument. `-P` keeps the working folder from shadowing modules."""

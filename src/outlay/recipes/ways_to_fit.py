@@ -24,8 +24,7 @@ from outlay.recipes.prepare import Prepared, example_batch, layout_names, layout
 from outlay.recipes.recipe import Recipe
 from outlay.report.explain.explanation import Explanation
 from outlay.search.analytic_cost import Expectation, expect
-from outlay.search.candidate import Candidate
-from outlay.search.mesh_shapes import mesh_shapes
+from outlay.search.candidate import Candidate, mesh_shapes
 from outlay.search.screening import Rejected, plan_of
 from outlay.search.workload import Workload, workload
 

@@ -1,7 +1,7 @@
 from .selection import Selection as Selection
 from .selection import Considered as Considered
 from .candidate import Candidate as Candidate
-from .candidate import Price as Price
+from .compiled_price import Price as Price
 from .analytic_cost import Expectation as Expectation
 from .placement.choice import PlacementChoice as PlacementChoice
 from .placement.choice import Way as Way

@@ -1,12 +1,17 @@
-"""A candidate of a search, one layout on one mesh with one set of options, and its price as compiled. Pure."""
+"""The candidates of a search: layouts, on the meshes that a target's devices can form, with sets of options. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.quantities import format_range
+from outlay.core.error_types import MeshError
+from outlay.devices.arrange import arrange
+from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_spec import MeshSpec
+from outlay.devices.target import Target
 
 WITH_HOST = "+host"
 """The end of a layout's name that keeps the optimizer's state in host memory: `fsdp+host`."""
@@ -84,66 +89,63 @@ def candidates(
                 yield Candidate(layout, mesh, chosen)
 
 
-@dataclass(frozen=True)
-class Price:
-    """One compiled candidate, for one device and one step.
+def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:
+    """Return every way to spread all devices of a target over the axes of a mesh, the outermost axis largest first.
 
-    Attributes:
-        seconds: the estimate, by which candidates are ranked; like all other times and traffic it is 0 if the compiler
-            ran out of the target's memory and made no program.
-        seconds_low: the least time that the estimate gives a step.
-        seconds_high: the most.
-        parts: what the time consists of, in seconds, as in `Estimate.parts`.
-        peak_bytes: the most memory at one time, according to the compiler.
-        capacity: the memory of a device.
-        fits: whether the program runs in it.
-        room: the peak that surely fits, beside what the runtime takes.
-        flops: operations of the compiled program.
-        bytes_by_axes: bytes sent over each mesh axis, or over several joined by "+".
-        seconds_by_axes: the estimated time of that, if nothing overlaps.
-        crossing: the axes among them that run between hosts.
-        num_findings: the number of findings of `outlay.explain`.
-        compile_seconds: how long the compiler took.
+    An axis with at least 2 devices keeps at least 2: with 1 it would be another layout's mesh. Axes that stay inside a
+    host (see `MeshSpec.crossing`) are never larger than a host.
+
+    >>> [str(mesh) for mesh in mesh_shapes(MeshSpec.parse("data=-1,model=2"), Target.parse("h100:2x4"))]
+    ['data=4,model=2', 'data=2,model=4']
     """
+    names = [name for name, _ in spec.axes]
+    least = [min(2, abs(size)) for _, size in spec.axes]
+    shapes = []
+    for sizes in _products(target.num_devices, least):
+        mesh = MeshSpec(dict(zip(names, sizes, strict=True)), dict(spec.over))
+        try:
+            shapes.append(on_target(mesh, target))
+        except MeshError:  # an axis would leave its host
+            continue
+    return tuple(shapes)
 
-    seconds: float
-    seconds_low: float
-    seconds_high: float
-    parts: Mapping[str, float]
-    peak_bytes: int
-    capacity: int
-    fits: bool
-    room: int
-    flops: float
-    bytes_by_axes: Mapping[str, int]
-    seconds_by_axes: Mapping[str, float]
-    crossing: tuple[str, ...]
-    num_findings: int
-    compile_seconds: float
 
-    @property
-    def range_in_words(self) -> str:
-        """The estimated range of a step's time; empty if the compiler made no program."""
-        return format_range(self.seconds_low, self.seconds_high) if self.parts else ""
+def on_target(mesh: MeshSpec, target: Target) -> MeshSpec:
+    """Resolve a mesh for the devices of a target, as `outlay.mesh(..., target=...)` does.
 
-    def times(self, factor: float) -> Price:
-        """Return the price of so many steps, to compare steps with different batches; the memory is that of one."""
-        return replace(
-            self,
-            seconds=self.seconds * factor,
-            seconds_low=self.seconds_low * factor,
-            seconds_high=self.seconds_high * factor,
-            parts={name: part * factor for name, part in self.parts.items()},
-            flops=self.flops * factor,
-            bytes_by_axes={axes: int(sent * factor) for axes, sent in self.bytes_by_axes.items()},
-            seconds_by_axes={axes: spent * factor for axes, spent in self.seconds_by_axes.items()},
-        )
+    Raises:
+        MeshError: it does not fit.
+    """
+    host = "slice" if target.hardware.kind == "tpu" else "host"
+    return mesh.resolve(target.num_devices, num_groups(target), target=str(target), host=host)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        return {**asdict(self), "crossing": list(self.crossing)}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Price:
-        """Read what `to_dict` returned."""
-        return cls(**{**data, "crossing": tuple(data["crossing"])})
+def num_groups(target: Target) -> int:
+    """Return the number of groups that only the slower network connects: hosts, or slices of TPUs."""
+    return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
+
+
+def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
+    """Return a mesh of a target as plain data: its devices by number, each with its host (TPU: its slice).
+
+    >>> mesh_info(MeshSpec.parse("data=2,model=2"), Target.parse("h100:2x2")).hosts
+    (0, 0, 1, 1)
+    """
+    resolved = on_target(mesh, target)
+    each = target.num_devices // num_groups(target)
+    groups = [list(range(i * each, (i + 1) * each)) for i in range(num_groups(target))]
+    ids = tuple(int(position) for position in arrange(resolved, groups, target.torus).flat)
+    return MeshInfo(resolved.axes, ids, tuple(i // each for i in ids), "abstract")
+
+
+def _products(product: int, least: list[int]) -> Iterator[tuple[int, ...]]:
+    """Yield sizes that multiply to a number, each at least as large as given."""
+    first, *rest = least
+    if not rest:
+        if product >= first:
+            yield (product,)
+        return
+    for size in range(product // math.prod(rest), first - 1, -1):
+        if product % size == 0:
+            for others in _products(product // size, rest):
+                yield (size, *others)

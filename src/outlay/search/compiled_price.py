@@ -1,15 +1,83 @@
-"""The price of a program on a target, of what `outlay.explain` says once it is compiled."""
+"""The price of a compiled program on a target, which is what candidates are ranked by."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from outlay.core.error_types import ExplainError
+from outlay.core.quantities import format_range
 from outlay.devices.target import Target
 from outlay.program.program import Program
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
-from outlay.search.candidate import Price
+
+
+@dataclass(frozen=True)
+class Price:
+    """One compiled candidate, for one device and one step.
+
+    Attributes:
+        seconds: the estimate, by which candidates are ranked; like all other times and traffic it is 0 if the compiler
+            ran out of the target's memory and made no program.
+        seconds_low: the least time that the estimate gives a step.
+        seconds_high: the most.
+        parts: what the time consists of, in seconds, as in `Estimate.parts`.
+        peak_bytes: the most memory at one time, according to the compiler.
+        capacity: the memory of a device.
+        fits: whether the program runs in it.
+        room: the peak that surely fits, beside what the runtime takes.
+        flops: operations of the compiled program.
+        bytes_by_axes: bytes sent over each mesh axis, or over several joined by "+".
+        seconds_by_axes: the estimated time of that, if nothing overlaps.
+        crossing: the axes among them that run between hosts.
+        num_findings: the number of findings of `outlay.explain`.
+        compile_seconds: how long the compiler took.
+    """
+
+    seconds: float
+    seconds_low: float
+    seconds_high: float
+    parts: Mapping[str, float]
+    peak_bytes: int
+    capacity: int
+    fits: bool
+    room: int
+    flops: float
+    bytes_by_axes: Mapping[str, int]
+    seconds_by_axes: Mapping[str, float]
+    crossing: tuple[str, ...]
+    num_findings: int
+    compile_seconds: float
+
+    @property
+    def range_in_words(self) -> str:
+        """The estimated range of a step's time; empty if the compiler made no program."""
+        return format_range(self.seconds_low, self.seconds_high) if self.parts else ""
+
+    def times(self, factor: float) -> Price:
+        """Return the price of so many steps, to compare steps with different batches; the memory is that of one."""
+        return replace(
+            self,
+            seconds=self.seconds * factor,
+            seconds_low=self.seconds_low * factor,
+            seconds_high=self.seconds_high * factor,
+            parts={name: part * factor for name, part in self.parts.items()},
+            flops=self.flops * factor,
+            bytes_by_axes={axes: int(sent * factor) for axes, sent in self.bytes_by_axes.items()},
+            seconds_by_axes={axes: spent * factor for axes, spent in self.seconds_by_axes.items()},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {**asdict(self), "crossing": list(self.crossing)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Price:
+        """Read what `to_dict` returned."""
+        return cls(**{**data, "crossing": tuple(data["crossing"])})
 
 
 def compiled_price(program: Program, target: Target) -> tuple[Price, bool]:

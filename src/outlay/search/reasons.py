@@ -9,7 +9,7 @@ from outlay.core.error_types import ChooseError
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.devices.target import Target
 from outlay.search.analytic_cost import Expectation
-from outlay.search.candidate import Price
+from outlay.search.compiled_price import Price
 from outlay.search.screening import RuledOut
 from outlay.search.selection import Considered
 

@@ -17,10 +17,10 @@ from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
-from outlay.search.candidate import Candidate, Price, words_of
-from outlay.search.compile_order import Screened, in_order, next_to_compile, without_preset
+from outlay.search.candidate import Candidate, words_of
+from outlay.search.compiled_price import Price
 from outlay.search.reasons import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
-from outlay.search.screening import RuledOut, screen
+from outlay.search.screening import RuledOut, Screened, in_order, next_to_compile, screen, without_preset
 from outlay.search.selection import Considered, Selection, Verdict
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload

@@ -31,7 +31,8 @@ from outlay.render.page import (
 from outlay.render.pictures import Legend, Point, Scatter
 from outlay.render.report import Report
 from outlay.search.analytic_cost import Expectation
-from outlay.search.candidate import Candidate, Price
+from outlay.search.candidate import Candidate
+from outlay.search.compiled_price import Price
 
 Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "not compiled", "ruled out"]
 

@@ -1,4 +1,7 @@
-"""Run jobs in processes of their own: several at a time, each with a time limit; all end with the search."""
+"""Run jobs in processes of their own: several at a time, each with a time limit; all end with the search.
+
+Nothing here imports JAX: the command line reads for its help how much a search spends by default.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,19 @@ from typing import Any
 
 from outlay.core.runtime_flags import num_cores
 
-_NUM_LAST_LINES = 4
+NUM_CANDIDATES = 12
+TIMEOUT = 300.0
+"""Seconds that pricing one candidate may take."""
+
+_BYTES_EACH = 4 * 2**30  # the most that tracing and compiling a large step takes, by experience
+_MOST = 4
+_NUM_LAST_LINES = 4  # of what a process that failed has printed
+
+
+def default_processes() -> int:
+    """Return as many processes as there are cores and memory for, at most 4."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(_MOST, num_cores(), memory // _BYTES_EACH))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.recipes.test_choose import VARIED
 
 from outlay.recipes.choose import Job, answer
-from outlay.search.candidate import Price
+from outlay.search.compiled_price import Price
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
 """Values to search among, made up."""
 
 from outlay.search.analytic_cost import Expectation
-from outlay.search.candidate import Candidate, Price
-from outlay.search.compile_order import Screened
+from outlay.search.candidate import Candidate
+from outlay.search.compiled_price import Price
+from outlay.search.screening import Screened
 
 GIB = 2**30
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
-from outlay.search.mesh_shapes import mesh_info, mesh_shapes
+from outlay.search.candidate import mesh_info, mesh_shapes
 
 AXES = st.sampled_from(["data", "model", "fsdp", "expert", "stage"])
 

@@ -1,6 +1,6 @@
 from tests.unit.search.pretend import GIB, price, screened
 
-from outlay.search.compile_order import correction, in_order, next_to_compile, without_preset
+from outlay.search.screening import correction, in_order, next_to_compile, without_preset
 
 CAPACITY = 80 * GIB
 

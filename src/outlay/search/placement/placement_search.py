@@ -24,8 +24,15 @@ from outlay.layout.write_layout import write_layout
 from outlay.program.make import program
 from outlay.program.program import Program
 from outlay.search.placement.choice import PlacementChoice, Way
-from outlay.search.placement.costs import Costs, expect_by_rows, expect_copies, expect_placed
-from outlay.search.placement.find_costs import attached, estimated_costs, measured_costs
+from outlay.search.placement.costs import (
+    Costs,
+    attached,
+    estimated_costs,
+    expect_by_rows,
+    expect_copies,
+    expect_placed,
+    measured_costs,
+)
 
 
 def choose_placement(
