@@ -223,8 +223,8 @@ class Plan:
         rows = [
             [
                 leaf.path,
-                _shape(leaf.shape),
-                _shape(leaf.local_shape),
+                str(leaf.shape),
+                str(leaf.local_shape),
                 leaf.dtype,
                 spec_text(leaf.spec),
                 format_bytes(leaf.bytes_per_device),
@@ -258,10 +258,6 @@ class Plan:
 def _not_a_plan(error: Exception) -> LayoutError:
     what = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
     return LayoutError(f"this is not a saved plan ({what:.300}); write one with plan.to_json()")
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def _leaf_to_dict(leaf: LeafPlan, mesh: MeshInfo) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from outlay.layout.policies import SplitRows
 from outlay.program.execution import Mode
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe, name_of
-from outlay.recipes.prepare import layout_names, layout_of, on_devices
+from outlay.recipes.prepare import layout_names, layout_of, on_devices, prepare
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
 from outlay.search.candidate import Candidate, candidates, mesh_shapes, on_target, words_of
-from outlay.search.compiled_price import Price
+from outlay.search.compiled_price import Price, compiled_price
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement
 from outlay.search.screening import plan_of
@@ -206,7 +206,7 @@ def ask(
             target=str(target),
             parent=os.getpid(),
         )
-        return job.to_dict()
+        return asdict(job)
 
     return Question(
         recipe=recipe,
@@ -256,19 +256,9 @@ class Job:
     parent: int | None = None
     compiler_options: str = "preset"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
-        return asdict(self)
-
 
 def answer(job: Job) -> dict[str, Any]:
     """Return the price of a candidate, or the error that Outlay raises for it."""
-    from outlay.devices.simulated import simulate
-    from outlay.devices.target import Target
-    from outlay.recipes.find import find_recipe
-    from outlay.recipes.prepare import prepare
-    from outlay.search.compiled_price import compiled_price
-
     try:
         target = Target.parse(job.target)
         if not target.is_compile_only:

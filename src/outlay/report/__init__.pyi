@@ -7,8 +7,8 @@ from .show_facts import DeviceFacts as DeviceFacts
 from .show_facts import ModuleFacts as ModuleFacts
 from .leaf import LeafFacts as LeafFacts
 from .array_blocks import Blocks as Blocks
-from .heat import Heat as Heat
-from .heat import HeatRow as HeatRow
+from .show_facts import Heat as Heat
+from .show_facts import HeatRow as HeatRow
 
 # what a program moves, holds and computes
 from .explain.explanation import Explanation as Explanation

@@ -13,7 +13,6 @@ from outlay.devices.device_identity import format_ids
 from outlay.report.array_blocks import Picture, draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts
-from outlay.report.show_text import shape_text
 
 
 def leaves_view(facts: Facts) -> dict[str, Any]:
@@ -83,9 +82,9 @@ def _leaf_texts(leaf: LeafFacts) -> dict[str, Any]:
         "parent": join_parts(parts[:-1]),
         "name": join_parts(parts[-1:]),
         "kind": leaf.kind,
-        "shape": shape_text(leaf.shape),
+        "shape": str(leaf.shape),
         "dtype": leaf.dtype,
-        "local": shape_text(leaf.local_shape),
+        "local": str(leaf.local_shape),
         "place": leaf.place,
         "words": leaf.in_words,
         "each": format_bytes(leaf.bytes_per_device) if leaf.device_ids else "–",

@@ -28,7 +28,7 @@ from outlay.render.pictures import HeatMap, HeatRow, Stack
 from outlay.report.leaf import LeafFacts
 from outlay.report.leaves_view import device_colours, leaves_view
 from outlay.report.show_facts import Count, Facts
-from outlay.report.show_text import array_text, leaves_text, shape_text
+from outlay.report.show_text import array_text, leaves_text
 
 _MAX_SHARES = 6
 """The most layouts that the page shows one by one: as many as it has colours."""
@@ -88,7 +88,7 @@ def _title(facts: Facts) -> str:
     if not _is_one_array(facts):
         return "Where every array lives"
     leaf = facts.leaves[0]
-    return leaf.path or f"{leaf.dtype} {shape_text(leaf.shape)}"
+    return leaf.path or f"{leaf.dtype} {leaf.shape}"
 
 
 def _headline(facts: Facts) -> str:
@@ -134,8 +134,8 @@ def _array_stats(leaf: LeafFacts) -> Stats:
     each = format_bytes(leaf.bytes_per_device) if leaf.device_ids else "none"
     return Stats(
         [
-            Stat("On a device", each, f"block {shape_text(leaf.local_shape)}"),
-            Stat("The array", format_bytes(leaf.bytes_total), f"{leaf.dtype} {shape_text(leaf.shape)}"),
+            Stat("On a device", each, f"block {leaf.local_shape}"),
+            Stat("The array", format_bytes(leaf.bytes_total), f"{leaf.dtype} {leaf.shape}"),
             Stat("Copies", str(leaf.num_copies), "of every block" if leaf.device_ids else "on devices"),
             Stat("Spec" if leaf.on_mesh else "Place", leaf.place, leaf.in_words),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -19,24 +19,15 @@ from outlay.report.show_facts import Facts
 _WIDTH_WITH_REASONS = 140
 
 
-def shape_text(shape: Iterable[int]) -> str:
-    """Write a shape as Python does.
-
-    >>> shape_text((4, 8)), shape_text((3,)), shape_text(())
-    ('(4, 8)', '(3,)', '()')
-    """
-    return str(tuple(shape))
-
-
 def array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
     """Yield one array in words, and the picture of its blocks."""
     name = f"{leaf.path}: " if leaf.path else ""
     place = f"{leaf.place}: " if leaf.on_mesh else ""
-    yield Text(f"{name}{leaf.dtype} {shape_text(leaf.shape)}, {place}{leaf.in_words}")
+    yield Text(f"{name}{leaf.dtype} {leaf.shape}, {place}{leaf.in_words}")
     if leaf.blocks is None:
         yield Text(f"{format_bytes(leaf.bytes_total)}; {leaf.reason}")
         return
-    each = f"{shape_text(leaf.local_shape)}, {format_bytes(leaf.bytes_per_device)}"
+    each = f"{leaf.local_shape}, {format_bytes(leaf.bytes_per_device)}"
     yield Text(f"a device holds {each} of {format_bytes(leaf.bytes_total)}")
     if leaf.rule:
         yield Text(f"rule: {leaf.rule}")
@@ -52,8 +43,8 @@ def leaves_text(facts: Facts, width: int) -> Iterator[Any]:
     narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
     columns = {
         "path": [leaf.path for leaf in facts.leaves],
-        "shape": [shape_text(leaf.shape) for leaf in facts.leaves],
-        "local": [shape_text(leaf.local_shape) for leaf in facts.leaves],
+        "shape": [str(leaf.shape) for leaf in facts.leaves],
+        "local": [str(leaf.local_shape) for leaf in facts.leaves],
         "dtype": [leaf.dtype for leaf in facts.leaves],
         "spec": [leaf.place for leaf in facts.leaves],
         "a device": [format_bytes(leaf.bytes_per_device) if leaf.device_ids else "-" for leaf in facts.leaves],

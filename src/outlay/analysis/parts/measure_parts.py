@@ -20,30 +20,25 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_seconds
-from outlay.core.table import table, to_text
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.step_graph import CACHE, INPUTS, Part, Source, StepGraph
 from outlay.layout.strategies import by_module
 from outlay.program.program import Program
+from outlay.render.page import Column, Line, Page, Row, Table
+from outlay.render.report import Report
 
 NUM_ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class PartTimes:
-    """The time of a step of each part alone on one device.
+class PartSeconds:
+    """The time of a step of each part of a graph alone on one device, and what it means for every placement.
 
     Attributes:
         seconds: per step, by part.
-        together: per step of all parts in one program on this device, with all their outputs recorded.
-        device: the device, in words.
-        num_steps: steps per timed run; each time is the median over runs.
     """
 
     seconds: Mapping[str, float]
-    together: float
-    device: str
-    num_steps: int
 
     @property
     def sum(self) -> float:
@@ -58,29 +53,53 @@ class PartTimes:
     @property
     def best_gain(self) -> float:
         """The largest possible speed-up of placing whole parts: sum over max."""
-        return self.sum / self.seconds[self.largest]
+        most = self.seconds[self.largest]
+        return self.sum / most if most else 1.0
+
+    @property
+    def bound(self) -> str:
+        """The most that can be gained, in a sentence."""
+        return (
+            f"{self.largest} takes {self.share(self.largest):.0%} of the time, so no placement part by part can be "
+            f"faster than {self.best_gain:.1f}x one device (sum / max)"
+        )
+
+    def share(self, name: str) -> float:
+        """Return the share of a part in the time of all."""
+        return self.seconds[name] / (self.sum or 1.0)
+
+
+@dataclass(frozen=True)
+class PartTimes(PartSeconds, Report):
+    """The measured time of a step of each part alone on one device.
+
+    Attributes:
+        seconds: per step, by part.
+        together: per step of all parts in one program on this device, with all their outputs recorded.
+        device: the device, in words.
+        num_steps: steps per timed run; each time is the median over runs.
+    """
+
+    together: float
+    device: str
+    num_steps: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         facts = {"sum": self.sum, "largest": self.largest, "best_gain": self.best_gain}
         return {**dataclasses.asdict(self), "seconds": dict(self.seconds), **facts}
 
-    @property
-    def bound(self) -> str:
-        """The most that can be gained, in a sentence."""
-        share = self.seconds[self.largest] / self.sum
-        return (
-            f"{self.largest} takes {share:.0%} of the time, so no placement part by part can be faster than "
-            f"{self.best_gain:.1f}x one device (sum / max)"
+    def _page(self) -> Page:
+        rows = [Row([name, format_seconds(spent), f"{self.share(name):.0%}"]) for name, spent in self.seconds.items()]
+        together = f"together in one program {format_seconds(self.together)}"
+        rows.append(Row(["sum", format_seconds(self.sum), together], "strong"))
+        return Page(
+            "What each part costs alone on one device",
+            [
+                Table([Column("part"), Column("a step", "number"), Column("of the time")], rows),
+                Line(f"{self.bound}; measured on {self.device}, medians of {self.num_steps} steps"),
+            ],
         )
-
-    def __rich__(self) -> Any:
-        rows = [(name, format_seconds(spent), f"{spent / self.sum:.0%}") for name, spent in self.seconds.items()]
-        rows.append(("sum", format_seconds(self.sum), f"together in one program {format_seconds(self.together)}"))
-        return table(("part", "a step", "of the time"), rows, right=("a step",))
-
-    def __str__(self) -> str:
-        return f"{to_text(self)}\n{self.bound}; measured on {self.device}, medians of {self.num_steps} steps"
 
 
 def measure_parts(

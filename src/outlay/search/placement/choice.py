@@ -182,18 +182,11 @@ class PlacementChoice(Report):
             yield f"the layout file holds the best placement of whole parts; {self.by_rows} needs no file"
 
     def _page(self) -> Page:
-        costs = self.costs
-        one_device = costs.one_device or 1.0
-        share = costs.seconds[costs.largest] / one_device
-        bound = (
-            f"{costs.largest} takes {share:.0%} of the time, so no placement part by part can be faster than "
-            f"{costs.best_gain:.1f}x one device (sum / max)"
-        )
         return Page(
             self.headline,
             [
                 Line(self.because),
-                Section("what each part costs", [self._part_table(), Line(bound)]),
+                Section("what each part costs", [self._part_table(), Line(self.costs.bound)]),
                 Section("what was compared", [self._way_table()]),
                 Notes(list(self.notes)),
                 Section("continue with it", [Code("\n".join(self.commands()))], medium="html"),
@@ -204,12 +197,11 @@ class PlacementChoice(Report):
 
     def _part_table(self) -> Table:
         costs, placement = self.costs, self.placed.placement or {}
-        one_device = costs.one_device or 1.0
         rows = [
-            Row([name, format_seconds(spent), f"{spent / one_device:.0%}", str(placement[name])])
+            Row([name, format_seconds(spent), f"{costs.share(name):.0%}", str(placement[name])])
             for name, spent in costs.seconds.items()
         ]
-        rows.append(Row(["sum", format_seconds(costs.one_device), "", ""], "strong"))
+        rows.append(Row(["sum", format_seconds(costs.sum), "", ""], "strong"))
         heads = ("measured" if costs.is_measured else "estimated", "share", "device in the file")
         return Table([Column("part"), *(Column(head, "number") for head in heads)], rows)
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from outlay.analysis.cost.links import collective_seconds
-from outlay.analysis.parts.measure_parts import PartTimes, measure_exchange, measure_parts
+from outlay.analysis.parts.measure_parts import PartSeconds, PartTimes, measure_exchange, measure_parts
 from outlay.analysis.parts.part_costs import explain_placed
 from outlay.core.runtime_flags import num_cores
 from outlay.core.sizes import num_bytes
@@ -43,7 +43,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Costs:
+class Costs(PartSeconds):
     """The costs of a graph on one kind of device. All seconds are per step.
 
     Attributes:
@@ -58,7 +58,6 @@ class Costs:
         is_measured: whether the seconds were measured on these very devices, or estimated.
     """
 
-    seconds: Mapping[str, float]
     rows: Mapping[str, int]
     reads: tuple[Read, ...]
     per_place: float
@@ -67,22 +66,6 @@ class Costs:
     all_gather: Mapping[int, float]
     num_cores: int | None
     is_measured: bool
-
-    @property
-    def one_device(self) -> float:
-        """The time of a step of all parts, one after the other."""
-        return sum(self.seconds.values())
-
-    @property
-    def largest(self) -> str:
-        """The part that takes longest."""
-        return max(self.seconds, key=lambda name: self.seconds[name])
-
-    @property
-    def best_gain(self) -> float:
-        """The largest possible speed-up of placing whole parts: sum over max."""
-        most = self.seconds[self.largest]
-        return self.one_device / most if most else 1.0
 
 
 @dataclass(frozen=True)
@@ -146,7 +129,7 @@ def expect_by_rows(costs: Costs, num_devices: int) -> Expected:
 
 def expect_copies(costs: Costs, num_devices: int) -> Expected:
     """Return the time of a step in which every device computes everything."""
-    return Expected(_paced(costs, costs.one_device, costs.one_device * num_devices, num_devices), 0.0, 0.0)
+    return Expected(_paced(costs, costs.sum, costs.sum * num_devices, num_devices), 0.0, 0.0)
 
 
 def _paced(costs: Costs, busiest: float, in_all: float, num_devices: int) -> float:
