@@ -97,8 +97,9 @@ class PartTimes(PartSeconds, Report):
             "What each part costs alone on one device",
             [
                 Table([Column("part"), Column("a step", "number"), Column("of the time")], rows),
-                Line(f"{self.bound}; measured on {self.device}, medians of {self.num_steps} steps"),
+                Line(self.bound),
             ],
+            headline=f"each part alone, measured on {self.device}, medians of {self.num_steps} steps",
         )
 
 

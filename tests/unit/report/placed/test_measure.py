@@ -70,7 +70,9 @@ def test_in_words_and_as_data(measured):
     times, _ = measured
     text = str(times)
     assert f"{times.largest} takes" in text
-    assert "(sum / max); measured on cpu, medians of 6 steps" in text
+    assert "one device (sum / max)" in text
+    assert "measured on cpu, medians of 6 steps" in text
+    assert times.bound in " ".join(times.to_html().split())
     data = json.loads(json.dumps(times.to_dict()))
     assert data["best_gain"] == times.best_gain
     assert list(data["seconds"]) == ["counter", "listener", "worker"]
