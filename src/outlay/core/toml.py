@@ -1,11 +1,15 @@
-"""Parse TOML with errors that name the line, and find the lines of keys, which `tomllib` forgets."""
+"""Read TOML with errors that name the line, find the lines of keys, which `tomllib` forgets, and write TOML."""
 
 from __future__ import annotations
 
 import collections
+import errno
+import json
+import os
+import pathlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +24,40 @@ _QUOTED = re.compile(r""""[^"]*"|'[^']*'""")
 _PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 
 
-def parse_toml(text: str, name: str, error_type: Callable[[str, Sequence[Problem]], Exception], fix: str) -> Any:
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_MAX_CHARACTERS = 2**24  # of a file: reading a device such as /dev/zero would never end
+
+ErrorType = Callable[[str, Sequence[Problem]], Exception]
+"""Creates the error to raise, from a headline and its problem."""
+
+
+def read_toml_text(path: str | os.PathLike[str], what: str, error_type: ErrorType) -> str:
+    """Return the text of a file that should be TOML.
+
+    Args:
+        path: the file.
+        what: what it is, for messages.
+        error_type: creates the error to raise if it cannot be read.
+    """
+    try:
+        with pathlib.Path(path).open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte order mark
+            text = file.read(_MAX_CHARACTERS + 1)
+        if len(text) > _MAX_CHARACTERS:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_CHARACTERS:,} characters")
+        return text
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
+        problem = Problem("unreadable file", os.fspath(path), str(reason), "name a TOML file that you can read")
+        raise error_type(f"{what} cannot be read:", [problem]) from error
+
+
+def parse_toml(text: str, name: str, error_type: ErrorType, fix: str) -> Any:
     """Parse a TOML text.
 
     Args:
         text: the text.
         name: the name of the file, for messages.
-        error_type: creates the error to raise, from a headline and its problem.
+        error_type: creates the error to raise.
         fix: what to do about a syntax error.
     """
     try:
@@ -101,3 +132,39 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
 
 def _parts(path: str) -> Path:
     return tuple(part.strip("\"'") for part in _PART.findall(path))
+
+
+def toml_table(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table: its own values, then the tables in it."""
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if plain or not table:
+        yield f"[{name}]"
+    for key, value in plain.items():
+        yield toml_line(key, value)
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from toml_table(f"{name}.{toml_key(key)}", value)
+
+
+def toml_line(key: str, value: Any) -> str:
+    """Write a key and its value; a table within a value is written on the same line.
+
+    >>> toml_line("connections", ["a -> b", {"delay": 0.5, "is on": True}])
+    'connections = ["a -> b", {delay = 0.5, "is on" = true}]'
+    """
+    return f"{toml_key(key)} = {toml_value(value)}"
+
+
+def toml_key(name: str) -> str:
+    """Write a key, in quotes where it needs them."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def toml_value(value: Any) -> str:
+    """Write a value."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(toml_line(key, item) for key, item in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    # str is the shortest text that reads back as the same number. JSON writes the others as TOML does.
+    return str(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

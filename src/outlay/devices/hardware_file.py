@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from outlay.core.error_types import TargetError
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.core.toml import parse_toml, read_toml_text
 from outlay.devices.measured import is_measured
 
 Table = dict[str, Any]
@@ -30,14 +30,8 @@ def read_tables(path: Path) -> dict[str, Table]:
     Raises:
         TargetError: the file cannot be read, is not TOML, or holds anything but tables.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise TargetError(f"{path} is not TOML: {error}") from error
-    except RecursionError as error:
-        raise TargetError(f"{path} is not a file of targets: its lists are nested hundreds of levels deep") from error
+    text = read_toml_text(path, "the file of targets", TargetError)
+    tables = parse_toml(text, str(path), TargetError, "correct the syntax there; see https://toml.io")
     if bare := [key for key, value in tables.items() if not isinstance(value, dict)]:
         raise TargetError(
             f"{path} holds {', '.join(map(repr, bare))} outside of a table\n"

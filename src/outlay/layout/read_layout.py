@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import inspect
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jax.sharding import PartitionSpec as P
@@ -17,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import LayoutError, MeshError, Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.core.toml import TomlLines, parse_toml
+from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Placement, Storage, follow, keep, on, on_host, recompute, replicate
@@ -25,7 +23,6 @@ from outlay.layout.rule import OTHERWISE, Otherwise, Rule
 from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
 
 _FREE = "-"
-_MAX_CHARACTERS = 2**24  # of a layout file: reading a device such as /dev/zero would never end
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
     Raises:
         LayoutError: there is no such file, it is not TOML, or its rules or its mesh are wrong; every offender.
     """
-    lines = TomlLines(os.fspath(path), _read_text(path))
+    lines = TomlLines(os.fspath(path), read_toml_text(path, "the layout file", LayoutError))
     tables, mesh = _contents(lines)
     rules: list[Rule] = []
     problems: list[Problem] = []
@@ -98,19 +95,6 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
     if problems:
         raise _unusable(lines, problems)
     return LayoutFile(Layout(rules), mesh)
-
-
-def _read_text(path: str | os.PathLike[str]) -> str:
-    try:
-        with Path(path).open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte order mark
-            text = file.read(_MAX_CHARACTERS + 1)
-        if len(text) > _MAX_CHARACTERS:
-            raise OSError(errno.EFBIG, f"it has more than {_MAX_CHARACTERS:,} characters")
-        return text
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
-        problem = Problem("unreadable file", os.fspath(path), str(what), "name a TOML file that you can read")
-        raise LayoutError("the layout file cannot be read:", [problem]) from error
 
 
 def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:

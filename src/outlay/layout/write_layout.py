@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted
+from outlay.core.toml import toml_line
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Follow, On, Replicate, Storage
 from outlay.layout.policies import LargestDim, OneDim
@@ -42,7 +42,7 @@ def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") 
         raise LayoutError(f"{counted(len(problems), 'rule')} cannot be written to a file:", problems)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     tables = [_table(keys) for keys in _rules_as_keys(layout.rules)]
-    return "\n".join([*([head] if head else []), *([_line("mesh", mesh)] if mesh else []), *tables])
+    return "\n".join([*([head] if head else []), *([toml_line("mesh", mesh), ""] if mesh else []), *tables])
 
 
 def unwritable(layout: Layout) -> list[Problem]:
@@ -118,9 +118,4 @@ def _placement(placement: Any) -> dict[str, Any]:
 
 
 def _table(keys: dict[str, Any]) -> str:
-    return "[[rule]]\n" + "".join(_line(key, value) for key, value in keys.items())
-
-
-def _line(key: str, value: Any) -> str:
-    # JSON and TOML write strings, lists, integers and booleans in the same way.
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
+    return "\n".join(["[[rule]]", *(toml_line(key, value) for key, value in keys.items()), ""])

@@ -6,7 +6,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from rich.text import Text
+
 from outlay.core.quantities import counted, format_bytes
+from outlay.core.table import folded, table
 from outlay.devices.device_identity import DeviceId, format_devices, format_ids
 from outlay.devices.mesh_info import MeshInfo
 from outlay.render.page import (
@@ -25,11 +28,13 @@ from outlay.render.page import (
     colour_of,
 )
 from outlay.render.pictures import HeatMap, HeatRow, Stack
+from outlay.report.array_blocks import draw, picture_text
 from outlay.report.leaf import LeafFacts
 from outlay.report.leaves_view import device_colours, leaves_view
 from outlay.report.show_facts import Count, Facts
-from outlay.report.show_text import array_text, leaves_text
 
+# A narrower terminal would break the reasons into single words, and rules into several lines.
+_WIDTH_WITH_REASONS = 140
 _MAX_SHARES = 6
 """The most layouts that the page shows one by one: as many as it has colours."""
 
@@ -53,9 +58,9 @@ def _blocks(facts: Facts) -> Iterator[Block]:
         yield Line("a device is written process:index", "dim", medium="text")
     leaf = facts.leaves[0] if _is_one_array(facts) else None
     if leaf:
-        yield Rich(lambda width: list(array_text(leaf, width)))
+        yield Rich(lambda width: list(_array_text(leaf, width)))
     elif facts.leaves:
-        yield Rich(lambda width: list(leaves_text(facts, width)))
+        yield Rich(lambda width: list(_leaves_text(facts, width)))
         yield from (Line(words, medium="text") for words in _totals(facts))
     else:
         yield Line("no arrays", medium="text")
@@ -67,6 +72,62 @@ def _blocks(facts: Facts) -> Iterator[Block]:
     yield Columns(list(_pictures(facts, leaf)), "broad" if broad else "one" if leaf else "")
     view = {"has_table": not leaf, "broad": broad, "data": leaves_view(facts)}
     yield Template("show_arrays.html.j2", view)
+
+
+def _array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
+    """Yield one array in words, and the picture of its blocks."""
+    name = f"{leaf.path}: " if leaf.path else ""
+    place = f"{leaf.place}: " if leaf.on_mesh else ""
+    yield Text(f"{name}{leaf.dtype} {leaf.shape}, {place}{leaf.in_words}")
+    if leaf.blocks is None:
+        yield Text(f"{format_bytes(leaf.bytes_total)}; {leaf.reason}")
+        return
+    each = f"{leaf.local_shape}, {format_bytes(leaf.bytes_per_device)}"
+    yield Text(f"a device holds {each} of {format_bytes(leaf.bytes_total)}")
+    if leaf.rule:
+        yield Text(f"rule: {leaf.rule}")
+    if leaf.reason:
+        yield Text(f"reason: {leaf.reason}")
+    yield Text()
+    yield from picture_text(draw(leaf.blocks), width)
+
+
+def _leaves_text(facts: Facts, width: int) -> Iterator[Any]:
+    """Yield the table of leaves, one row each, similar ones folded; with reasons if there is room."""
+    yield Text()
+    narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
+    columns = {
+        "path": [leaf.path for leaf in facts.leaves],
+        "shape": [str(leaf.shape) for leaf in facts.leaves],
+        "local": [str(leaf.local_shape) for leaf in facts.leaves],
+        "dtype": [leaf.dtype for leaf in facts.leaves],
+        "spec": [leaf.place for leaf in facts.leaves],
+        "a device": [format_bytes(leaf.bytes_per_device) if leaf.device_ids else "-" for leaf in facts.leaves],
+        "copies": [str(leaf.num_copies) if leaf.device_ids else "-" for leaf in facts.leaves],
+        "rule": [_rule_numbers(leaf) if narrow else leaf.rule for leaf in facts.leaves],
+        "reason": [leaf.reason for leaf in facts.leaves],
+    }
+    optional = [name for name in ("rule", "reason") if not any(columns[name])]
+    shown = [name for name in columns if name not in optional and not (narrow and name == "reason")]
+    rows = [list(row) for row in zip(*(columns[name] for name in shown), strict=True)]
+    names = [shown.index(name) for name in ("path", "reason") if name in shown]
+    rows, left_out = folded(rows, names=names, all_at="to_dict(), or the page, to_html()")
+    yield table(shown, rows, right=("a device", "copies"))
+    if left_out:
+        yield Text(f"({left_out})", style="dim")
+    if narrow:
+        yield from (Text(f"rule {rule}", style="dim") for rule in _rules(facts))
+        yield Text(f"(the reasons are left out: they need {_WIDTH_WITH_REASONS} columns)", style="dim")
+
+
+def _rule_numbers(leaf: LeafFacts) -> str:
+    """Return the deciding rules, by number only."""
+    return ", ".join(rule.partition(".")[0] for rule in leaf.rules)
+
+
+def _rules(facts: Facts) -> list[str]:
+    """Return every rule that decided something, in the order of the layout."""
+    return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
 
 
 def _pictures(facts: Facts, leaf: LeafFacts | None) -> Iterator[Block]:

@@ -159,7 +159,7 @@ def test_a_name_that_no_target_could_say_is_refused(user_file):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[h100]\nx = \n", "is not TOML: .*line 2"),
+        ("[h100]\nx = \n", r"not TOML: .*:2:5\n    Invalid value"),
         ("memory_bytes = 1\n", "holds 'memory_bytes' outside of a table\n  fix: begin"),
     ],
 )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from outlay.core.jax_compat import attached_devices
 from outlay.core.output_file import write_output
 from outlay.core.quantities import format_seconds
 from outlay.core.table import table, to_text
+from outlay.core.toml import toml_table
 from outlay.devices.compile_only import target_of
 from outlay.devices.hardware import Hardware
 from outlay.devices.hardware_file import read_tables
@@ -244,25 +244,9 @@ def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = F
     """
     tables = read_tables(path) if path.is_file() else {}
     tables[key] = dict(table)
-    text = _HEAD + "".join("\n" + "\n".join(toml_lines(name, values)) + "\n" for name, values in tables.items())
+    text = _HEAD + "".join("\n" + "\n".join(toml_table(name, values)) + "\n" for name, values in tables.items())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TargetError(f"{path.parent} cannot be created: {error.strerror}\n  fix: --output FILE") from error
     write_output(path, text, force=force)
-
-
-def toml_lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
-    """Write a table as TOML: its own values, then its subtables."""
-    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    if plain or not table:
-        yield f"[{name}]"
-    for key, value in plain.items():
-        yield f"{_key(key)} = {json.dumps(value)}"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from toml_lines(f"{name}.{_key(key)}", value)
-
-
-def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() else json.dumps(name)

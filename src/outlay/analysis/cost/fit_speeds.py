@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from outlay.analysis.cost.calibrate import peak_name, toml_lines
+from outlay.analysis.cost.calibrate import peak_name
 from outlay.analysis.cost.constants import product_speed
 from outlay.analysis.cost.lanes import flattened
 from outlay.analysis.cost.links import collective_seconds
@@ -21,6 +21,7 @@ from outlay.analysis.cost.schedule import Schedule
 from outlay.core.error_types import TargetError
 from outlay.core.output_file import write_output
 from outlay.core.table import table, to_text
+from outlay.core.toml import toml_table
 from outlay.devices.hardware import Hardware, hardware_in, known_hardware
 from outlay.devices.target import Target
 
@@ -77,7 +78,7 @@ class FittedSpeeds:
             TargetError: the speeds are impossible, so no target could use the file.
             OutputError: the file cannot be written, or Outlay did not create it.
         """
-        lines = toml_lines(self.base.key, self.to_dict())
+        lines = toml_table(self.base.key, self.to_dict())
         text = _HEAD.format(path.name) + "\n" + "\n".join(lines) + "\n"
         with tempfile.TemporaryDirectory() as folder:
             trial = Path(folder) / path.name

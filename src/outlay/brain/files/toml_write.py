@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path as File
@@ -20,6 +18,7 @@ from outlay.brain.module import BrainError
 from outlay.brain.registry import MODULE, kind_of, library, name_of
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
+from outlay.core.toml import toml_line, toml_value
 
 Table = dict[str, Any]
 """Settings by the keys of a file; a component is a table in it, a number may be a `_Number` with its unit."""
@@ -50,7 +49,7 @@ def write_toml(brain: Brain, *, folder: File) -> str:
             *_head(brain, folder),
             *(line for name, shape in brain.inputs.items() for line in ("", f"[inputs.{name}]", _line("shape", shape))),
             *(["", "[outputs]"] if brain.outputs else []),
-            *(_line(_quoted(name), where) for name, where in brain.outputs.items()),
+            *(_line(name, where) for name, where in brain.outputs.items()),
             *(line for name, table in shared.items() for line in _table_lines((TEMPLATES, name), table)),
             *(line for name, table in tables.items() for line in _table_lines(("modules", name), _own(table, shared))),
             "",
@@ -67,7 +66,7 @@ def _head(brain: Brain, folder: File) -> Iterator[str]:
     yield ""
     yield "# What reads what, in the order in which several sources of a port are concatenated."
     yield "connections = ["
-    yield from (f"  {_text(connection_text(connection))}," for connection in brain.connections)
+    yield from (f"  {toml_value(connection_text(connection))}," for connection in brain.connections)
     yield "]"
 
 
@@ -159,25 +158,13 @@ def _table_lines(path: tuple[str, ...], table: Table) -> Iterator[str]:
 
 
 def _line(key: str, value: Any) -> str:
-    comment = f"  # {value.unit}" if isinstance(value, _Number) else ""
-    return f"{key} = {_text(value)}{comment}"
+    return toml_line(key, _without_units(value)) + (f"  # {value.unit}" if isinstance(value, _Number) else "")
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, _Number):
-        return _text(value.value)
+def _without_units(value: Any) -> Any:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_text(item) for item in value) + "]"
-    # repr is the shortest text that reads back as the same number.
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _quoted(name: str) -> str:
-    return name if name.replace("-", "_").isidentifier() and name.isascii() else json.dumps(name, ensure_ascii=False)
+        return {key: _without_units(item) for key, item in value.items()}
+    return value.value if isinstance(value, _Number) else value
 
 
 def _files(brain: Brain, folder: File) -> Iterator[str]:

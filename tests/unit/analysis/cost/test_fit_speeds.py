@@ -106,7 +106,7 @@ def test_the_file_is_written_as_any_other_and_says_what_it_is(recorded, tmp_path
             r"my\.toml holds 2 tables: cpu, h100; a target names a file of one\n  fix: OUTLAY_TARGETS=",
         ),
         ("", r"my\.toml holds 0 tables; a target names a file of one"),
-        ("[cpu", r"my\.toml is not TOML"),
+        ("[cpu", r"my\.toml cannot be parsed:\n  not TOML: my\.toml"),
         ("[cpu]\nmemory_bandwith = 1e9\n", r"memory_bandwith: unknown key, did you mean 'memory_bandwidth'"),
         ("[mine]\nlike = 'h100'\nmemory_bandwidth = 3.0\n", r"memory_bandwidth = 3 is impossible: hardware has 1e\+07"),
     ],
