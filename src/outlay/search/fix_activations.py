@@ -14,11 +14,12 @@ from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.error_types import ExplainError, OutlayError
 from outlay.core.quantities import counted, format_bytes
-from outlay.core.table import Lines, table, to_text
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_text
 from outlay.layout.rule import SOURCE, Rule
 from outlay.program.program import Program
+from outlay.render.page import Block, Code, Column, Line, Page, Row, Section, Table
+from outlay.render.report import Report
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
 
@@ -49,9 +50,16 @@ class Try:
     why_not: str = ""
     helps: bool = False
 
+    @property
+    def outcome(self) -> str:
+        """What came of it, in words."""
+        if self.bytes_per_step is None:
+            return self.why_not
+        return format_bytes(self.bytes_per_step) + (", kept" if self.helps else "")
+
 
 @dataclass(frozen=True)
-class Fix:
+class Fix(Report):
     """Rules that have a program move less, and what they gain; made by `outlay.fix`.
 
     Attributes:
@@ -92,11 +100,46 @@ class Fix:
         figures = {"before": dict(_figures(self.before)), "after": dict(_figures(self.after))}
         return {"python": self.python, **figures, "tried": tried}
 
-    def __str__(self) -> str:
-        return to_text(self, width=120)
+    def _page(self) -> Page:
+        num = counted(len(self.tried), "rule")
+        if not self.tried:
+            headline = "nothing to try: no finding is of an activation whose line is known"
+        elif self.rules:
+            headline = f"of {num} tried, {len(self.rules)} kept:"
+        else:
+            headline = f"nothing helped: of {num} tried none has the program move less"
+        return Page(
+            "Rules with which a device sends less",
+            [*self._rules_page(), *self._tried_page()],
+            headline=headline,
+            headline_style="good" if self.rules else "",
+        )
 
-    def __rich__(self) -> Lines:
-        return Lines(lambda _: _render(self))
+    def _rules_page(self) -> Iterator[Block]:
+        if not self.rules:
+            return
+        # Not indented, as code blocks are in text: it is to be pasted.
+        yield from (Line(line, medium="text") for line in ("", *self.python.splitlines()))
+        yield Section("before the layout", [Code(self.python)], medium="html")
+        before, after = dict(_figures(self.before)), dict(_figures(self.after))
+        rows = [
+            Row([what, _in_words(what, before.get(what, 0)), _in_words(what, after.get(what, 0))])
+            for what in {**before, **after}
+        ]
+        columns = [Column(""), Column("before", "number"), Column("after", "number")]
+        yield Section("on a device", [Table(columns, rows)])
+        if any(":" in rule.pattern for rule in self.rules):
+            yield Line(
+                "a rule by line moves with every edit above it: name the function, if it has one value of its own"
+            )
+
+    def _tried_page(self) -> Iterator[Block]:
+        if self.tried:
+            rows = [
+                Row([one.rule.pattern, spec_text(one.rule.spec or P()), one.finding, one.outcome]) for one in self.tried
+            ]
+            columns = [Column("tried", "code"), Column("as", "code"), Column("for"), Column("bytes a step", "words")]
+            yield Section("what was tried", [Table(columns, rows)])
 
 
 _QUOTE = '"'
@@ -216,35 +259,5 @@ def _figures(explanation: Explanation) -> Iterator[tuple[str, int]]:
         yield "memory", explanation.memory.peak
 
 
-def _render(fixed: Fix) -> Iterator[Any]:
-    if not fixed.tried:
-        yield "nothing to try: no finding is of an activation whose line is known"
-        return
-    if fixed.rules:
-        yield f"of {counted(len(fixed.tried), 'rule')} tried, {len(fixed.rules)} kept:"
-        yield ""
-        yield from fixed.python.splitlines()
-        before, after = dict(_figures(fixed.before)), dict(_figures(fixed.after))
-        rows = [
-            [what, _in_words(what, before.get(what, 0)), _in_words(what, after.get(what, 0))]
-            for what in {**before, **after}
-        ]
-        yield ""
-        yield table(["on a device", "before", "after"], rows)
-        if any(":" in rule.pattern for rule in fixed.rules):
-            yield "a rule by line moves with every edit above it: name the function, if it has one value of its own"
-    else:
-        yield f"nothing helped: of {counted(len(fixed.tried), 'rule')} tried none has the program move less"
-    yield ""
-    rows = [[one.rule.pattern, spec_text(one.rule.spec or P()), one.finding, _outcome(one)] for one in fixed.tried]
-    yield table(["tried", "as", "for", "bytes a step"], rows)
-
-
 def _in_words(what: str, value: int) -> str:
     return str(value) if what.endswith("runs") else format_bytes(value)
-
-
-def _outcome(one: Try) -> str:
-    if one.bytes_per_step is None:
-        return one.why_not
-    return format_bytes(one.bytes_per_step) + (", kept" if one.helps else "")

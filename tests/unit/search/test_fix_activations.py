@@ -50,6 +50,8 @@ def test_less_is_moved_and_the_numbers_stay():
     shown = str(found)
     assert "bytes a step" in shown
     assert "kept" in shown
+    assert all(line in shown.splitlines() for line in found.python.splitlines())  # as it is to be pasted
+    assert "@mlp" in found.to_html()
     assert outlay.explain(program.with_layout(found.layout)).bytes_per_step == found.after.bytes_per_step
     outlay.verify(embedding(found.layout)).raise_if_different()
     assert [one["helps"] for one in found.to_dict()["tried"]].count(True) == 1
