@@ -98,7 +98,7 @@ def run(
             "steps as you can afford to repeat",
             param_hint="--max-restarts",
         )
-    from outlay.recipes.in_processes import is_launched
+    from outlay.jobs.process_info import is_launched
 
     if processes is not None and not is_launched():
         limits = Limits(stuck_after, start_within)

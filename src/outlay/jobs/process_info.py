@@ -5,6 +5,7 @@ Whatever started the processes tells it in environment variables: `outlay launch
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -82,6 +83,11 @@ class ProcessInfo:
     def origin_text(self) -> str:
         """Return where each value came from, in words."""
         return ", ".join(f"{what} from {where}" for what, where in self.origin.items())
+
+
+def is_launched() -> bool:
+    """Whether `outlay launch` or `outlay run --processes` started this process."""
+    return NUM_PROCESSES in os.environ
 
 
 def _check_set(environment: Mapping[str, str], names: Mapping[str, str], started_by: str, fix: str) -> None:

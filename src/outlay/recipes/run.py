@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
 
-from outlay.core.error_types import RecipeError
+from outlay.core.error_types import LaunchError, RecipeError
 from outlay.devices.simulated import simulate
+from outlay.jobs.exit_codes import INTERRUPTED
+from outlay.jobs.process_info import is_launched
 from outlay.program.compiler_options import RequestedOptions
 from outlay.recipes.find import find_recipe, name_of, with_recording
-from outlay.recipes.in_processes import (
-    is_launched,
-    run_in_processes,
-    words_of_arguments,
-)
 from outlay.recipes.prepare import prepare
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.run_kind import Result, TrainingOptions
-from outlay.recipes.runner import open_folder, run_prepared
+from outlay.recipes.runner import RESULT, open_folder, run_prepared
 from outlay.search.candidate import words_of
 from outlay.train.patience import Patience
 
@@ -131,7 +134,7 @@ def run(
             "processes": processes,
             **of_job,
         }
-        return run_in_processes(_name_for_others(recipe), [*words_of_arguments(given), *words_of(options or {})])
+        return _run_in_processes(_name_for_others(recipe), [*words_of_arguments(given), *words_of(options or {})])
     if asked := [name for name, value in of_job.items() if value]:
         raise RecipeError(f"{', '.join(asked)} is asked of no processes\n  fix: processes=P too; P may be 1")
     if devices is not None:
@@ -153,6 +156,33 @@ def run(
     return run_prepared(prepared, folder, **asked)
 
 
+def words_of_arguments(given: Mapping[str, Any]) -> list[str]:
+    """Arguments of `outlay.run` as options of the command; None and False are left out.
+
+    Raises:
+        RecipeError: some are objects that only this process has; all are listed.
+
+    >>> words_of_arguments({"layout": "fsdp", "mode": None, "force": True, "record": ["params.**", "step"]})
+    ['--layout', 'fsdp', '--force', '--record', 'params.**', '--record', 'step']
+    """
+    plain = str | int | float | Path | Sequence | None
+    if objects := [name for name, value in given.items() if not isinstance(value, plain)]:
+        raise RecipeError(
+            f"processes of their own cannot be given this process's objects: {', '.join(objects)}"
+            "\n  fix: as text or a number, as on the command line, or in the recipe's own function"
+        )
+    words = []
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            words += [word for each in value for word in (option, each)]
+        elif value is not None and value is not False:
+            words += [option, "off" if value == float("inf") else str(value)]
+    return words
+
+
 def _name_for_others(recipe: Recipe | str | Callable[..., Recipe]) -> str:
     """Return the name by which processes that this one starts find a recipe.
 
@@ -170,3 +200,34 @@ def _name_for_others(recipe: Recipe | str | Callable[..., Recipe]) -> str:
             "\n  fix: its name, 'path/to/file.py:function', or the function that makes it"
         )
     return name_of(recipe)
+
+
+def _run_in_processes(recipe: str, words: Sequence[str]) -> Result:
+    """Run the command `outlay run` with `--processes`; return what the first of its processes returned.
+
+    It is a process of its own that starts and watches the others: this one may have started JAX, after which it should
+    not fork, and may not be in its main thread, which alone hears signals. What they print is printed here.
+
+    Args:
+        recipe: what names it on the command line.
+        words: options of the command and of the recipe, `--processes` among them.
+
+    Raises:
+        LaunchError: the command has failed; what it said stands above.
+        KeyboardInterrupt: somebody has interrupted this process, or the command.
+    """
+    with tempfile.TemporaryDirectory(prefix="outlay-result-") as folder:
+        file = Path(folder, "result.pickle")
+        command = [sys.executable, "-m", "outlay", "run", recipe, *words]
+        process = subprocess.Popen(command, env={**os.environ, RESULT: str(file)})
+        try:
+            code = process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGINT)  # a notebook interrupts its own process only
+            process.wait()
+            raise
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        if code:
+            raise LaunchError(f"the run of {recipe} in processes of its own ended with exit code {code}: see above why")
+        return pickle.loads(file.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,13 +14,10 @@ from outlay.core.error_types import CheckpointError, RecipeError
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import versions
 from outlay.devices.mesh_info import check_runnable
+from outlay.jobs import process_info
 from outlay.jobs.heartbeat import beat
+from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.program.program import Program
-from outlay.recipes.in_processes import (
-    hand_over,
-    has_begun,
-    mark_begun,
-)
 from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions
@@ -68,7 +66,7 @@ def open_folder(
         run_folder=path,
         resume=resume,
     )
-    return RunFolder(path, force=force, resume=resume or has_begun(), on_begin=mark_begun)
+    return RunFolder(path, force=force, resume=resume or _has_begun(), on_begin=_mark_begun)
 
 
 def own_folder_of(name: str) -> Path:
@@ -114,7 +112,7 @@ def run_prepared(
         options = (training or TrainingOptions()).or_as_before(folder.earlier or {})
         result = _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every, options)
         if is_first():
-            hand_over(result)
+            _hand_over(result)
         return result
     finally:
         folder.close()
@@ -244,3 +242,30 @@ def _check_steps_left(folder: RunFolder, step: int, num_steps: int) -> None:
             f"{folder.checkpoints_path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it"
             f"\n  fix: {step} steps or more, or another folder"
         )
+
+
+RESULT = "OUTLAY_RESULT"
+"""The variable that names the file in which the first process of a job leaves its result for `outlay.run`."""
+
+
+def _hand_over(result: Result) -> None:
+    """Leave the result of a run where `outlay.run`, in the process that has asked for it, looks for it."""
+    if file := os.environ.get(RESULT):
+        Path(file).write_bytes(pickle.dumps(result))
+
+
+def _has_begun() -> bool:
+    """Whether an earlier start of this job has taken the run folder, so that this one continues it."""
+    folder = _job_folder()
+    return folder is not None and folder.has(Flag.BEGUN)
+
+
+def _mark_begun() -> None:
+    """Mark that this job has taken the run folder, for later starts of it."""
+    if folder := _job_folder():
+        folder.set(Flag.BEGUN)
+
+
+def _job_folder() -> JobFolder | None:
+    path = os.environ.get(process_info.JOB_DIR)
+    return JobFolder(Path(path)) if path else None
