@@ -1,4 +1,4 @@
-"""Spiking networks as graphs of modules: single-device code, which never sees a mesh, and its runs.
+"""Spiking networks as graphs of modules, written for one device, and their runs.
 
 The public names are listed in `__init__.pyi`; each is imported on first use.
 """

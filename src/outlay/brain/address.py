@@ -1,10 +1,10 @@
-"""Addresses: what can be recorded of a Brain, by name, and the patterns that choose among it.
+"""Address what can be recorded of a Brain, and select addresses by pattern.
 
-* `A_ex:out_spikes` is what a module writes to a port in each step;
-* `A_ex.soma.potential` is a leaf of the state after each step. `A_ex.soma:potential` is another way to write it, and
-  `A_ex.soma:spikes` one for the spikes of a neuron, as Spark users know them.
+* `A_ex:out_spikes` is the output of a module's port in each step;
+* `A_ex.soma.potential` is a leaf of the state after each step. Spark users may write `A_ex.soma:potential` for it, and
+  `A_ex.soma:spikes` for the spikes of a neuron.
 
-In a pattern `*` stands for one part or a piece of one, and `**` for any number of parts.
+In a pattern, `*` matches one component or a part of one, and `**` any number of components.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from outlay.graph.step_graph import CACHE
 
 _SOMA = "soma"
 _SPIKES = {"spikes": "out_spikes"}
-"""What the soma of a neuron writes, by Spark's name and by that of the neuron's port."""
+"""Spark's name for the output of a soma, and the neuron's port that has it."""
 
 
 def addresses(brain: Brain) -> tuple[str, ...]:
-    """Return everything that can be recorded of a Brain: ports first, then the leaves of its state.
+    """Return all addresses of a Brain: ports first, then the leaves of its state.
 
     Args:
-        brain: the Brain; nothing of it is computed.
+        brain: the Brain; nothing is computed.
     """
     return (*port_addresses(brain), *_leaf_addresses(brain))
 
 
 def port_addresses(brain: Brain, kind: str | None = None) -> tuple[str, ...]:
-    """Return the addresses of the ports that the modules of a Brain write.
+    """Return the addresses of the output ports of a Brain's modules.
 
     Args:
         brain: the Brain.
-        kind: only those of `spikes`, or of `values`.
+        kind: restrict to ports of `spikes` or of `values`.
     """
     ports = brain.wiring.output_ports
     return tuple(
@@ -49,14 +49,14 @@ def port_addresses(brain: Brain, kind: str | None = None) -> tuple[str, ...]:
 
 
 def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses that patterns match, each once, in the order of the patterns and of the Brain.
+    """Return the addresses that match the patterns, each once, in the order of the patterns and of the Brain.
 
     Args:
         brain: the Brain.
         patterns: such as `*_ex:out_spikes`, `**.soma.potential` or `B_in.synapses.kernel`.
 
     Raises:
-        BrainError: a pattern is written wrongly or matches nothing; all of them are listed.
+        BrainError: a pattern is malformed or matches nothing; the message lists all of them.
 
     Example:
         >>> from outlay.brain import Brain, Connection, LinearSpiker
@@ -83,11 +83,11 @@ def _leaf_addresses(brain: Brain) -> tuple[str, ...]:
     return tuple(path for path, leaf in flatten_paths(shapes)[0] if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
 
 
-_KEY = jax.dtypes.prng_key  # a random key is no number that could be plotted or stored
+_KEY = jax.dtypes.prng_key  # PRNG keys are not numbers that could be plotted or stored
 
 
 def _spellings(brain: Brain) -> dict[str, str]:
-    """Every way to write an address, and the address."""
+    """Map every way to write an address to the address."""
     ports, leaves = port_addresses(brain), _leaf_addresses(brain)
     spelled = {address: address for address in (*ports, *leaves)}
     for leaf in leaves:

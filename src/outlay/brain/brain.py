@@ -1,4 +1,4 @@
-"""A Brain: modules, and what reads what."""
+"""A Brain: modules and their connections."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 
 @dataclass(frozen=True)
 class Brain:
-    """A network of modules that run in steps of `dt`, each reading what the others produced in the step before.
+    """A network of modules that run in steps of `dt`; each module reads what the others wrote in the previous step.
 
-    Everything is checked when it is made: modules, ports, shapes, units and settings.
+    The constructor checks everything: modules, ports, shapes, units and settings.
 
     Attributes:
         modules: the modules by name.
-        connections: what reads what, in the order in which several sources of one port are concatenated.
+        connections: the connections; several sources of one port are concatenated in this order.
         inputs: the shape of each input by name; modules read them as `inputs:NAME`.
         outputs: the ports that a step returns, by name, as `MODULE:PORT`.
-        dt: the time of one step in ms.
-        dtype: of potentials, kernels, traces and currents: `float32`, `float16` or `bfloat16`.
+        dt: the duration of a step in ms.
+        dtype: the dtype of potentials, kernels, traces and currents: `float32`, `float16` or `bfloat16`.
 
     Raises:
-        BrainError: something does not fit; every offender is listed.
+        BrainError: something does not fit; the message lists every problem.
 
     Example:
         >>> from outlay.brain import Brain, Connection, LinearSpiker
@@ -69,7 +69,7 @@ class Brain:
 
     @functools.cached_property
     def graph(self) -> StepGraph:
-        """Its step as a graph of step functions, one a module."""
+        """The step as a graph of step functions, one per module."""
         parts = {
             name: Part(self._step_of(name), self.wiring.reads[name], module.by_neuron)
             for name, module in self.modules.items()
@@ -77,17 +77,18 @@ class Brain:
         return StepGraph(parts, self.wiring.outputs)
 
     def init(self, key: jax.Array) -> State:
-        """The state before the first step: each module's own under its name, and under `cache` what was produced last.
+        """Initialize the state: that of each module under its name, and the latest outputs under `cache`.
 
         Args:
-            key: the PRNG key; a module draws from this key and its name, so other modules change nothing that it draws.
+            key: the PRNG key. A module derives its own key from it and its name, so its random numbers do not depend on
+                other modules.
         """
         state = self._with_signs({name: self.init_module(name, key) for name in self.modules})
         return {**state, CACHE: self.graph.init_cache(self.produced)}
 
     def init_module(self, name: str, key: jax.Array) -> State:
-        """The state of one module before the first step."""
-        # By name, not by position: adding a module leaves the draws of all others as they were.
+        """Initialize the state of one module."""
+        # Fold in the name, not the position: adding a module must not change the random numbers of the others.
         own = jax.random.fold_in(key, _number_of(name))
         shapes, module = self.wiring.input_shapes[name], self.modules[name]
         with naming(name, module, "init"):
@@ -96,52 +97,52 @@ class Brain:
         return state
 
     def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[State, dict[str, jax.Array]]:
-        """One step of `dt`.
+        """Advance the state by one step of `dt`.
 
         Args:
-            state: as `init` or the last step returned it.
-            inputs: one array for each of the Brain's inputs.
+            state: the state returned by `init` or by the previous step.
+            inputs: one array for each input of the Brain.
 
         Returns:
             The new state, and the Brain's outputs.
 
         Raises:
-            BrainError: inputs that the Brain does not have, lacks, or has in another shape; all are listed.
+            BrainError: inputs are unknown, missing, or have another shape; the message lists all of them.
         """
         given = {name: jnp.asarray(value) for name, value in inputs.items()}
         check_inputs(self, {name: value.shape for name, value in given.items()})
         return self.graph(state, given)
 
     def arriving(self, name: str, read: Mapping[str, tuple[jax.Array, ...]]) -> dict[str, jax.Array]:
-        """What a module reads in a step, by port, of what its sources produced."""
+        """Collect the inputs of a module by port from the outputs of its sources."""
         ports = self.modules[name].inputs()
         return {port: _joined(values).astype(self.dtype_of(ports[port])) for port, values in read.items()}
 
     @property
     def produced(self) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-        """Shape and dtype of what each module produces a step, by module and port."""
+        """Return the shape and dtype of each module's outputs, by module and port."""
         return {
             name: {port: jax.ShapeDtypeStruct(p.shape, self.dtype_of(p)) for port, p in ports.items()}
             for name, ports in self.wiring.output_ports.items()
         }
 
     def dtype_of(self, port: Port) -> Any:
-        """The dtype of the values of a port."""
+        """Return the dtype of a port's values."""
         return jnp.dtype("int8" if port.kind == "spikes" else self.dtype)
 
     def inspect(self) -> Inspection:
-        """The tree of modules, with shapes, units and settings."""
+        """Describe the modules as a tree, with shapes, units and settings."""
         return inspect(self)
 
     def picture(self, path: str | os.PathLike, *, force: bool = False) -> None:
         """Write a picture of its modules and connections.
 
         Args:
-            path: the file; its ending, such as `.png` or `.svg`, says in which format.
-            force: replace a file that Outlay did not make, too.
+            path: the file; its ending, such as `.png` or `.svg`, determines the format.
+            force: also overwrite a file that Outlay did not create.
 
         Raises:
-            OutputError: it would replace such a file, cannot be written, or there is no such format.
+            OutputError: the file exists and is not Outlay's, cannot be written, or has an unknown ending.
         """
         from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
         from outlay.core.output_file import write_picture
@@ -149,10 +150,10 @@ class Brain:
         write_picture(Path(path), draw(self), force=force)
 
     def _with_signs(self, state: State) -> State:
-        """Return the states of all modules, each with which of its sources are inhibitory."""
+        """Add to the state of each module which of its sources are inhibitory."""
         telling = {name: module for name, module in self.modules.items() if type(module).signs is not Module.signs}
         signs: dict[str, Mapping[str, jax.Array]] = {}
-        # A module such as Concat passes signs on, so they travel one module a round.
+        # A module such as Concat passes signs on, so that they propagate by one module per round.
         for _ in telling:
             signs = {name: module.signs(state[name], self._signs_read(name, signs)) for name, module in telling.items()}
         return {name: m.with_signs(state[name], self._signs_read(name, signs)) for name, m in self.modules.items()}
@@ -188,18 +189,18 @@ def _joined(values: tuple[jax.Array, ...]) -> jax.Array:
 
 def _number_of(name: str) -> int:
     """Return a number for a name, the same in every process (unlike `hash`)."""
-    return int.from_bytes(name.encode(), "big") % (2**32 - 5)  # a prime below 2**32: names differ, so do numbers
+    return int.from_bytes(name.encode(), "big") % (2**32 - 5)  # a prime below 2**32 makes collisions of names unlikely
 
 
 def check_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
-    """Raise for inputs that a Brain does not have, lacks, or has in another shape.
+    """Raise for inputs that are unknown, missing, or have another shape.
 
     Args:
         brain: the Brain.
-        shapes: of what is fed to it, by name.
+        shapes: the shapes of the given inputs, by name.
 
     Raises:
-        BrainError: something does not fit; every offender is listed.
+        BrainError: something does not fit; the message lists every problem.
     """
     problems = [
         Problem("input", name, f"the Brain has no input {name!r}", did_you_mean(name, brain.inputs))
@@ -210,7 +211,7 @@ def check_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
         if name not in shapes:
             problems.append(Problem("input", name, "nothing is given for it", f"an array of shape {expected}"))
         elif tuple(shapes[name]) != expected:
-            what = f"its shape is {expected}, and the array given has shape {shapes[name]}"
+            what = f"its shape is {expected}, but the array has shape {shapes[name]}"
             problems.append(Problem("input", name, what, f"an array of shape {expected}"))
     if problems:
         raise BrainError(f"these inputs do not fit the Brain: {counted(len(problems), 'problem')}", problems)

@@ -1,4 +1,4 @@
-"""`outlay brain`: what is in the file of a Brain, and files from one format to another. Nothing is run."""
+"""`outlay brain`: inspect the file of a Brain, and convert between file formats; nothing runs."""
 
 from __future__ import annotations
 

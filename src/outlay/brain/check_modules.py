@@ -1,4 +1,4 @@
-"""What can be wrong with modules, each by itself: their names and settings, and what their methods return."""
+"""Check modules one by one: their names and settings, and what their methods return."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "float16", "bfloat16")
 LARGEST = 3.4e38
-"""About the largest number of float32."""
+"""Just below the largest float32."""
 BOUNDS = ("threshold", "min_value", "max_value", "max_clip", "w_max")
-"""Settings for which infinity has a meaning: a bound that nothing reaches."""
+"""Settings that may be infinite, as a bound that nothing reaches."""
 
 
 def is_time(value: Any) -> bool:
@@ -40,7 +40,7 @@ def is_shape(value: Any) -> bool:
 
 
 def brain_problems(brain: Brain) -> Iterator[Problem]:
-    """Yield what is wrong with dt, dtype, names and the shapes of inputs."""
+    """Yield the problems of dt, dtype, names and the shapes of inputs."""
     if not is_time(brain.dt):
         yield Problem("setting", "dt", f"the time of a step is {brain.dt!r} ms", "a positive number, such as dt = 1.0")
     if brain.dtype not in DTYPES:
@@ -63,7 +63,7 @@ def brain_problems(brain: Brain) -> Iterator[Problem]:
 
 
 def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
-    """Yield each module with wrong settings, and its problems."""
+    """Yield each module with invalid settings, and its problems."""
     for name, module in brain.modules.items():
         own = module.problems(dt=brain.dt)
         also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in own)]
@@ -73,11 +73,11 @@ def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the settings that would fill a state with NaN or infinity, each with a sentence.
+    """Yield a sentence for each setting that would fill a state with NaN or infinity.
 
     Args:
-        settings: a module or something within it.
-        path: of it, ending with a dot where it is within a module.
+        settings: a module or a component of it.
+        path: its path; ends with a dot for a component.
     """
     for field in dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ():
         value, name = getattr(settings, field.name), f"{path}{field.name}"
@@ -92,10 +92,10 @@ def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def naming(name: str, module: Module, method: str) -> Iterator[None]:
-    """Add to an exception of a module's own code a note with the module; the exception stays the same otherwise."""
+    """Add a note with the module to an exception from the module's own code."""
     try:
         yield
-    # These name the module already.
+    # Brain errors name the module already.
     except OutlayError:
         raise
     except Exception as error:
@@ -106,10 +106,10 @@ def naming(name: str, module: Module, method: str) -> Iterator[None]:
 
 
 def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
-    """Return the ports that a module declares to write.
+    """Return the declared output ports of a module.
 
     Raises:
-        BrainError: it is no table of ports, or a shape is none.
+        BrainError: the result is not a dictionary of ports, or a shape is invalid.
     """
     example = 'such as {"spikes": Port("spikes", (self.units,))}'
     if not isinstance(ports, Mapping) or not all(isinstance(port, Port) for port in ports.values()):
@@ -122,10 +122,10 @@ def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
 
 
 def check_state(name: str, module: Module, state: Any) -> None:
-    """Raise if an initial state is no dictionary of arrays, or lacks a leaf that `by_neuron` names.
+    """Raise if an initial state is not a dictionary of arrays, or lacks a leaf that `by_neuron` names.
 
     Raises:
-        BrainError: it is; everything wrong is listed.
+        BrainError: the state is invalid; the message lists every problem.
     """
     if not isinstance(state, Mapping):
         what = f"init returned {_kind(state)}"
@@ -149,10 +149,10 @@ def check_state(name: str, module: Module, state: Any) -> None:
 def checked_step(
     name: str, module: Module, before: Any, returned: Any, ports: Mapping[str, Port]
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Return the state and the outputs of a step, checked: a state like the one before, an array for each port.
+    """Return the state and the outputs of a step after checking them: a state like the one before, an array per port.
 
     Raises:
-        BrainError: it returned something else; everything wrong is listed.
+        BrainError: the step returned something else; the message lists every problem.
     """
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
         what = f"step returned {_kind(returned)}"
@@ -192,7 +192,7 @@ def checked_step(
 
 
 def _num_rows(module: Module, state: Any) -> int | None:
-    """Return how many neurons a step computes: all of them, or those of one device."""
+    """Count the neurons that a step computes: all of them, or those of one device."""
     for path, leaf in flatten_paths(state)[0]:
         if leaf.ndim and any(matches(pattern, path) for pattern in module.by_neuron):
             return leaf.shape[0]
@@ -200,7 +200,7 @@ def _num_rows(module: Module, state: Any) -> int | None:
 
 
 def _lost(name: str, before: Any, after: Any) -> list[tuple[str, str, str]]:
-    """Return the leaves of the state that a step left out, added, or gave another shape or dtype."""
+    """List the leaves of the state that a step dropped, added, or returned with another shape or dtype."""
     old, new = ({path: _type(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (before, after))
     fix = "every leaf with its shape and dtype: {**state, ...}, and x.astype(old.dtype) where it changed"
     return [

@@ -1,4 +1,4 @@
-"""Connections: which port reads which, after how long, and what can be wrong with each of them alone."""
+"""Connections between ports, with delays, and the checks of a single connection."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from outlay.brain.brain import Brain
 
 LONGEST = 2**24
-"""The most steps of a delay."""
+"""The longest delay in steps."""
 WHOLE = 1e-6
-"""How far from a whole number of steps a delay may be: the rounding of numbers such as 0.1, no more."""
+"""The tolerated distance of a delay from a whole number of steps: only the rounding of numbers such as 0.1."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """One source of one port.
+    """A connection from a source to a port.
 
     Attributes:
         origin: `MODULE:PORT`, or `inputs:NAME` for an input of the Brain.
         target: `MODULE:PORT`.
-        delay: how long after it was produced it is read, in ms, a multiple of the Brain's dt; one step if None.
+        delay: the delay in ms, a multiple of the Brain's dt; None for one step.
     """
 
     origin: str
@@ -39,7 +39,7 @@ class Connection:
         return f"{self.origin} -> {self.target}"
 
     def latency(self, dt: float) -> int:
-        """Return after how many steps of dt ms what was produced is read."""
+        """Return the delay in steps of dt ms."""
         return 1 if self.delay is None else round(self.delay / dt)
 
 
@@ -54,7 +54,7 @@ def split_end(end: str) -> tuple[str, str]:
 
 
 def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
-    """Return the connections that lead nowhere, are listed twice or have an impossible delay, with their problems."""
+    """Return the connections with a missing end, a duplicate or an impossible delay, with their problems."""
     twice = {connection for connection, times in Counter(brain.connections).items() if times > 1}
     broken = {}
     for connection in brain.connections:
@@ -68,7 +68,7 @@ def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
 
 
 def unconnected_ports(brain: Brain) -> Iterator[Problem]:
-    """Yield a problem for each input port that nothing is connected to."""
+    """Yield a problem for each unconnected input port."""
     connected = {connection.target for connection in brain.connections}
     for name, module in brain.modules.items():
         for port, what in module.inputs().items():
@@ -113,7 +113,7 @@ def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, st
     elif connection.delay / dt > LONGEST:
         what = f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms"
         yield what, f"at most {LONGEST} steps"
-    # 0.3 / 0.1 is 2.9999999999999996, and means three steps.
+    # 0.3 / 0.1 is 2.9999999999999996, which means three steps.
     elif abs(connection.delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
         near = max(1, connection.latency(dt)) * dt
         yield (

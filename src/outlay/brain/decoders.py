@@ -1,4 +1,4 @@
-"""Integrators: spikes of neurons back to numbers."""
+"""Integrators, which decode spikes to numbers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from outlay.brain.registry import register
 from outlay.brain.traces import RDTracer, Tracer
 
 SMOOTHING_TAU = 10.0
-"""Time constant, in ms, of the slower part of a smooth trace."""
+"""The time constant of the slower part of a smooth trace, in ms."""
 
 
 @register("exponential_integrator")
 @dataclass(frozen=True)
 class ExponentialIntegrator(Module):
-    """Spikes of `num_outputs` groups of neurons, counted and smoothed: 1 where a group spikes at `saturation_freq`.
+    """Smooth the spike counts of `num_outputs` groups of neurons; a group that spikes at `saturation_freq` yields 1.
 
     With c the spikes of a group in this step, n its neurons, s = (1000 / saturation_freq) / (dt tau n), in every step::
 
@@ -30,19 +30,19 @@ class ExponentialIntegrator(Module):
                  decay' = exp(-dt/10) decay + c / 10,    signal = decay' - rise'
         else:    trace' = exp(-dt/tau) trace + s c,      signal = trace'
 
-    From Spark (Nogarx/Spark), `ExponentialIntegrator`. A spike of an inhibitory neuron counts as any other.
+    From Spark (Nogarx/Spark), `ExponentialIntegrator`. Spikes of inhibitory neurons count like all others.
 
     Ports: `spikes` (any shape) -> `signal` (num_outputs,).
 
     State: `indices` (the group of each neuron), `trace.rise` and `trace.decay`, or `trace` (num_outputs,).
 
     Attributes:
-        num_outputs: groups, of sizes as equal as can be.
-        saturation_freq: mean rate of a group, Hz.
-        tau: time constant of what a spike leaves, ms.
-        shuffle: whether neurons are dealt out to the groups at random, or in their order.
-        smooth_trace: whether the signal rises smoothly after a spike, or at once.
-        output_map: the group of each neuron, in place of dealing them out.
+        num_outputs: the number of groups, of nearly equal size.
+        saturation_freq: the mean rate of a group at which its signal is 1, Hz.
+        tau: the time constant of the trace, ms.
+        shuffle: whether neurons are assigned to groups at random or in order.
+        smooth_trace: whether the signal rises smoothly after a spike or at once.
+        output_map: the group of each neuron, instead of an automatic assignment.
     """
 
     num_outputs: int
@@ -53,17 +53,17 @@ class ExponentialIntegrator(Module):
     output_map: tuple[int, ...] | None = None
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `spikes`."""
+        """Return the input ports: `spikes`."""
         return {"spikes": Port("spikes")}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `signal`."""
+        """Return the output ports: `signal`."""
         if "spikes" in shapes:
             self._check_groups(int(np.prod(shapes["spikes"])))
         return {"signal": Port("values", (self.num_outputs,))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """Nothing heard yet, and who belongs to which group."""
+        """Return the initial state: zero traces, and the group of each neuron."""
         groups = jnp.asarray(self._groups(int(np.prod(shapes["spikes"]))), jnp.uint32)
         if self.shuffle and self.output_map is None:
             groups = jax.random.permutation(key, groups)
@@ -71,9 +71,9 @@ class ExponentialIntegrator(Module):
         return {"indices": groups, "trace": {"rise": zeros, "decay": zeros} if self.smooth_trace else zeros}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms."""
+        """Advance the state by one step of dt ms."""
         spiked, indices, trace = inputs["spikes"].reshape(-1) != 0, state["indices"], state["trace"]
-        # Whole numbers: the sum is the same in any order.
+        # Sum integers: the result is exact and does not depend on the order of summation.
         counts = jax.ops.segment_sum(spiked.astype(jnp.int32), indices, num_segments=self.num_outputs)
         sizes = np.bincount(self._groups(spiked.size), minlength=self.num_outputs)
         share = jnp.asarray((MS_PER_S / self.saturation_freq) / (dt * self.tau * sizes), jnp.float32) * counts
@@ -88,7 +88,7 @@ class ExponentialIntegrator(Module):
         return {"indices": indices, "trace": after}, {"signal": tracer.value(after)}
 
     def problems(self, *, dt: float) -> list[str]:
-        """Settings that are not positive, and neurons of groups that do not exist."""
+        """Report settings that are not positive, and neurons of groups that do not exist."""
         wrong = not_positive(self, "num_outputs", "saturation_freq", "tau")
         if self.output_map is not None and not wrong:
             others = sorted({group for group in self.output_map if not 0 <= group < self.num_outputs})
@@ -100,10 +100,10 @@ class ExponentialIntegrator(Module):
         return wrong
 
     def _groups(self, num_neurons: int) -> np.ndarray:
-        """The group of each neuron, in order."""
+        """Return the group of each neuron."""
         if self.output_map is not None:
             return np.asarray(self.output_map)
-        # The first groups take one neuron more each where the neurons do not divide evenly.
+        # If the neurons do not divide evenly, the first groups get one more each.
         base, larger = divmod(num_neurons, self.num_outputs)
         return np.repeat(np.arange(self.num_outputs), [base + (group < larger) for group in range(self.num_outputs)])
 
@@ -123,7 +123,7 @@ class ExponentialIntegrator(Module):
 @register("tanh_integrator")
 @dataclass(frozen=True)
 class TanhIntegrator(Module):
-    """Which of two populations spikes more, from -1 to 1.
+    """Compare the rates of two populations, from -1 to 1.
 
     With x and y the spikes of the populations in this step, m and n their neurons, in every step::
 
@@ -132,17 +132,17 @@ class TanhIntegrator(Module):
         S'     = clip(exp(-dt/smooth_tau) S + (X' - Y') / smooth_tau, -1, 1) where smooth, else X' - Y'
         signal = tanh(pi S')
 
-    From Spark (Nogarx/Spark), `TanhIntegrator`. A spike of an inhibitory neuron counts as any other.
+    From Spark (Nogarx/Spark), `TanhIntegrator`. Spikes of inhibitory neurons count like all others.
 
     Ports: `x_spikes` and `y_spikes` (any shapes) -> `signal` (1,).
 
     State: `trace` (2,), X and Y; where smooth `smooth_trace` (1,), S.
 
     Attributes:
-        saturation_freq: mean rate of a population at which its trace is full, Hz.
-        tau: time constant of what a spike leaves, ms.
-        smooth: whether the difference is smoothed once more.
-        smooth_tau: time constant of that, ms.
+        saturation_freq: the mean rate of a population at which its trace saturates, Hz.
+        tau: the time constant of the traces, ms.
+        smooth: whether to smooth the difference as well.
+        smooth_tau: the time constant of this smoothing, ms.
     """
 
     saturation_freq: float = field(default=50.0, metadata={"unit": "Hz"})
@@ -151,22 +151,22 @@ class TanhIntegrator(Module):
     smooth_tau: float = field(default=5.0, metadata={"unit": "ms"})
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `x_spikes` and `y_spikes`."""
+        """Return the input ports: `x_spikes` and `y_spikes`."""
         return {"x_spikes": Port("spikes"), "y_spikes": Port("spikes")}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `signal`."""
+        """Return the output ports: `signal`."""
         return {"signal": Port("values", (1,))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """Nothing heard yet."""
+        """Return the initial state: zero traces."""
         trace = {"trace": jnp.zeros(2, dtype)}
         return {**trace, "smooth_trace": jnp.zeros(1, dtype)} if self.smooth else trace
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms."""
+        """Advance the state by one step of dt ms."""
         both = [inputs["x_spikes"].reshape(-1), inputs["y_spikes"].reshape(-1)]
-        # Whole numbers: the sum is the same in any order.
+        # Sum integers: the result is exact and does not depend on the order of summation.
         counts = jnp.stack([jnp.sum((spikes != 0).astype(jnp.int32)) for spikes in both])
         share = (MS_PER_S / self.saturation_freq) / (dt * self.tau * np.array([spikes.size for spikes in both]))
         taken = jnp.asarray(share, jnp.float32) * counts
@@ -179,7 +179,7 @@ class TanhIntegrator(Module):
         return after, {"signal": jnp.tanh(jnp.pi * difference)}
 
     def problems(self, *, dt: float) -> list[str]:
-        """Settings that are not positive."""
+        """Report settings that are not positive."""
         return not_positive(self, "saturation_freq", "tau", "smooth_tau")
 
 

@@ -1,4 +1,4 @@
-"""Delays: how many steps a spike travels, and the spikes that arrive in a step."""
+"""Axonal delays in steps, and the spikes that arrive in a step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from outlay.brain.module import Component, State, negative, not_positive
 from outlay.brain.registry import register
 
 BITS = 32
-"""Bits of a word of past spikes."""
+"""The number of bits in a word of past spikes."""
 FEW_STEPS = 16
-"""Up to so many past steps, choosing among all of them is faster than looking one up for each pair."""
+"""Up to this many past steps, selecting among all of them is faster than a gather for each pair."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The spikes that arrive in one step at neurons.
+    """The spikes that arrive at neurons in one step.
 
     Attributes:
         sent: which pre neurons spiked in this step, bool, (pre,).
-        arrived: where a spike arrives, bool: of the shape of the delays, or (pre,).
+        arrived: where a spike arrives, bool, in the shape of the delays, or (pre,).
         inhibitory: which pre neurons are inhibitory, (pre,).
-        delays: how many steps each spike takes, at least 1: (post, pre), or (pre,) where all post neurons agree, or
-            None where all are 1.
+        delays: the delays in steps, at least 1: (post, pre), or (pre,) if they are the same for all post neurons, or
+            None if all are 1.
     """
 
     sent: jax.Array
@@ -40,10 +40,10 @@ class Arrivals:
     delays: jax.Array | None = None
 
     def delayed(self, past: jax.Array) -> jax.Array:
-        """What each pair sees of something that pre neurons had in past steps.
+        """Look up a quantity of pre neurons at the delay of each pair.
 
         Args:
-            past: it, newest first, (steps, pre).
+            past: the quantity in past steps, newest first, (steps, pre).
         """
         if self.delays is None:
             return past[0]
@@ -57,7 +57,7 @@ class Arrivals:
         return seen
 
     def at(self, neuron: jax.Array) -> Arrivals:
-        """Those at one post neuron."""
+        """Select the spikes that arrive at one post neuron."""
         if self.delays is None or self.delays.ndim == 1:
             return self
         row = functools.partial(jax.lax.dynamic_index_in_dim, index=neuron, keepdims=False)
@@ -65,30 +65,30 @@ class Arrivals:
 
 
 class Delays(Component, abc.ABC):
-    """How long spikes travel. What is on its way, and who is inhibitory, is kept for each pre neuron, not each pair."""
+    """Axonal delays. The spikes in flight and the signs are stored per pre neuron, not per pair."""
 
     by_neuron: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def num_steps(self, *, dt: float) -> int:
-        """How many past steps are kept."""
+        """Return the number of past steps to store."""
 
     @abc.abstractmethod
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
-        """The state before the first step: nothing is on its way."""
+        """Return the initial state: no spikes in flight."""
 
     def step(self, state: State, spikes: jax.Array) -> tuple[State, Arrivals]:
-        """Send the spikes of this step, and see which arrive.
+        """Send the spikes of this step, and return those that arrive.
 
         Args:
-            state: the state before it.
-            spikes: of this step, (pre,), +1, -1 or 0.
+            state: the state before the step.
+            spikes: the spikes of this step, (pre,), +1, -1 or 0.
         """
         sent = spikes != 0
         history = pushed(state["history"], sent)
-        # A neuron is inhibitory or not for good; a spike is where its sign is seen.
+        # The sign of a neuron never changes, but it is only visible when the neuron spikes.
         inhibitory = jnp.where(sent, spikes < 0, state["inhibitory"])
-        # Else every pair would compute the history of its pre neuron anew.
+        # Without the barrier XLA fuses this into its consumer and recomputes the history for every pair.
         history, inhibitory = jax.lax.optimization_barrier((history, inhibitory))
         arrived = arrives(history, state.get("delays"))
         after = {**state, "history": history, "inhibitory": inhibitory}
@@ -96,7 +96,7 @@ class Delays(Component, abc.ABC):
 
 
 def nothing_sent(num_inputs: int, num_steps: int) -> dict[str, jax.Array]:
-    """The part of the state that is about pre neurons before the first step."""
+    """Return the initial state of the pre neurons."""
     return {
         "history": jnp.zeros((-(-num_steps // BITS), num_inputs), jnp.uint32),
         "inhibitory": jnp.zeros(num_inputs, bool),
@@ -104,11 +104,11 @@ def nothing_sent(num_inputs: int, num_steps: int) -> dict[str, jax.Array]:
 
 
 def arrives(history: jax.Array, delays: jax.Array | None) -> jax.Array:
-    """Where a spike arrives: a bit of what a pre neuron did in past steps, which is kept once for all pairs.
+    """Look up where a spike arrives in the bit-packed past spikes of pre neurons, which all pairs share.
 
     Args:
-        history: past spikes of each pre neuron, (words, pre): bit k of word w is that of 32w + k steps ago.
-        delays: as those of `Arrivals`.
+        history: past spikes of each pre neuron, (words, pre): bit k of word w is the spike of 32w + k steps ago.
+        delays: as in `Arrivals`.
     """
     if delays is None:
         return (history[0] & 1) != 0
@@ -117,20 +117,20 @@ def arrives(history: jax.Array, delays: jax.Array | None) -> jax.Array:
     word = words[0]
     for index in range(1, len(words)):
         word = jnp.where((delays - 1) // BITS == index, words[index], word)
-    # The bit asked for, (delay - 1) % BITS, becomes the sign bit: the fewest instructions a pair.
+    # Shift bit (delay - 1) % BITS into the sign bit: a comparison with 0 then takes the fewest instructions per pair.
     arrived = (word << ((BITS - delays) % BITS)).astype(jnp.int32) < 0
-    # Of one word XLA may compute it again where that is faster than to read it back; of several words it never is.
+    # With one word, XLA may recompute this if that is faster than reading it back; with several words it never is.
     return arrived if len(words) == 1 else jax.lax.optimization_barrier(arrived)
 
 
 def pushed(history: jax.Array, spiked: jax.Array) -> jax.Array:
-    """The history after one more step."""
+    """Push the spikes of one more step into the history."""
     carried = jnp.concatenate([spiked[None].astype(jnp.uint32), history[:-1] >> (BITS - 1)])
     return (history << 1) | carried
 
 
 def delay_dtype(num_steps: int) -> Any:
-    """The smallest integers that hold delays of so many steps."""
+    """Return the smallest integer dtype for delays of this many steps."""
     return next(dtype for dtype in (jnp.uint8, jnp.uint16, jnp.uint32) if num_steps <= jnp.iinfo(dtype).max)
 
 
@@ -139,21 +139,21 @@ def delay_dtype(num_steps: int) -> Any:
 class NoDelays(Delays):
     """No delay: a spike arrives in the step in which it is read.
 
-    State: `history` (1, pre), whose bit 0 is the spike of this step; `inhibitory` (pre,): whose spikes are negative.
+    State: `history` (1, pre), whose bit 0 is the spike of this step; `inhibitory` (pre,): which neurons are inhibitory.
     """
 
     def num_steps(self, *, dt: float) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
-        """Nothing on its way."""
+        """Return the initial state: no spikes in flight."""
         return dict(nothing_sent(num_inputs, 1))
 
 
 @dataclass(frozen=True)
 class DrawnDelays(Delays):
-    """Delays of A to B steps, all as likely, with A = min_delay / dt, at least 1, and B = max_delay / dt.
+    """Uniformly random delays of A to B steps, with A = min_delay / dt, at least 1, and B = max_delay / dt.
 
     Attributes:
         max_delay: the longest delay, ms.
@@ -164,15 +164,15 @@ class DrawnDelays(Delays):
     min_delay: float = field(default=0.0, metadata={"unit": "ms"})
 
     def num_steps(self, *, dt: float) -> int:
-        """B."""
+        """Return B."""
         return _whole_steps(self.max_delay, dt)
 
     def draw(self, key: jax.Array, shape: tuple[int, ...], *, dt: float) -> jax.Array:
-        """Delays in steps, A to B."""
+        """Draw delays in steps, from A to B."""
         return jax.random.randint(key, shape, _whole_steps(self.min_delay, dt), self.num_steps(dt=dt) + 1)
 
     def problems(self, *, dt: float) -> list[str]:
-        """A longest delay that is not positive, or shorter than a step or than the shortest."""
+        """Report a longest delay that is not positive, or shorter than a step or than the shortest delay."""
         wrong = not_positive(self, "max_delay") + negative(self, "min_delay")
         if not wrong and self.min_delay > self.max_delay:
             wrong.append(
@@ -187,7 +187,7 @@ class DrawnDelays(Delays):
         return wrong or [sentence for name in ("min_delay", "max_delay") for sentence in self._off_the_grid(name, dt)]
 
     def _off_the_grid(self, name: str, dt: float) -> list[str]:
-        """A delay that is no whole number of steps."""
+        """Report a delay that is not a whole number of steps."""
         delay = getattr(self, name)
         if delay / dt > LONGEST:
             return [f"{name} is {delay:g} ms, {delay / dt:g} steps of dt = {dt:g} ms\nat most {LONGEST} steps"]
@@ -198,7 +198,7 @@ class DrawnDelays(Delays):
 
 
 def _whole_steps(delay: float, dt: float) -> int:
-    # 0.3 / 0.1 is 2.9999999999999996, and 0.7 / 0.1 is 6.999999999999999: both mean what people wrote.
+    # 0.3 / 0.1 is 2.9999999999999996, and 0.7 / 0.1 is 6.999999999999999: round as the user meant it.
     return max(1, math.ceil(round(delay / dt, 6)))
 
 
@@ -207,13 +207,13 @@ def _whole_steps(delay: float, dt: float) -> int:
 class N2NDelays(DrawnDelays):
     """A delay for each pair of neurons.
 
-    A spike of pre neuron j arrives at post neuron i in step t + d[i,j] - 1 if it is read in step t, with d from A to B,
-    all as likely, A = min_delay / dt, at least 1, and B = max_delay / dt.
+    A spike of pre neuron j that is read in step t arrives at post neuron i in step t + d[i,j] - 1, with d uniform from
+    A to B, A = min_delay / dt, at least 1, and B = max_delay / dt.
 
     Source: `N2NDelays` of Spark (Nogarx/Spark).
 
     State: `delays` (post, pre), in steps; `history` (words, pre), bit-packed: bit k of word w is the spike of 32w + k
-    steps ago; `inhibitory` (pre,): whose spikes are negative.
+    steps ago; `inhibitory` (pre,): which neurons are inhibitory.
 
     Attributes:
         max_delay: the longest delay, ms.
@@ -223,7 +223,7 @@ class N2NDelays(DrawnDelays):
     by_neuron: ClassVar[tuple[str, ...]] = ("delays",)
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
-        """Delays drawn, and nothing on its way."""
+        """Return the initial state: random delays, no spikes in flight."""
         steps = self.num_steps(dt=dt)
         drawn = by_neuron(lambda key, shape: self.draw(key, shape, dt=dt), key, (units, num_inputs))
         return {"delays": drawn.astype(delay_dtype(steps)), **nothing_sent(num_inputs, steps)}
@@ -234,8 +234,8 @@ class N2NDelays(DrawnDelays):
 class NDelays(DrawnDelays):
     """A delay for each pre neuron, the same to all post neurons.
 
-    A spike of pre neuron j arrives everywhere in step t + d[j] - 1 if it is read in step t, with d from A to B, all as
-    likely, A = min_delay / dt, at least 1, and B = max_delay / dt.
+    A spike of pre neuron j that is read in step t arrives everywhere in step t + d[j] - 1, with d uniform from A to B,
+    A = min_delay / dt, at least 1, and B = max_delay / dt.
 
     Source: `NDelays` of Spark (Nogarx/Spark).
 
@@ -247,7 +247,7 @@ class NDelays(DrawnDelays):
     """
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
-        """Delays drawn, and nothing on its way."""
+        """Return the initial state: random delays, no spikes in flight."""
         steps = self.num_steps(dt=dt)
         drawn = self.draw(key, (num_inputs,), dt=dt)
         return {"delays": drawn.astype(delay_dtype(steps)), **nothing_sent(num_inputs, steps)}

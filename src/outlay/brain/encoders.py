@@ -1,4 +1,4 @@
-"""Encoders: numbers to spikes, one unit for each number or a row of units that prefer different values."""
+"""Encoders from numbers to spikes, with one unit per number or a row of units tuned to different values."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from outlay.brain.registry import register
 
 MS_PER_S = 1000.0
 Each = float | tuple[float, ...]
-"""One number for all numbers of the signal, or one for each."""
+"""One value for all numbers of the signal, or one for each."""
 
 
 @dataclass(frozen=True)
 class Encoder(Module, abc.ABC):
-    """Units that spike the more, the greater their part of a signal is."""
+    """Units whose firing rate grows with their part of a signal."""
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `signal`."""
+        """Return the input ports: `signal`."""
         return {"signal": Port("values")}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `spikes`."""
+        """Return the output ports: `spikes`."""
         return {"spikes": Port("spikes", self.cells(shapes["signal"]))}
 
     def cells(self, signal: Shape) -> Shape:
-        """The shape of the units for a signal."""
+        """Return the shape of the units for a signal."""
         return tuple(signal)
 
     def drive(self, signal: jax.Array) -> jax.Array:
-        """What each unit takes in, 0 to 1."""
+        """Return the input of each unit, 0 to 1."""
         return signal
 
 
 @register("linear_spiker")
 @dataclass(frozen=True)
 class LinearSpiker(Encoder):
-    """One leaky unit for each number of the signal; a signal of 1 makes it spike at `max_freq`.
+    """Encode each number of the signal by one leaky unit, which spikes at `max_freq` for a signal of 1.
 
     With x the signal and e = exp(-dt/tau), in every step::
 
@@ -53,17 +53,17 @@ class LinearSpiker(Encoder):
         spike = v' > tau, and then v' = 0
         r'    = 0 on a spike, else r + dt
 
-    k is what brings the unit from 0 to its threshold tau in the time 1000/max_freq - cd that it has between two spikes.
+    k makes the unit reach its threshold tau from 0 in the time 1000/max_freq - cd between two spikes.
     From Spark (Nogarx/Spark), `LinearSpiker`.
 
     Ports: `signal` (any shape, 0 to 1) -> `spikes` (the same shape).
 
-    State: `potential` and `refractory` (ms since the last spike), each of the shape of the spikes.
+    State: `potential` and `refractory` (ms since the last spike), each in the shape of the spikes.
 
     Attributes:
-        tau: time constant of the units, ms.
-        cd: time after a spike in which a unit takes nothing in, ms.
-        max_freq: rate at a signal of 1, Hz.
+        tau: the time constant of the units, ms.
+        cd: the refractory time after a spike, ms.
+        max_freq: the rate at a signal of 1, Hz.
     """
 
     tau: float = field(default=100.0, metadata={"unit": "ms"})
@@ -71,12 +71,12 @@ class LinearSpiker(Encoder):
     max_freq: float = field(default=100.0, metadata={"unit": "Hz"})
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """All units at 0 and ready."""
+        """Return the initial state: all units at 0 and ready."""
         cells = self.cells(shapes["signal"])
         return {"potential": jnp.zeros(cells, dtype), "refractory": jnp.full(cells, self.cd, dtype)}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms."""
+        """Advance the state by one step of dt ms."""
         potential, refractory = state["potential"], state["refractory"]
         decay = math.exp(-dt / self.tau)
         rise = self.tau * (1 - decay) * self._scale() * self.drive(inputs["signal"])
@@ -89,7 +89,7 @@ class LinearSpiker(Encoder):
         return after, {"spikes": spikes.astype(jnp.int8)}
 
     def problems(self, *, dt: float) -> list[str]:
-        """Settings of the wrong sign, and a rate that the cooldown does not let it reach."""
+        """Report settings of the wrong sign, and a rate that the cooldown does not let it reach."""
         wrong = not_positive(self, "tau", "max_freq") + negative(self, "cd")
         if not wrong and self.cd * self.max_freq >= MS_PER_S:
             wrong.append(
@@ -105,38 +105,38 @@ class LinearSpiker(Encoder):
 @register("poisson_spiker")
 @dataclass(frozen=True)
 class PoissonSpiker(Encoder):
-    """One unit for each number of the signal, which spikes by chance; a signal of 1 makes it spike at `max_freq`.
+    """Encode each number of the signal by one unit with random spikes, at a rate of `max_freq` for a signal of 1.
 
     With x the signal, in every step::
 
         P(spike) = x dt max_freq / 1000
 
-    From Spark (Nogarx/Spark), `PoissonSpiker`. What unit i draws in step k depends on the module's key, on i and on k
-    alone: not on how many units there are, nor on where they run.
+    From Spark (Nogarx/Spark), `PoissonSpiker`. The random number of unit i in step k depends only on the module's key,
+    i and k: neither on the number of units nor on their device.
 
     Ports: `signal` (any shape, 0 to 1) -> `spikes` (the same shape).
 
-    State: `key` (2 words of a threefry key) and `step`, how many there were.
+    State: `key` (2 words of a threefry key) and `step`, the number of steps so far.
 
     Attributes:
-        max_freq: rate at a signal of 1, Hz.
+        max_freq: the rate at a signal of 1, Hz.
     """
 
     max_freq: float = field(default=100.0, metadata={"unit": "Hz"})
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """Its key as plain words, which any device, file or process can hold, and no step yet."""
+        """Return the initial state: the key as plain words, which any device, file or process can store, and step 0."""
         return {"key": jax.random.key_data(key), "step": jnp.zeros((), jnp.uint32)}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms."""
+        """Advance the state by one step of dt ms."""
         drive = self.drive(inputs["signal"])
         drawn = _uniform_by_unit(state["key"], state["step"], drive.size).reshape(drive.shape)
         spikes = drawn < drive.astype(jnp.float32) * (dt * self.max_freq / MS_PER_S)
         return {**state, "step": state["step"] + 1}, {"spikes": spikes.astype(jnp.int8)}
 
     def problems(self, *, dt: float) -> list[str]:
-        """A rate that is not positive, or that would need more than one spike a step."""
+        """Report a rate that is not positive, or that would need more than one spike a step."""
         wrong = not_positive(self, "max_freq")
         if not wrong and dt * self.max_freq > MS_PER_S:
             wrong.append(
@@ -147,8 +147,8 @@ class PoissonSpiker(Encoder):
 
 
 def _uniform_by_unit(words: jax.Array, step: jax.Array, num_units: int) -> jax.Array:
-    """A number in [0, 1) for each unit in this step."""
-    # The implementation is named: with another default in JAX the same words would draw other numbers.
+    """Draw a number in [0, 1) for each unit in this step."""
+    # Name the PRNG implementation: with another default in JAX, the same words would yield other numbers.
     key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), step)
 
     def draw(unit: jax.Array) -> jax.Array:
@@ -159,7 +159,7 @@ def _uniform_by_unit(words: jax.Array, step: jax.Array, num_units: int) -> jax.A
 
 @dataclass(frozen=True)
 class TopologicalMap:
-    """Each number of the signal excites the units of its row that lie near its value.
+    """A map from each number of the signal to the units of its row that are tuned to nearby values.
 
     With s the signal, the units of a row at u = 0 ... pi in `resolution` equal steps, ends included::
 
@@ -168,11 +168,11 @@ class TopologicalMap:
         drive = exp(-0.5 g^2 / sigma)
 
     Attributes:
-        glue: whether the ends of a row are neighbours, as those of an angle are.
-        mins: the least value of the signal.
-        maxs: the greatest.
-        resolution: units in a row.
-        sigma: how far the excitation spreads along the row.
+        glue: whether a row is circular, as for an angle.
+        mins: the minimum of the signal.
+        maxs: the maximum of the signal.
+        resolution: the number of units in a row.
+        sigma: the width of the excitation along the row.
     """
 
     glue: bool | tuple[bool, ...] = False
@@ -182,13 +182,13 @@ class TopologicalMap:
     sigma: float = 1 / 32
 
     def cells(self, signal: Shape) -> Shape:
-        """A row of units for each number of the signal."""
+        """Return the shape of the units: one row for each number of the signal."""
         for name in ("glue", "mins", "maxs"):
             _check_shape(name, getattr(self, name), tuple(signal))
         return (*signal, self.resolution)
 
     def drive(self, signal: jax.Array) -> jax.Array:
-        """What each unit takes in, 0 to 1."""
+        """Return the input of each unit, 0 to 1."""
         mins, maxs, glue = (np.broadcast_to(setting, signal.shape) for setting in (self.mins, self.maxs, self.glue))
         x = (signal - mins.astype(signal.dtype)) / (maxs - mins).astype(signal.dtype)
         u = jnp.linspace(jnp.zeros_like(x), jnp.full_like(x, math.pi), self.resolution, axis=-1)
@@ -197,7 +197,7 @@ class TopologicalMap:
         return jnp.exp((-0.5 / self.sigma) * g * g)
 
     def map_problems(self) -> list[str]:
-        """A map of no units, and a signal of no width."""
+        """Report a map of no units, and a signal of no width."""
         wrong = not_positive(self, "resolution", "sigma")
         mins, maxs = np.atleast_1d(self.mins), np.atleast_1d(self.maxs)
         if len(mins) != len(maxs) and 1 not in (len(mins), len(maxs)):
@@ -213,9 +213,9 @@ class TopologicalMap:
 @register("topological_linear_spiker")
 @dataclass(frozen=True)
 class TopologicalLinearSpiker(TopologicalMap, LinearSpiker):
-    """Rows of leaky units: a number becomes regular spikes of those units of its row that lie near its value.
+    """Encode each number by regular spikes of the units of its row that are tuned to nearby values.
 
-    The units are those of `LinearSpiker`; each takes in what `TopologicalMap` says::
+    The units are those of `LinearSpiker`, driven by `TopologicalMap`::
 
         x     = (s - mins) / (maxs - mins)
         g     = sin(u + pi x) where glued, else tanh(u - pi x);    u = 0 ... pi along the row
@@ -229,27 +229,27 @@ class TopologicalLinearSpiker(TopologicalMap, LinearSpiker):
     State: `potential` and `refractory` (ms since the last spike), each (n, resolution).
 
     Attributes:
-        tau: time constant of the units, ms.
-        cd: time after a spike in which a unit takes nothing in, ms.
-        max_freq: rate at full drive, Hz.
-        glue: whether the ends of a row are neighbours, as those of an angle are; one for all numbers, or one each.
-        mins: the least value of the signal; one for all numbers, or one each.
-        maxs: the greatest.
-        resolution: units in a row.
-        sigma: how far the excitation spreads along the row.
+        tau: the time constant of the units, ms.
+        cd: the refractory time after a spike, ms.
+        max_freq: the rate at full drive, Hz.
+        glue: whether a row is circular, as for an angle; one value for all numbers, or one each.
+        mins: the minimum of the signal; one value for all numbers, or one each.
+        maxs: the maximum of the signal.
+        resolution: the number of units in a row.
+        sigma: the width of the excitation along the row.
     """
 
     def problems(self, *, dt: float) -> list[str]:
-        """Those of its units and of its map."""
+        """Report the problems of the units and of the map."""
         return LinearSpiker.problems(self, dt=dt) + self.map_problems()
 
 
 @register("topological_poisson_spiker")
 @dataclass(frozen=True)
 class TopologicalPoissonSpiker(TopologicalMap, PoissonSpiker):
-    """Rows of units that draw: a number becomes random spikes of those units of its row that lie near its value.
+    """Encode each number by random spikes of the units of its row that are tuned to nearby values.
 
-    The units are those of `PoissonSpiker`, at the rate that `TopologicalMap` says::
+    The units are those of `PoissonSpiker`, with the rates of `TopologicalMap`::
 
         x        = (s - mins) / (maxs - mins)
         g        = sin(u + pi x) where glued, else tanh(u - pi x);    u = 0 ... pi along the row
@@ -260,19 +260,19 @@ class TopologicalPoissonSpiker(TopologicalMap, PoissonSpiker):
 
     Ports: `signal` (n,) -> `spikes` (n, resolution).
 
-    State: `key` (2 words of a threefry key) and `step`, how many there were.
+    State: `key` (2 words of a threefry key) and `step`, the number of steps so far.
 
     Attributes:
-        max_freq: rate at full drive, Hz.
-        glue: whether the ends of a row are neighbours, as those of an angle are; one for all numbers, or one each.
-        mins: the least value of the signal; one for all numbers, or one each.
-        maxs: the greatest.
-        resolution: units in a row.
-        sigma: how far the excitation spreads along the row.
+        max_freq: the rate at full drive, Hz.
+        glue: whether a row is circular, as for an angle; one value for all numbers, or one each.
+        mins: the minimum of the signal; one value for all numbers, or one each.
+        maxs: the maximum of the signal.
+        resolution: the number of units in a row.
+        sigma: the width of the excitation along the row.
     """
 
     def problems(self, *, dt: float) -> list[str]:
-        """Those of its units and of its map."""
+        """Report the problems of the units and of the map."""
         return PoissonSpiker.problems(self, dt=dt) + self.map_problems()
 
 

@@ -1,6 +1,7 @@
-"""The kernel before the first step: drawn, given as an array, or read from a file.
+"""Initialize kernels: at random, from an array, or from a file.
 
-Every neuron draws its own row from the key and from its number alone, so its row is the same wherever the row is made.
+Every neuron draws its own row from the key and its number alone, so the row does not depend on the device that makes
+it.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from outlay.core.error_types import Problem
 
 
 class Initializer(abc.ABC):
-    """The values of a kernel at first."""
+    """The initial values of a kernel."""
 
     @abc.abstractmethod
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-        """The values.
+        """Return the initial values.
 
         Args:
             key: the PRNG key.
-            shape: post-synaptic neurons, pre-synaptic neurons.
-            dtype: of the values.
+            shape: (post-synaptic neurons, pre-synaptic neurons).
+            dtype: the dtype of the values.
         """
 
     def problems(self) -> list[str]:
-        """What is wrong with the settings: what, and after a newline the fix."""
+        """Yield the problems of the settings: each is a sentence, a newline, and the fix."""
         return []
 
 
@@ -50,30 +51,30 @@ class Constant(Initializer):
     value: float = 1.0
 
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-        """The value, everywhere."""
+        """Return the value everywhere."""
         return jnp.full(shape, self.value, dtype)
 
 
 @dataclass(frozen=True)
 class Bounded(Initializer):
-    """Values that are cut off at bounds, zeros of pairs that are not connected among them.
+    """Values that are clipped to bounds, including the zeros of unconnected pairs.
 
     Attributes:
-        min_value: smaller values become this one; None for no bound.
-        max_value: larger values become this one; None for no bound.
+        min_value: the lower bound; None for none.
+        max_value: the upper bound; None for none.
     """
 
     min_value: float | None = field(default=None, kw_only=True)
     max_value: float | None = field(default=None, kw_only=True)
 
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-        """The values."""
+        """Return the initial values."""
         low, high = self.min_value, self.max_value
         values = self.drawn(key, shape)
         return (values if low is None and high is None else jnp.clip(values, low, high)).astype(dtype)
 
     def problems(self) -> list[str]:
-        """A share that is none, dims that a kernel has not, and a lower bound above the upper one."""
+        """Report a density outside 0 to 1, dims that a kernel lacks, and a lower bound above the upper one."""
         wrong, density, axes = [], getattr(self, "density", 1.0), getattr(self, "norm_axes", (0,))
         if not 0 <= density <= 1:
             wrong.append(f"density is {density:g}\na share from 0 to 1, such as 0.2")
@@ -87,7 +88,7 @@ class Bounded(Initializer):
 
     @abc.abstractmethod
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """The values before they are cut off, in float32."""
+        """Return the values before clipping, in float32."""
 
 
 @register("uniform", kind="initializer")
@@ -96,49 +97,49 @@ class Uniform(Bounded):
     """Uniform draws: scale × [0, 1).
 
     Attributes:
-        scale: what the draws are multiplied with.
-        min_value: smaller values become this one; None for no bound.
-        max_value: larger values become this one; None for no bound.
+        scale: the factor of the draws.
+        min_value: the lower bound; None for none.
+        max_value: the upper bound; None for none.
     """
 
     scale: float = 1.0
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """The draws."""
+        """Draw the values."""
         return self.scale * by_neuron(jax.random.uniform, key, shape)
 
 
 @register("sparse_uniform", kind="initializer")
 @dataclass(frozen=True)
 class SparseUniform(Bounded):
-    """Uniform draws of which some are kept: scale × [0, 1) with probability `density`, else 0.
+    """Sparse uniform values: scale × [0, 1) with probability `density`, otherwise 0.
 
     Attributes:
-        scale: what the draws are multiplied with.
-        density: the share of values that are not 0, from 0 to 1.
-        min_value: smaller values become this one, zeros too; None for no bound.
-        max_value: larger values become this one; None for no bound.
+        scale: the factor of the draws.
+        density: the fraction of nonzero values, from 0 to 1.
+        min_value: the lower bound, also for zeros; None for none.
+        max_value: the upper bound; None for none.
     """
 
     scale: float = 1.0
     density: float = 0.2
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """The draws."""
+        """Draw the values."""
         return self.scale * _sparse(key, shape, self.density)
 
 
 @register("normalized_sparse_uniform", kind="initializer")
 @dataclass(frozen=True)
 class NormalizedSparseUniform(Bounded):
-    """Uniform draws of which some are kept, divided by what they sum to: [0, 1) with probability `density`, else 0.
+    """Sparse uniform values, normalised by their sums: [0, 1) with probability `density`, otherwise 0.
 
     Attributes:
-        scale: what the values sum to along `norm_axes`; nothing but zeros stays zeros.
-        density: the share of values that are not 0, from 0 to 1.
+        scale: the sum of the values along `norm_axes`, unless all of them are 0.
+        density: the fraction of nonzero values, from 0 to 1.
         norm_axes: the dims along which they sum to `scale`: 0 post-synaptic, 1 pre-synaptic neurons.
-        min_value: smaller values become this one, zeros too; None for no bound.
-        max_value: larger values become this one; None for no bound.
+        min_value: the lower bound, also for zeros; None for none.
+        max_value: the upper bound; None for none.
     """
 
     scale: float = 1.0
@@ -146,7 +147,7 @@ class NormalizedSparseUniform(Bounded):
     norm_axes: tuple[int, ...] = (0,)
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """The draws."""
+        """Draw the values."""
         draws = _sparse(key, shape, self.density)
         total = draws.sum(tuple(self.norm_axes), keepdims=True)
         return self.scale * draws / jnp.where(total > 0, total, 1)
@@ -155,16 +156,16 @@ class NormalizedSparseUniform(Bounded):
 @register("normal", kind="initializer")
 @dataclass(frozen=True)
 class Normal(Bounded):
-    """Normal draws of which some are kept: mu + sigma × N(0, 1) with probability `density`, else 0.
+    """Sparse normal values: mu + sigma × N(0, 1) with probability `density`, otherwise 0.
 
     Sources: `NormalInitializer` and `SparseNormalInitializer` of Spark (Nogarx/Spark).
 
     Attributes:
         mu: the mean.
         sigma: the standard deviation.
-        density: the share of values that are not 0, from 0 to 1.
-        min_value: smaller values become this one, zeros too; None for no bound.
-        max_value: larger values become this one; None for no bound.
+        density: the fraction of nonzero values, from 0 to 1.
+        min_value: the lower bound, also for zeros; None for none.
+        max_value: the upper bound; None for none.
     """
 
     mu: float = 0.0
@@ -172,25 +173,25 @@ class Normal(Bounded):
     density: float = 1.0
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """The draws."""
+        """Draw the values."""
         return _some(key, shape, self.density, lambda *of: self.mu + self.sigma * jax.random.normal(*of))
 
 
 @register("log_normal", kind="initializer")
 @dataclass(frozen=True)
 class LogNormal(Bounded):
-    """Lognormal draws of which some are kept: mu + exp(sigma × N(0, 1)) with probability `density`, else 0.
+    """Sparse log-normal values: mu + exp(sigma × N(0, 1)) with probability `density`, otherwise 0.
 
-    mu moves the draws along; it is not the mean of their logarithm, which is 0.
+    mu shifts the values; it is not the mean of their logarithm, which is 0.
 
     Sources: `LogNormalInitializer` and `SparseLogNormalInitializer` of Spark (Nogarx/Spark).
 
     Attributes:
-        mu: what is added to each draw.
+        mu: the shift.
         sigma: the standard deviation of their logarithm.
-        density: the share of values that are not 0, from 0 to 1.
-        min_value: smaller values become this one, zeros too; None for no bound.
-        max_value: larger values become this one; None for no bound.
+        density: the fraction of nonzero values, from 0 to 1.
+        min_value: the lower bound, also for zeros; None for none.
+        max_value: the upper bound; None for none.
     """
 
     mu: float = 0.0
@@ -198,12 +199,12 @@ class LogNormal(Bounded):
     density: float = 1.0
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """The draws."""
+        """Draw the values."""
         return _some(key, shape, self.density, lambda *of: self.mu + jnp.exp(self.sigma * jax.random.normal(*of)))
 
 
 def by_neuron(draw: Any, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """One row of draws for each neuron, `draw(key, shape)`, from the key and the neuron's number."""
+    """Draw one row for each neuron by `draw(key, shape)`, from the key and the neuron's number."""
     units, num_inputs = shape
     return jax.vmap(lambda unit: draw(jax.random.fold_in(key, unit), (num_inputs,)))(jnp.arange(units))
 
@@ -213,7 +214,7 @@ def _sparse(key: jax.Array, shape: tuple[int, int], density: float) -> jax.Array
 
 
 def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any) -> jax.Array:
-    """Draws, with 0 in place of those that are not kept."""
+    """Draw values, and replace some of them by 0."""
     of_values, of_choice = jax.random.split(key)
     draws = by_neuron(draw, of_values, shape)
     return jnp.where(by_neuron(jax.random.uniform, of_choice, shape) < density, draws, 0)
@@ -221,9 +222,9 @@ def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any) -> 
 
 @dataclass(frozen=True, eq=False)
 class GivenKernel(Initializer):
-    """Values of an array, such as those that a file of NIR holds.
+    """A given array, such as one from a NIR file.
 
-    A Brain's TOML holds no arrays: there, name a `.npy` file that holds the same.
+    A Brain's TOML has no arrays; name a `.npy` file there instead.
 
     Attributes:
         values: (post, pre).
@@ -232,15 +233,15 @@ class GivenKernel(Initializer):
     values: np.ndarray = field(repr=False)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other has the same values."""
+        """Whether the other kernel has the same values."""
         return isinstance(other, GivenKernel) and np.array_equal(self.values, other.values)
 
     def __hash__(self) -> int:
-        """Of the shape and the bytes."""
+        """Hash the shape and the bytes."""
         return hash((self.values.shape, self.values.tobytes()))
 
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-        """The values.
+        """Return the initial values.
 
         Raises:
             BrainError: the kernel has another shape.
@@ -251,19 +252,19 @@ class GivenKernel(Initializer):
 @register("npy", kind="initializer")
 @dataclass(frozen=True)
 class KernelFile(Initializer):
-    """The values of a `.npy` file.
+    """The array of a `.npy` file.
 
     Attributes:
-        path: the file; in a Brain's file from the folder of that file.
+        path: the file; in a Brain's file, relative to the folder of that file.
     """
 
     path: str
 
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-        """The values.
+        """Return the initial values.
 
         Raises:
-            BrainError: there is no such file, or its values have another shape.
+            BrainError: there is no such file, or its array has another shape.
         """
         try:
             values = np.load(self.path)
@@ -273,7 +274,7 @@ class KernelFile(Initializer):
 
 
 def from_folder(table: Any, folder: Path) -> Any:
-    """A table of a file whose kernel files are named from a folder, with paths that can be opened from here."""
+    """Resolve the kernel files of a table relative to a folder."""
     if not isinstance(table, Mapping):
         return table
     if table.get("type") == "npy" and isinstance(table.get("path"), str):
@@ -283,7 +284,7 @@ def from_folder(table: Any, folder: Path) -> Any:
 
 def _fitting(values: np.ndarray, shape: tuple[int, int], where: str, dtype: Any) -> jax.Array:
     if values.shape != shape:
-        what = f"it holds {values.shape}, and the kernel is {shape}: post-synaptic, pre-synaptic neurons"
+        what = f"it has shape {values.shape}, but the kernel is {shape}: post-synaptic, pre-synaptic neurons"
         raise _refusal(where, what, f"an array of shape {shape}")
     return jnp.asarray(values, dtype)
 

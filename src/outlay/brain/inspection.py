@@ -1,4 +1,4 @@
-"""What is in a Brain, as a tree: modules, their settings, the shapes of their state, ports and units."""
+"""Describe a Brain as a tree: modules, their settings, the shapes of their state, ports and units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PortReads:
-    """What a port reads: its sources, in order, and the shape that they are together."""
+    """The sources of a port, in order, and their joint shape."""
 
     sources: tuple[str, ...]
     shape: Shape
@@ -31,16 +31,16 @@ class PortReads:
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """One module of a Brain.
+    """The description of a module.
 
     Attributes:
         name: its name.
         type: its class.
         components: the classes of its components, by field.
-        settings: its settings with their units as people write them, by path within the module.
-        inputs: for each port what it reads.
-        outputs: its ports.
-        state: shape and dtype of every leaf of its state, by path within the module.
+        settings: its settings with units, by path within the module.
+        inputs: the sources of each input port.
+        outputs: its output ports.
+        state: the shape and dtype of every leaf of its state, by path within the module.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ModuleFacts:
 
     @property
     def num_elements(self) -> int:
-        """Numbers in its state."""
+        """The number of elements in its state."""
         return sum(math.prod(leaf.shape) for leaf in self.state.values())
 
 
@@ -63,8 +63,8 @@ class Inspection:
 
     Attributes:
         modules: the modules, in order.
-        dt: the time of one step in ms.
-        dtype: of potentials, kernels and traces.
+        dt: the duration of a step in ms.
+        dtype: the dtype of potentials, kernels and traces.
     """
 
     modules: tuple[ModuleFacts, ...]
@@ -72,7 +72,7 @@ class Inspection:
     dtype: str
 
     def tree(self) -> Tree:
-        """The tree, for rich to draw."""
+        """Build the tree for rich."""
         from rich.tree import Tree
 
         tree = Tree(
@@ -83,7 +83,7 @@ class Inspection:
         return tree
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data, for JSON."""
+        """Return JSON-ready data."""
         modules = {
             facts.name: {
                 "type": facts.type,
@@ -102,13 +102,13 @@ class Inspection:
 
 
 def inspect(brain: Brain) -> Inspection:
-    """The facts of a Brain; nothing is computed."""
+    """Describe a Brain; nothing is computed."""
     return Inspection(tuple(_facts(brain, name) for name in brain.modules), brain.dt, brain.dtype)
 
 
 def _facts(brain: Brain, name: str) -> ModuleFacts:
     module, wiring = brain.modules[name], brain.wiring
-    # Shapes alone: kernels of a large Brain are never allocated for a look at it.
+    # Shapes alone: describing a large Brain must not allocate its kernels.
     state = jax.eval_shape(lambda: brain.init_module(name, jax.random.key(0)))
     shapes = wiring.input_shapes[name]
     return ModuleFacts(
@@ -143,7 +143,7 @@ def _settings(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _grow(tree: Tree, facts: ModuleFacts) -> None:
-    """Add to a module's branch what it reads, its settings and state, its components and what it writes."""
+    """Add the inputs, settings, state, components and outputs of a module to its branch."""
     for port, reads in facts.inputs.items():
         tree.add(f"reads {port} {reads.shape} of {', '.join(reads.sources)}")
     _grow_leaves(tree, facts, "")
@@ -155,7 +155,7 @@ def _grow(tree: Tree, facts: ModuleFacts) -> None:
 
 
 def _grow_leaves(tree: Tree, facts: ModuleFacts, above: str) -> None:
-    """Settings and state under a path, without what belongs to another component."""
+    """Add the settings and state under a path, without those of other components."""
     others = [f"{path}." for path in facts.components if not above]
 
     def own(path: str) -> bool:

@@ -1,7 +1,6 @@
-"""What a module of a Brain is: settings, a state, and a step that reads ports and writes ports.
+"""The base class of a Brain's modules: settings, a state, and a step from input ports to output ports.
 
-The four components of a neuron are described in the same way. Nothing here imports JAX, so that the errors can be
-imported without it.
+The components of a neuron have the same form. Nothing here imports JAX, so that the errors can be imported without it.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ Kind = Literal["spikes", "values"]
 
 
 class BrainError(OutlayError, ValueError):
-    """A Brain that cannot be built, read from its file, or run: each module, port or setting at fault is a problem."""
+    """Raised if a Brain cannot be built, read or run; each faulty module, port or setting is a problem of its own."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """A named place where a module reads or writes one array a step.
+    """A port, through which a module reads or writes one array per step.
 
     Attributes:
         kind: `spikes` (int8: +1, -1 from an inhibitory neuron, or 0) or `values` (numbers of the Brain's dtype).
-        shape: its shape; None where an input takes any.
-        unit: of the values, such as `pA`.
+        shape: its shape; None for an input of any shape.
+        unit: the unit of the values, such as `pA`.
     """
 
     kind: Kind
@@ -47,103 +46,103 @@ class Port:
 
 
 class Module(abc.ABC):
-    """One part of a Brain. A subclass is a frozen dataclass: its fields are its settings, the same in every step.
+    """A part of a Brain. A subclass is a frozen dataclass whose fields are the constant settings.
 
-    It knows nothing of where it runs. What varies in time, and what was drawn at random, is in its state: a dictionary
-    of arrays, and of dictionaries of them.
+    A module does not know where it runs. Everything that varies in time or was drawn at random is in its state, a
+    nested dictionary of arrays.
 
     Attributes:
-        by_neuron: patterns of the leaves of the state whose first dim counts the module's own neurons, and whose step
-            works as well on some of these neurons as on all; its outputs are then about the same neurons. Empty for a
-            module that only works as a whole.
+        by_neuron: patterns of the state leaves whose first dim counts the module's own neurons. The step must then work
+            for any subset of these neurons, and returns outputs for the same subset. Empty for a module that only works
+            as a whole.
     """
 
     by_neuron: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def inputs(self) -> Mapping[str, Port]:
-        """The ports it reads; all must be connected."""
+        """Return the input ports; all of them must be connected."""
 
     @abc.abstractmethod
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """The ports it writes.
+        """Return the output ports.
 
         Args:
-            shapes: of its inputs, as far as they are known; a `KeyError` says which one it has to know first.
+            shapes: the known shapes of the inputs. A `KeyError` tells which shape is needed first.
         """
 
     @abc.abstractmethod
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """The state before the first step.
+        """Return the initial state.
 
         Args:
-            key: its own PRNG key.
-            shapes: of all its inputs.
-            dt: the time of one step in ms.
-            dtype: of potentials, kernels, traces and currents.
+            key: the module's own PRNG key.
+            shapes: the shapes of all inputs.
+            dt: the duration of a step in ms.
+            dtype: the dtype of potentials, kernels, traces and currents.
         """
 
     @abc.abstractmethod
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms.
+        """Advance the state by one step of dt ms.
 
         Args:
-            state: the state before it; never changed in place.
-            inputs: one array a port. Several sources of a port arrive flattened and concatenated.
-            dt: the time of one step in ms.
+            state: the state before it; do not change it in place.
+            inputs: one array per port. Several sources of a port are flattened and concatenated.
+            dt: the duration of a step in ms.
 
         Returns:
-            The state after it, and one array for each output port.
+            The state after the step, and one array for each output port.
         """
 
     def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """Which of the spikes that it writes are of inhibitory neurons, by port; ports left out have none.
+        """Return which outputs belong to inhibitory neurons, by port; omit ports without inhibitory neurons.
 
         Args:
-            state: before the first step.
-            read: for each port of spikes that it reads, which of them are of inhibitory neurons, (sources,).
+            state: the initial state.
+            read: for each input port of spikes, which sources are inhibitory neurons, (sources,).
         """
         return {}
 
     def with_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
-        """The state before the first step, with what the module needs to know of the signs of the spikes that it reads.
+        """Return the initial state, with the signs of the sources added if the module needs them.
 
         Args:
-            state: as `init` returned it.
+            state: the state returned by `init`.
             read: as for `signs`.
         """
         return state
 
     def problems(self, *, dt: float) -> list[str]:
-        """What is wrong with the settings, one sentence each that names the setting, its value and the fix."""
+        """Return the problems of the settings; each sentence names the setting, its value and the fix."""
         return []
 
 
 class Component:
-    """Delays, synapses, a soma or a learning rule: a frozen dataclass of settings, with a state of its own.
+    """A component of a neuron: delays, synapses, a soma or a learning rule. A frozen dataclass with a state of its own.
 
-    A step takes the number of neurons from the arrays it is given, so that it works as well on some of the neurons.
+    A step takes the number of neurons from its arrays, so that it works for any subset of the neurons.
 
     Attributes:
-        by_neuron: patterns of the leaves of its state whose first dim counts the neurons; all others are about what the
-            neurons read.
+        by_neuron: patterns of the state leaves whose first dim counts the neurons; all other leaves belong to their
+            inputs.
     """
 
     by_neuron: ClassVar[tuple[str, ...]] = ("**",)
 
     def problems(self, *, dt: float) -> list[str]:
-        """What is wrong with the settings: what, and after a newline the fix."""
+        """Yield the problems of the settings: each is a sentence, a newline, and the fix."""
         return []
 
 
 def not_positive(settings: Any, *names: str) -> list[str]:
-    """A sentence for each of these settings that is no positive, finite number."""
+    """Return a sentence for each of these settings that is not a positive, finite number."""
     bad = [name for name in names if not (_is_finite(getattr(settings, name)) and getattr(settings, name) > 0)]
     return [_sentence(settings, name, "a positive number") for name in bad]
 
 
 def negative(settings: Any, *names: str) -> list[str]:
-    """A sentence for each of these settings that is no finite number, or below 0."""
+    """Return a sentence for each of these settings that is not finite, or below 0."""
     bad = [name for name in names if not (_is_finite(getattr(settings, name)) and getattr(settings, name) >= 0)]
     return [_sentence(settings, name, "0 or a positive number") for name in bad]
 
@@ -155,10 +154,10 @@ def _sentence(settings: Any, name: str, allowed: str) -> str:
 
 
 def _with_unit(value: Any, field: dataclasses.Field) -> str:
-    """A setting's value as people write it."""
+    """Write a setting's value with its unit."""
     text = f"{value:g}" if isinstance(value, int | float) else repr(value)
     return f"{text} {field.metadata.get('unit', '')}".rstrip()
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < math.inf  # whole numbers too large for a float as well
+    return isinstance(value, int | float) and abs(value) < math.inf  # integers too large for a float overflow, too

@@ -1,4 +1,4 @@
-"""A population of neurons: delays, synapses, a soma and a learning rule put together."""
+"""A population of neurons, composed of delays, synapses, a soma and a learning rule."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ RULE = "learning_rule"
 @register("neuron")
 @dataclass(frozen=True)
 class Neuron(Module):
-    """Neurons of one kind, which read the same spikes.
+    """A population of neurons that read the same spikes.
 
     In every step::
 
         delays -> which spikes arrive -> synapses -> current -> soma -> spikes
-        learning rule: of what arrived and of these spikes, the kernel of the next step
+        arriving spikes and output spikes -> learning rule -> kernel of the next step
 
-    Ports: `in_spikes` (any shape), and what the learning rule reads -> `out_spikes` (units,): +1, -1 from an
+    Ports: `in_spikes` (any shape), and the inputs of the learning rule -> `out_spikes` (units,): +1, -1 from an
     inhibitory neuron, or 0.
 
-    State: `inhibitory` (units,), and that of each component under `delays`, `synapses`, `soma`, `learning_rule`.
+    State: `inhibitory` (units,), and the states of the components under `delays`, `synapses`, `soma`, `learning_rule`.
 
     Attributes:
-        units: how many neurons.
-        inhibitory_rate: the share of them that is inhibitory, from 0 to 1; which ones is drawn.
-        soma: what makes spikes of current.
-        synapses: what makes current of the spikes that arrive.
-        delays: how long spikes travel.
-        learning_rule: how the kernel changes; None for a kernel that does not.
+        units: the number of neurons.
+        inhibitory_rate: the fraction of inhibitory neurons, from 0 to 1; they are chosen at random.
+        soma: the model that turns current into spikes.
+        synapses: the model that turns arriving spikes into current.
+        delays: the axonal delays.
+        learning_rule: how the kernel changes; None for a constant kernel.
 
     Example:
         >>> from outlay.brain import Brain, Connection, Constant, LeakySoma, LinearSpiker
@@ -70,23 +70,23 @@ class Neuron(Module):
 
     @property
     def by_neuron(self) -> tuple[str, ...]:  # type: ignore[override]  # what it is follows from its components
-        """The leaves about its neurons; what is about those it reads, such as past spikes, is not among them."""
+        """The leaves with one row per neuron, without those of its inputs, such as past spikes."""
         named = self._components().items()
         return ("inhibitory", *(f"{name}.{leaf}" for name, component in named for leaf in component.by_neuron))
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `in_spikes`, and what its learning rule reads."""
+        """Return the input ports: `in_spikes`, and those of the learning rule."""
         return {"in_spikes": Port("spikes"), **(self.learning_rule.reads if self.learning_rule else {})}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `out_spikes`."""
+        """Return the output ports: `out_spikes`."""
         for port in self.learning_rule.reads if self.learning_rule else ():
             if math.prod(shapes.get(port, ())) != 1:
                 raise BrainError(f"{port} is one number, and what arrives is {shapes[port]}\n  fix: connect one number")
         return {"out_spikes": Port("spikes", (self.units,))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """At rest, with kernels, delays and signs drawn."""
+        """Return the initial state: at rest, with kernels, delays and signs drawn."""
         num_inputs = math.prod(shapes["in_spikes"])
         of_sign, of_soma, of_synapses, of_delays, of_rule = jax.random.split(key, 5)
         state = {
@@ -101,15 +101,15 @@ class Neuron(Module):
         return state
 
     def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """Its inhibitory neurons."""
+        """Return the inhibitory neurons."""
         return {"out_spikes": state["inhibitory"]}
 
     def with_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
-        """With who is inhibitory among those it reads, as a rule has to know before the first of them spikes."""
+        """Add which sources are inhibitory; a learning rule needs that before the first of them spikes."""
         return {**state, "delays": {**state["delays"], "inhibitory": read["in_spikes"]}}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms."""
+        """Advance the state by one step of dt ms."""
         delays, arrivals = self.delays.step(state["delays"], inputs["in_spikes"].reshape(-1))
         synapses, current = self.synapses.step(state["synapses"], arrivals, dt=dt)
         soma, spikes = self.soma.step(state["soma"], current, dt=dt)
@@ -123,7 +123,7 @@ class Neuron(Module):
         return after, {"out_spikes": signed(spikes, state["inhibitory"])}
 
     def problems(self, *, dt: float) -> list[str]:
-        """Those of its components, each with the component's name before it."""
+        """Report the problems of the components, each with the name of its component."""
         wrong = []
         if not (isinstance(self.units, int) and 0 < self.units < 2**31):
             wrong.append(f"units is {self.units!r}\na whole number of neurons, at least 1 and below 2**31")
@@ -141,13 +141,13 @@ class Neuron(Module):
 
 
 def signed(spikes: jax.Array, inhibitory: jax.Array) -> jax.Array:
-    """The spikes of neurons, bool, with the sign of those that sent them: +1, -1 or 0."""
+    """Return spikes (bool) with the sign of their neurons: +1, -1 or 0."""
     return jnp.where(spikes, jnp.where(inhibitory, jnp.int8(-1), jnp.int8(1)), 0)
 
 
 def _inhibitory(key: jax.Array, units: int, rate: float) -> jax.Array:
-    """Which neurons are inhibitory: the nearest number to their share, those with the lowest draws."""
-    # Each neuron draws from its own number, so the draws do not depend on how many neurons there are.
+    """Choose the inhibitory neurons: the nearest number to their fraction, those with the lowest random numbers."""
+    # Each neuron folds its own number into the key, so that its draw does not depend on the size of the population.
     draws = jax.vmap(lambda unit: jax.random.uniform(jax.random.fold_in(key, unit)))(jnp.arange(units))
-    # argsort of argsort is the rank of each draw: exactly the share asked for is inhibitory, not about as many.
+    # argsort of argsort is the rank of each draw, so that the number of inhibitory neurons is exact, not random.
     return jnp.argsort(jnp.argsort(draws)) < round(rate * units)

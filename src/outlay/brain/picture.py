@@ -1,4 +1,4 @@
-"""A picture of a Brain: its modules in boxes, and arrows along which spikes and values flow."""
+"""Draw a Brain: its modules as boxes, and its connections as arrows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 1.9, 0.62
 ACROSS, DOWN = 3.0, 1.3
-"""From one column, and from one row, to the next."""
+"""The distance between columns, and between rows."""
 _SPIKES, _VALUES, _INHIBITS = COLOURS[0], COLOURS[1], COLOURS[4]
 Edges = dict[tuple[str, str], float]
-"""The longest delay of the connections from one box to another, in steps; by their names."""
+"""The longest delay of the connections between two boxes in steps, by their names."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Box:
     """A module, or an input or output of the Brain.
 
     Attributes:
-        name: what stands in it.
-        below: what stands under the name, small.
-        colour: of its frame.
-        column: how many modules a signal passes before it.
+        name: its label.
+        below: the small text under the label.
+        colour: the colour of its frame.
+        column: the number of modules that a signal passes before it.
     """
 
     name: str
@@ -43,10 +43,11 @@ class Box:
 
 
 def draw(brain: Brain) -> Figure:
-    """The picture as a figure of matplotlib.
+    """Draw a Brain as a matplotlib figure.
 
-    Inputs stand on the left and outputs on the right; each module stands as far to the right as the shortest way to it
-    from an input is long. What writes spikes is blue, or pink if most of it inhibits; what writes values is orange.
+    Inputs are on the left and outputs on the right; the column of a module is the length of the shortest path from an
+    input. Modules with spikes are blue, or pink if most of their neurons are inhibitory; modules with values are
+    orange.
 
     Args:
         brain: the Brain.
@@ -97,7 +98,7 @@ def _box(brain: Brain, name: str, column: int) -> Box:
 
 
 def _columns(brain: Brain, edges: Edges) -> dict[str, int]:
-    """How far each module is from an input; what no input reaches stands in the first column of modules."""
+    """Compute the distance of each module from an input; modules that no input reaches are in the first column."""
     columns = {f"{INPUTS}:{name}": 0 for name in brain.inputs}
     reached = list(columns)
     for source in reached:
@@ -109,14 +110,14 @@ def _columns(brain: Brain, edges: Edges) -> dict[str, int]:
 
 
 def _positions(boxes: dict[str, Box], edges: Edges) -> dict[str, tuple[float, float]]:
-    """Where each box stands: columns from left to right, in each the boxes as high as what they read of."""
+    """Position the boxes: columns from left to right, and each box at the height of its sources."""
     at: dict[str, tuple[float, float]] = {}
     for column in range(max(box.column for box in boxes.values()) + 1):
         names = [name for name, box in boxes.items() if box.column == column]
         before = {
             name: [at[source][1] for source, target in edges if target == name and source in at] for name in names
         }
-        # Boxes at the mean height of what they read, so that few arrows cross.
+        # Put boxes at the mean height of their sources, so that few arrows cross.
         names.sort(key=lambda name: -sum(before[name]) / max(len(before[name]), 1))
         for row, name in enumerate(names):
             at[name] = (column * ACROSS, (len(names) - 1) / 2 * DOWN - row * DOWN)
@@ -159,7 +160,7 @@ def _draw_arrow(
 
 
 def _anchors(start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
-    """Where an arrow leaves one box and enters another: to the right it goes from side to side, else over the edges."""
+    """Choose where an arrow leaves one box and enters another: side to side if it goes right, else top or bottom."""
     if end[0] > start[0]:
         yield start[0] + WIDTH / 2, start[1]
         yield end[0] - WIDTH / 2, end[1]

@@ -1,4 +1,4 @@
-"""The style of all pictures of Brains, and rates over time."""
+"""The common style of a Brain's plots, and the plot of rates over time."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from matplotlib.figure import Figure
 TEXT = "#333333"
 GRID = "#e5e7eb"
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#d53f8c", "#b7791f", "#0e7490", "#4a5568")
-"""One a population, told apart by those who see colours differently too, in the order of the Brain."""
+"""Colours of the populations, in the order of the Brain; distinguishable with colour-vision deficiency."""
 _NUM_BINS = 200
-"""Points a line has at most: what a picture of this width can show."""
+"""The most points of a line: what a plot of this width can show."""
 _SHORTEST_BIN = 5.0
-"""In ms: in less time a population says little about its rate."""
+"""The shortest bin in ms; shorter ones say little about the rate of a population."""
 
 
 def colour(number: int) -> str:
-    """The colour of a population by its number."""
+    """Return the colour of a population by its index."""
     return COLOURS[number % len(COLOURS)]
 
 
 def number_of(address: str, populations: Sequence[str]) -> int:
-    """The number of the population that an address is about, or the next one for one that is none."""
+    """Return the index of the population of an address, or the next index for other addresses."""
     module = address.partition(".")[0]
     return populations.index(module) if module in populations else len(populations)
 
 
 def tidy(axes: Axes) -> None:
-    """No frame, quiet ticks, a faint grid behind."""
+    """Remove the frame, lighten the ticks, and draw a faint grid behind."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#b0b7c3")
     axes.tick_params(colors=TEXT, labelsize=9)
@@ -40,7 +40,7 @@ def tidy(axes: Axes) -> None:
 
 
 class ShownFigure(Figure):
-    """A matplotlib figure of its own: no window and no list of open figures knows of it."""
+    """A matplotlib figure outside pyplot, so that no window or global state holds it."""
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()
@@ -49,12 +49,12 @@ class ShownFigure(Figure):
 
 
 def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int], dt: float) -> Figure:
-    """The mean rate of each population's neurons, in Hz.
+    """Plot the mean rate of each population's neurons over time, in Hz.
 
     Args:
-        counts: for each population how many of its neurons spiked in each step.
-        num_neurons: of each population.
-        dt: the time of a step in ms.
+        counts: the number of spikes in each step, by population.
+        num_neurons: the number of neurons of each population.
+        dt: the duration of a step in ms.
 
     Example:
         >>> figure = rates_plot({"A": np.ones(100)}, {"A": 10}, dt=1.0)
@@ -77,12 +77,12 @@ def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int],
 
 
 def bin_steps(num_steps: int, dt: float) -> int:
-    """How many steps to count together."""
+    """Return the number of steps per bin."""
     return max(1, round(_SHORTEST_BIN / dt), -(-num_steps // _NUM_BINS))
 
 
 def binned_rates(counts: np.ndarray, num_neurons: int, dt: float, per_bin: int) -> tuple[np.ndarray, np.ndarray]:
-    """The middle of each bin of steps in ms, and the rate in it in Hz; the last bin may be shorter."""
+    """Compute the centre of each bin in ms, and the rate in it in Hz; the last bin may be shorter."""
     starts = np.arange(0, len(counts), per_bin)
     if not len(starts):
         return np.zeros(0), np.zeros(0)

@@ -1,4 +1,4 @@
-"""The names of modules and of their components: those that Outlay brings, and those that a user registers."""
+"""Register modules and components by name: those of Outlay, and those of users."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ _LIBRARY = (
     *("synapses", "delays", "initializers"),
     *("learning_rules.zenke", "learning_rules.hebbian", "learning_rules.quadruplet", "learning_rules.btsp"),
 )
-"""The files of Outlay whose classes have names."""
+"""Outlay's files with registered classes."""
 
 
 @functools.cache
 def library() -> tuple[ModuleType, ...]:
-    """Import the modules and components that Outlay brings, which gives them their names, and return their files."""
-    # Here and not above: each of these files imports `register` from this one.
+    """Import Outlay's modules and components, which registers them, and return their files."""
+    # Not at module level: each of these files imports `register` from this one.
     return tuple(importlib.import_module(f"outlay.brain.{name}") for name in _LIBRARY)
 
 
 def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
-    """Make a class usable in files by a name.
+    """Register a class under a name, for use in files.
 
     Args:
         name: the name in files, such as `adaptive_leaky_soma`.
-        kind: what it is: `module`, or a component of a neuron: `soma`, `synapses`, `delays`, `learning_rule`; or
-            `initializer`.
+        kind: `module`; a component of a neuron: `soma`, `synapses`, `delays` or `learning_rule`; or `initializer`.
 
     Raises:
-        BrainError: another class has this name.
+        BrainError: another class already has this name.
 
     Example:
         >>> from outlay.brain import register, registered
@@ -52,7 +51,7 @@ def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
 
     def add(cls: Cls) -> Cls:
         there = _CLASSES.setdefault(kind, {}).setdefault(name, cls)
-        # A notebook cell or a file that is run again makes the class anew: the new one takes the place of the old.
+        # A notebook cell that runs again defines the class again: the new class replaces the old one.
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
             raise BrainError(
                 f"the name {name!r} is that of {there.__module__}.{there.__qualname__} already\n"
@@ -65,10 +64,10 @@ def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
 
 
 def registered(name: str, *, kind: str = MODULE) -> type:
-    """Return the class that has a name.
+    """Return the class with a name.
 
     Raises:
-        BrainError: none has.
+        BrainError: there is none.
     """
     classes = _classes(kind)
     if name not in classes:
@@ -77,7 +76,7 @@ def registered(name: str, *, kind: str = MODULE) -> type:
 
 
 def registered_names(kind: str = MODULE) -> list[str]:
-    """Return the names of a kind, sorted."""
+    """Return the registered names of a kind, sorted."""
     return sorted(_classes(kind))
 
 
@@ -90,10 +89,10 @@ def kind_of(base: object) -> str | None:
 
 
 def name_of(cls: type, *, kind: str = MODULE) -> str:
-    """Return the name that a class was registered by.
+    """Return the name under which a class was registered.
 
     Raises:
-        BrainError: it was not.
+        BrainError: it was not registered.
     """
     for name, there in _classes(kind).items():
         if there is cls:

@@ -1,4 +1,4 @@
-"""Modules that only rearrange: several streams to one, or a sample of one."""
+"""Modules that rearrange signals: concatenation and sampling."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from outlay.brain.registry import register
 @register("concat")
 @dataclass(frozen=True)
 class Concat(Module):
-    """All that arrives, flattened and concatenated in the order of its connections: output = [x1, x2, ...].
+    """Flatten and concatenate the inputs in the order of the connections: output = [x1, x2, ...].
 
-    From Spark (Nogarx/Spark), `Concat` and, with a shape, `ConcatReshape`. It takes a step, as every module does.
+    From Spark (Nogarx/Spark), `Concat` and, with a shape, `ConcatReshape`. Like every module, it adds one step of
+    delay.
 
-    Ports: `inputs` (any shape) -> `output` (n,), or of the shape asked for. No state.
+    Ports: `inputs` (any shape) -> `output` (n,), or of the given shape. No state.
 
     Attributes:
-        kind: what flows: `spikes` or `values`.
-        shape: of the output, with as many elements as arrive; flat if None.
+        kind: the kind of the ports: `spikes` or `values`.
+        shape: the shape of the output, with as many elements as the inputs; None for a flat output.
     """
 
     kind: Kind = "spikes"
     shape: tuple[int, ...] | None = None
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `inputs`."""
+        """Return the input ports: `inputs`."""
         return {"inputs": Port(self.kind)}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `output`."""
+        """Return the output ports: `output`."""
         if self.shape is None:
             return {"output": Port(self.kind, (math.prod(shapes["inputs"]),))}
         if "inputs" in shapes and math.prod(shapes["inputs"]) != math.prod(self.shape):
@@ -47,39 +48,40 @@ class Concat(Module):
         return {"output": Port(self.kind, tuple(self.shape))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """No state."""
+        """Return an empty state."""
         return {}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step."""
+        """Advance the state by one step."""
         return state, {"output": inputs["inputs"].reshape(-1 if self.shape is None else self.shape)}
 
     def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """As they arrive."""
+        """Pass the signs of the inputs on."""
         return {"output": read["inputs"]} if self.kind == "spikes" else {}
 
     def problems(self, *, dt: float) -> list[str]:
-        """A kind that does not exist."""
+        """Report a kind that does not exist."""
         return _kind_problems(self.kind)
 
 
 @register("sampler")
 @dataclass(frozen=True)
 class Sampler(Module):
-    """The values of fixed random samples of what arrives: output[k] = x[indices[k]].
+    """Return fixed random samples of the inputs: output[k] = x[indices[k]].
 
-    Drawn once, with replacement, so that a sample may be larger than the population; or, `disjoint`, dealt out, so
-    that nothing is in two samples before everything is in one. From Spark (Nogarx/Spark), `Sampler`.
+    Samples are drawn once, with replacement, so a sample may be larger than the population. `disjoint` samples are
+    dealt
+    out: no element is in two samples before every element is in one. From Spark (Nogarx/Spark), `Sampler`.
 
-    Ports: `inputs` (any shape) -> `output` (sample_size,); of several samples `output_0`, `output_1` and so on.
+    Ports: `inputs` (any shape) -> `output` (sample_size,); with several samples `output_0`, `output_1` and so on.
 
-    State: `indices` (sample_size,); of several samples (num_outputs, sample_size).
+    State: `indices` (sample_size,); with several samples (num_outputs, sample_size).
 
     Attributes:
-        sample_size: how many to draw.
-        kind: what flows: `spikes` or `values`.
-        num_outputs: how many samples.
-        disjoint: whether samples share nothing, as far as there is enough.
+        sample_size: the size of a sample.
+        kind: the kind of the ports: `spikes` or `values`.
+        num_outputs: the number of samples.
+        disjoint: whether samples are disjoint, as far as there are enough elements.
     """
 
     sample_size: int
@@ -88,15 +90,15 @@ class Sampler(Module):
     disjoint: bool = False
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `inputs`."""
+        """Return the input ports: `inputs`."""
         return {"inputs": Port(self.kind)}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `output`, or one port for each sample."""
+        """Return the output ports: `output`, or one port per sample."""
         return {port: Port(self.kind, (self.sample_size,)) for port in self._ports}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """Who is in which sample."""
+        """Draw the samples."""
         num_values, num_drawn = math.prod(shapes["inputs"]), self.num_outputs * self.sample_size
         if self.disjoint:
             drawn = jax.random.permutation(key, num_values)[jnp.arange(num_drawn) % num_values]
@@ -106,16 +108,16 @@ class Sampler(Module):
         return {"indices": drawn.astype(jnp.uint32).reshape(shape)}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step."""
+        """Advance the state by one step."""
         samples = inputs["inputs"].reshape(-1)[state["indices"].reshape(-1, self.sample_size)]
         return state, dict(zip(self._ports, samples, strict=True))
 
     def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """Those of the samples."""
+        """Return the signs of the samples."""
         return self.step(state, read, dt=1.0)[1] if self.kind == "spikes" else {}
 
     def problems(self, *, dt: float) -> list[str]:
-        """Empty samples or none, and a kind that does not exist."""
+        """Report empty samples or none, and a kind that does not exist."""
         return not_positive(self, "sample_size", "num_outputs") + _kind_problems(self.kind)
 
     @property

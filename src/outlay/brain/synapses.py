@@ -1,6 +1,7 @@
-"""Synapses: the current that spikes bring, at once or fading, and the sum over what arrives.
+"""Synapses: the current of arriving spikes, instantaneous or decaying.
 
-The trace of each pair, summed over the pairs of a neuron, is the trace of their sum: there is one for each neuron.
+Traces are linear, so the sum of the traces of a neuron's pairs is the trace of their sum: one trace per neuron
+suffices.
 """
 
 from __future__ import annotations
@@ -23,36 +24,36 @@ from outlay.brain.traces import RDTracer, RFSTracer, Tracer
 
 @dataclass(frozen=True)
 class Synapses(Component, abc.ABC):
-    """A kernel, and the current it makes of the spikes that arrive.
+    """A kernel, and the current that it turns arriving spikes into.
 
     Attributes:
-        kernel: the kernel at first, pA.
+        kernel: the initial kernel, pA.
     """
 
     kernel: Initializer = field(default_factory=NormalizedSparseUniform, metadata={"unit": "pA"})
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float, dtype) -> State:
-        """The kernel, (post, pre)."""
+        """Return the initial state: the kernel, (post, pre)."""
         return {"kernel": self.kernel(key, (units, num_inputs), dtype)}
 
     def step(self, state: State, arrivals: Arrivals, *, dt: float) -> tuple[State, jax.Array]:
-        """The state after a step, and the current into each post neuron, pA."""
+        """Return the state after a step, and the current into each post neuron, pA."""
         return self.receive(state, arriving_current(state["kernel"], arrivals), dt=dt)
 
     @abc.abstractmethod
     def receive(self, state: State, brought: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """The state after a step, and the current into each post neuron, of what the spikes that arrive bring.
+        """Return the state after a step, and the current into each post neuron.
 
         Args:
-            state: the state before it.
-            brought: Σ_j kernel[i,j] value[i,j] for each post neuron, in float32.
-            dt: the time of one step, ms.
+            state: the state before the step.
+            brought: the weighted sum Σ_j kernel[i,j] value[i,j] for each post neuron, in float32.
+            dt: the duration of a step, ms.
         """
 
 
 def arriving_current(kernel: jax.Array, arrivals: Arrivals) -> jax.Array:
-    """What the spikes that arrive bring to each post neuron: Σ_j kernel[i,j] value[i,j], in float32."""
-    # Else every pair would look at the sign of its pre neuron anew.
+    """Sum the arriving spikes over the kernel for each post neuron: Σ_j kernel[i,j] value[i,j], in float32."""
+    # Without the barrier XLA fuses this into its consumer and recomputes the sign for every pair.
     sign = jax.lax.optimization_barrier(jnp.where(arrivals.inhibitory, -1.0, 1.0).astype(jnp.float32))
 
     def brought(pre: slice) -> jax.Array:
@@ -66,22 +67,22 @@ MOST_BLOCKS = 64
 
 
 def sum_rows(values: Callable[[slice], jax.Array], num_columns: int) -> jax.Array:
-    """The sum of each row of a matrix, bit for bit the same whatever the other rows are.
+    """Sum each row of a matrix, bit for bit independently of the number of rows.
 
-    XLA chooses the order of a reduction by the size of the whole array, so that neurons computed in smaller groups
-    would sum in another order. Here blocks of columns are added one after the other, element by element; then the lanes
-    that are left are added in halves. Each block is made where it is added: a matrix of all would be written to memory,
-    and read back.
+    XLA chooses the order of a reduction by the size of the whole array, so neurons computed in smaller groups would be
+    summed in another order. This function adds blocks of columns one after the other, element by element, and then
+    halves the remaining lanes repeatedly. Each block is computed where it is added, since XLA would write the whole
+    matrix to memory and read it back.
 
     Args:
-        values: some columns of the matrix, (rows, those columns).
-        num_columns: how many it has.
+        values: returns a slice of columns of the matrix, (rows, columns).
+        num_columns: the number of columns.
     """
     lanes = num_lanes(num_columns)
     total = _padded(values(slice(0, min(lanes, num_columns))), lanes)
     for start in range(lanes, num_columns, lanes):
         total = total + _padded(values(slice(start, min(start + lanes, num_columns))), lanes)
-    # Else everything that reads the sum would compute it anew.
+    # Without the barrier XLA fuses the sum into each of its consumers and recomputes it.
     total = jax.lax.optimization_barrier(total)
     while total.shape[1] > 1:
         half = total.shape[1] // 2
@@ -90,7 +91,7 @@ def sum_rows(values: Callable[[slice], jax.Array], num_columns: int) -> jax.Arra
 
 
 def num_lanes(num_columns: int) -> int:
-    """In how many lanes rows of so many columns are summed: a power of two."""
+    """Return the number of lanes in which rows of this many columns are summed: a power of two."""
     lanes = LANES
     while num_columns > MOST_BLOCKS * lanes:
         lanes *= 2
@@ -98,14 +99,14 @@ def num_lanes(num_columns: int) -> int:
 
 
 def _padded(block: jax.Array, lanes: int) -> jax.Array:
-    """A block with zeros in the lanes that it lacks."""
+    """Pad a block with zeros to the number of lanes."""
     return jnp.pad(block, ((0, 0), (0, lanes - block.shape[1])))
 
 
 @register("linear", kind="synapses")
 @dataclass(frozen=True)
 class LinearSynapses(Synapses):
-    """Current in the step in which a spike arrives.
+    """Synapses whose current lasts for the step in which a spike arrives.
 
     In every step::
 
@@ -116,46 +117,46 @@ class LinearSynapses(Synapses):
     State: `kernel` (post, pre), pA.
 
     Attributes:
-        kernel: the kernel at first, pA.
+        kernel: the initial kernel, pA.
     """
 
     def receive(self, state: State, brought: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """The current of this step."""
+        """Return the current of this step."""
         return state, brought.astype(state["kernel"].dtype)
 
 
 @dataclass(frozen=True)
 class FadingSynapses(Synapses, abc.ABC):
-    """Synapses whose current is a trace of what arrives.
+    """Synapses whose current is a trace of the arriving spikes.
 
     Attributes:
-        kernel: the kernel at first, pA.
+        kernel: the initial kernel, pA.
     """
 
     @abc.abstractmethod
     def tracer(self, num_inputs: int) -> Any:
-        """The trace of so many pairs together, each of which has its base."""
+        """Return the tracer for the sum of this many pairs, each with its own base."""
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float, dtype) -> State:
-        """The kernel, and the trace of nothing."""
+        """Return the initial state: the kernel, and the trace at its base."""
         kernel = super().init(key, units, num_inputs, dt=dt, dtype=dtype)
         return {**kernel, "trace": self.tracer(num_inputs).init((units,), dtype)}
 
     def receive(self, state: State, brought: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """The trace after this step is the current."""
+        """Advance the trace; its new value is the current."""
         tracer = self.tracer(state["kernel"].shape[1])
         trace = tracer.step(state["trace"], brought, dt=dt)
         return {**state, "trace": trace}, trace if isinstance(tracer, Tracer) else tracer.value(trace)
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants that are not positive."""
+        """Report time constants that are not positive."""
         return not_positive(self, *(f.name for f in dataclasses.fields(self) if f.metadata.get("unit") == "ms"))
 
 
 @register("traced", kind="synapses")
 @dataclass(frozen=True)
 class TracedSynapses(FadingSynapses):
-    """Current that jumps when a spike arrives, and decays.
+    """Synapses whose current jumps when a spike arrives, and decays.
 
     In every step::
 
@@ -166,10 +167,10 @@ class TracedSynapses(FadingSynapses):
     State: `kernel` (post, pre), pA; `trace` (post,): the sum of the traces, pA.
 
     Attributes:
-        kernel: the kernel at first, pA.
-        tau: time constant of the decay, ms.
-        scale: how much of the kernel a spike leaves.
-        base: what the trace of each pair decays to, pA.
+        kernel: the initial kernel, pA.
+        tau: the time constant of the decay, ms.
+        scale: the fraction of the kernel that a spike adds to the trace.
+        base: the resting value of the trace of each pair, pA.
     """
 
     tau: float = field(default=5.0, metadata={"unit": "ms"})
@@ -177,14 +178,14 @@ class TracedSynapses(FadingSynapses):
     base: float = field(default=0.0, metadata={"unit": "pA"})
 
     def tracer(self, num_inputs: int) -> Tracer:
-        """One tracer."""
+        """Return an exponential tracer."""
         return Tracer(self.tau, self.scale, num_inputs * self.base)
 
 
 @register("rd_traced", kind="synapses")
 @dataclass(frozen=True)
 class RDTracedSynapses(FadingSynapses):
-    """Current that rises after a spike arrived, then decays.
+    """Synapses whose current rises after a spike arrives, then decays.
 
     In every step::
 
@@ -195,13 +196,13 @@ class RDTracedSynapses(FadingSynapses):
     State: `kernel` (post, pre), pA; `trace.rise` and `trace.decay` (post,): the sums of their traces, pA.
 
     Attributes:
-        kernel: the kernel at first, pA.
-        tau_rise: time constant of the rise, ms.
-        tau_decay: time constant of the decay, ms.
-        scale_rise: how much of the kernel a spike leaves in the rising part.
-        scale_decay: how much of the kernel a spike leaves in the decaying part.
-        base_rise: what the rising part of each pair decays to, pA.
-        base_decay: what the decaying part of each pair decays to, pA.
+        kernel: the initial kernel, pA.
+        tau_rise: the time constant of the rise, ms.
+        tau_decay: the time constant of the decay, ms.
+        scale_rise: the fraction of the kernel that a spike adds to the rising part.
+        scale_decay: the fraction of the kernel that a spike adds to the decaying part.
+        base_rise: the resting value of the rising part of each pair, pA.
+        base_decay: the resting value of the decaying part of each pair, pA.
     """
 
     tau_rise: float = field(default=1.0, metadata={"unit": "ms"})
@@ -212,7 +213,7 @@ class RDTracedSynapses(FadingSynapses):
     base_decay: float = field(default=0.0, metadata={"unit": "pA"})
 
     def tracer(self, num_inputs: int) -> RDTracer:
-        """A tracer that rises and decays."""
+        """Return a tracer that rises and decays."""
         bases = num_inputs * self.base_rise, num_inputs * self.base_decay
         return RDTracer(self.tau_rise, self.tau_decay, self.scale_rise, self.scale_decay, *bases)
 
@@ -220,7 +221,7 @@ class RDTracedSynapses(FadingSynapses):
 @register("rfs_traced", kind="synapses")
 @dataclass(frozen=True)
 class RFSTracedSynapses(FadingSynapses):
-    """Current that rises after a spike arrived, then decays fast at first and slowly later.
+    """Synapses whose current rises after a spike arrives, then decays fast at first and slowly later.
 
     In every step::
 
@@ -231,17 +232,17 @@ class RFSTracedSynapses(FadingSynapses):
     State: `kernel` (post, pre), pA; `trace.fast` and `trace.slow`, each with `rise` and `decay` (post,), pA.
 
     Attributes:
-        kernel: the kernel at first, pA.
-        alpha: the share of the fast decay, from 0 to 1.
-        tau_rise: time constant of the rise, ms.
-        tau_fast_decay: time constant of the fast decay, ms.
-        tau_slow_decay: time constant of the slow decay, ms.
-        scale_rise: how much of the kernel a spike leaves in the rising parts.
-        scale_fast_decay: how much of the kernel a spike leaves in the fast part.
-        scale_slow_decay: how much of the kernel a spike leaves in the slow part.
-        base_rise: what the rising parts of each pair decay to, pA.
-        base_fast_decay: what the fast part of each pair decays to, pA.
-        base_slow_decay: what the slow part of each pair decays to, pA.
+        kernel: the initial kernel, pA.
+        alpha: the fraction of the fast decay, from 0 to 1.
+        tau_rise: the time constant of the rise, ms.
+        tau_fast_decay: the time constant of the fast decay, ms.
+        tau_slow_decay: the time constant of the slow decay, ms.
+        scale_rise: the fraction of the kernel that a spike adds to the rising parts.
+        scale_fast_decay: the fraction of the kernel that a spike adds to the fast part.
+        scale_slow_decay: the fraction of the kernel that a spike adds to the slow part.
+        base_rise: the resting value of the rising parts of each pair, pA.
+        base_fast_decay: the resting value of the fast part of each pair, pA.
+        base_slow_decay: the resting value of the slow part of each pair, pA.
     """
 
     alpha: float = 0.8
@@ -256,7 +257,7 @@ class RFSTracedSynapses(FadingSynapses):
     base_slow_decay: float = field(default=0.0, metadata={"unit": "pA"})
 
     def tracer(self, num_inputs: int) -> RFSTracer:
-        """Two tracers that rise and decay, mixed."""
+        """Return a mixture of a fast and a slow tracer."""
         rise = num_inputs * self.base_rise
         fast, slow = num_inputs * self.base_fast_decay, num_inputs * self.base_slow_decay
         return RFSTracer(

@@ -1,6 +1,6 @@
-"""Traces: what spikes and signals leave behind, decaying with time; and the modules that keep one of a signal.
+"""Decaying traces of spikes and signals, and modules that trace a signal.
 
-A trace is described by its settings, here, and is an array, or a dictionary of arrays, in the state of whoever has it.
+A tracer has only settings; the trace itself is an array, or a dictionary of arrays, in the state of its owner.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Tracer:
     Source: `Tracer` of Spark (Nogarx/Spark).
 
     Attributes:
-        tau: time constant of the decay, ms.
-        scale: how much one spike leaves.
-        base: what it decays to.
+        tau: the time constant of the decay, ms.
+        scale: the amount that one spike adds.
+        base: its resting value.
 
     Example:
         >>> from outlay.brain import Tracer
@@ -44,12 +44,12 @@ class Tracer:
     base: float = 0.0
 
     def init(self, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """The trace before the first step."""
+        """Return the initial trace."""
         return jnp.full(shape, self.base, dtype)
 
     def step(self, trace: jax.Array, x: Any, *, dt: float) -> jax.Array:
-        """The trace after a step, of the same shape and dtype."""
-        # Without a base its two operations are left out: synapses take this step for every neuron.
+        """Return the trace after a step, with the same shape and dtype."""
+        # Skip the two operations of a zero base: synapses run this for every neuron in every step.
         left = math.exp(-dt / self.tau) * (trace - self.base if self.base else trace)
         taken = self.scale * jnp.asarray(x, trace.dtype)
         return (left + taken + self.base if self.base else left + taken).astype(trace.dtype)
@@ -57,7 +57,7 @@ class Tracer:
 
 @dataclass(frozen=True)
 class RDTracer:
-    """A trace that rises before it decays: the difference of two exponential ones.
+    """A trace that rises before it decays: the difference of two exponential traces.
 
     In every step::
 
@@ -68,12 +68,12 @@ class RDTracer:
     Source: `RDTracer` of Spark (Nogarx/Spark).
 
     Attributes:
-        tau_rise: time constant of the rise, ms.
-        tau_decay: time constant of the decay, ms.
-        scale_rise: how much one spike leaves in the rising part.
-        scale_decay: how much one spike leaves in the decaying part.
-        base_rise: what the rising part decays to.
-        base_decay: what the decaying part decays to.
+        tau_rise: the time constant of the rise, ms.
+        tau_decay: the time constant of the decay, ms.
+        scale_rise: the amount that one spike adds to the rising part.
+        scale_decay: the amount that one spike adds to the decaying part.
+        base_rise: the resting value of the rising part.
+        base_decay: the resting value of the decaying part.
     """
 
     tau_rise: float
@@ -85,21 +85,21 @@ class RDTracer:
 
     @property
     def rise(self) -> Tracer:
-        """The part that is taken away."""
+        """The subtracted part."""
         coupled = self.tau_rise * self.tau_decay / (self.tau_rise + self.tau_decay)
         return Tracer(coupled, self.scale_rise, self.base_rise)
 
     @property
     def decay(self) -> Tracer:
-        """The part that stays longer."""
+        """The slower part."""
         return Tracer(self.tau_decay, self.scale_decay, self.base_decay)
 
     def init(self, shape: tuple[int, ...], dtype: Any) -> dict[str, jax.Array]:
-        """Both parts before the first step."""
+        """Return both initial parts."""
         return {"rise": self.rise.init(shape, dtype), "decay": self.decay.init(shape, dtype)}
 
     def step(self, trace: dict[str, jax.Array], x: Any, *, dt: float) -> dict[str, jax.Array]:
-        """Both parts after a step."""
+        """Return both parts after a step."""
         return {
             "rise": self.rise.step(trace["rise"], x, dt=dt),
             "decay": self.decay.step(trace["decay"], x, dt=dt),
@@ -112,7 +112,7 @@ class RDTracer:
 
 @dataclass(frozen=True)
 class RFSTracer:
-    """A trace that rises, then decays fast at first and slowly later: two that rise and decay, mixed.
+    """A trace that rises, then decays fast at first and slowly later: a mixture of two `RDTracer`s.
 
     In every step::
 
@@ -121,9 +121,9 @@ class RFSTracer:
     Source: `RFSTracer` of Spark (Nogarx/Spark).
 
     Attributes:
-        alpha: the share of the fast one, from 0 to 1.
-        fast: the one that decays fast.
-        slow: the one that decays slowly.
+        alpha: the fraction of the fast trace, from 0 to 1.
+        fast: the tracer that decays fast.
+        slow: the tracer that decays slowly.
     """
 
     alpha: float
@@ -131,11 +131,11 @@ class RFSTracer:
     slow: RDTracer
 
     def init(self, shape: tuple[int, ...], dtype: Any) -> dict[str, dict[str, jax.Array]]:
-        """Both before the first step."""
+        """Return both initial traces."""
         return {"fast": self.fast.init(shape, dtype), "slow": self.slow.init(shape, dtype)}
 
     def step(self, trace: dict[str, dict[str, jax.Array]], x: Any, *, dt: float) -> dict[str, dict[str, jax.Array]]:
-        """Both after a step."""
+        """Return both traces after a step."""
         return {"fast": self.fast.step(trace["fast"], x, dt=dt), "slow": self.slow.step(trace["slow"], x, dt=dt)}
 
     def value(self, trace: dict[str, dict[str, jax.Array]]) -> jax.Array:
@@ -145,11 +145,11 @@ class RFSTracer:
 
 @dataclass(frozen=True)
 class SignalTrace(Module, abc.ABC):
-    """The trace of a signal, of its shape.
+    """A module that traces a signal; the trace has the shape of the signal.
 
     Attributes:
-        tau: time constant of the decay, ms.
-        base: what the trace decays to.
+        tau: the time constant of the decay, ms.
+        base: the resting value of the trace.
         chained: whether it also reads `trace`, of the same shape, and adds that to its output.
     """
 
@@ -159,28 +159,28 @@ class SignalTrace(Module, abc.ABC):
 
     @abc.abstractmethod
     def scale(self, dt: float) -> float:
-        """How much of the signal of one step is added to the trace."""
+        """Return the fraction of the signal that a step adds to the trace."""
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads `signal`; chained, `trace` too."""
+        """Return the input ports: `signal`; chained, `trace` too."""
         return {"signal": Port("values"), **({"trace": Port("values")} if self.chained else {})}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `output`."""
+        """Return the output ports: `output`."""
         return {"output": Port("values", tuple(shapes["signal"]))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """The trace at its base."""
+        """Return the initial state: the trace at its base."""
         return {"trace": self._tracer(dt).init(tuple(shapes["signal"]), dtype)}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
-        """One step of dt ms."""
+        """Advance the state by one step of dt ms."""
         after = self._tracer(dt).step(state["trace"], inputs["signal"], dt=dt)
         added = inputs["trace"].reshape(after.shape) if self.chained else 0
         return {"trace": after}, {"output": after + added}
 
     def problems(self, *, dt: float) -> list[str]:
-        """A time constant that is not positive."""
+        """Report a time constant that is not positive."""
         return not_positive(self, "tau")
 
     def _tracer(self, dt: float) -> Tracer:
@@ -190,7 +190,7 @@ class SignalTrace(Module, abc.ABC):
 @register("signal_accumulator")
 @dataclass(frozen=True)
 class SignalAccumulator(SignalTrace):
-    """What has arrived so far, forgotten with time: a steady signal s becomes s / (1 - exp(-dt/tau)), about s tau/dt.
+    """Accumulate a signal with exponential decay: a constant signal s yields s / (1 - exp(-dt/tau)), about s tau/dt.
 
     In every step::
 
@@ -204,20 +204,20 @@ class SignalAccumulator(SignalTrace):
     State: `trace`, of the shape of the signal.
 
     Attributes:
-        tau: time constant of the decay, ms.
-        base: what the trace decays to.
+        tau: the time constant of the decay, ms.
+        base: the resting value of the trace.
         chained: whether it also reads `trace`, of the same shape, and adds that to its output.
     """
 
     def scale(self, dt: float) -> float:
-        """All of it."""
+        """Return 1: the whole signal."""
         return 1.0
 
 
 @register("signal_average")
 @dataclass(frozen=True)
 class SignalAverage(SignalTrace):
-    """The mean of what has arrived of late: a steady signal becomes itself.
+    """Average a signal over recent time: a constant signal yields itself.
 
     In every step::
 
@@ -231,11 +231,11 @@ class SignalAverage(SignalTrace):
     State: `trace`, of the shape of the signal.
 
     Attributes:
-        tau: time constant of the decay, ms.
-        base: what the trace decays to.
+        tau: the time constant of the decay, ms.
+        base: the resting value of the trace.
         chained: whether it also reads `trace`, of the same shape, and adds that to its output.
     """
 
     def scale(self, dt: float) -> float:
-        """As much as the trace loses."""
+        """Return the fraction that the trace loses in a step."""
         return -math.expm1(-dt / self.tau)

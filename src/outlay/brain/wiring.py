@@ -1,4 +1,4 @@
-"""What reads what in a whole Brain: its connections and the shapes along them, resolved and checked together."""
+"""Resolve and check the connections of a whole Brain, and the shapes along them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from outlay.brain.brain import Brain
 
 Reads = Mapping[str, Mapping[str, tuple[Source, ...]]]
-"""For each module and port its sources, in order."""
+"""The sources of each port of each module, in order."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What reads what, resolved.
+    """The resolved connections of a Brain.
 
     Attributes:
-        reads: for each module and port its sources, in order.
-        input_shapes: for each module and port the shape that arrives.
-        output_ports: for each module what it writes.
+        reads: the sources of each port of each module, in order.
+        input_shapes: the input shape of each port of each module.
+        output_ports: the output ports of each module.
         outputs: the Brain's outputs as (module, port).
     """
 
@@ -42,13 +42,13 @@ class Wiring:
 def wire(brain: Brain) -> Wiring:
     """Resolve a Brain's connections and shapes.
 
-    What is broken is left out of what is checked after it, so that one mistake is reported once and hides no other.
+    Later checks skip whatever is already known to be broken, so that a mistake is reported once and hides no others.
 
     Raises:
-        BrainError: something does not fit; every offender is listed.
+        BrainError: something does not fit; the message lists every problem.
     """
     problems = list(brain_problems(brain))
-    # Most checks of settings divide by dt: without a valid one they would only repeat that it is wrong.
+    # Most checks of settings divide by dt; with an invalid dt they would only repeat that it is invalid.
     in_settings = dict(module_problems(brain)) if is_time(brain.dt) else {name: [] for name in brain.modules}
     broken = broken_connections(brain)
     reads = {name: _reads(brain, name, broken) for name in brain.modules}
@@ -75,12 +75,12 @@ def _reads(brain: Brain, name: str, broken: Collection[Connection]) -> dict[str,
 
 @dataclass(frozen=True)
 class Shapes:
-    """What is known of what flows.
+    """The shapes that are known so far.
 
     Attributes:
-        ports: for each module what it writes.
-        arriving: for each module and port the shape that arrives, where it is known.
-        problems: modules that refuse what arrives, and cycles in which no module has a shape of its own.
+        ports: the output ports of each module.
+        arriving: the known input shapes, by module and port.
+        problems: modules that reject their input shapes, and cycles in which no module determines a shape.
     """
 
     ports: Mapping[str, Mapping[str, Port]]
@@ -93,11 +93,11 @@ def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Sha
 
     Args:
         brain: the Brain.
-        reads: what its modules read.
-        broken: modules not to ask: their settings are wrong.
+        reads: the sources of its modules.
+        broken: modules to skip, because their settings are invalid.
     """
     ports: dict[str, Mapping[str, Port]] = {}
-    # Each round can settle one module more; the extra round asks all again with the final shapes.
+    # Each round can settle one more module; the extra round asks all of them again with the final shapes.
     for _ in range(len(brain.modules) + 1):
         known = {name: _arriving(brain, reads[name], ports) for name in brain.modules}
         written = {name: _ask(brain, name, known[name]) for name in brain.modules if name not in broken}
@@ -114,7 +114,7 @@ def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Sha
 
 
 def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]]) -> Port | None:
-    """Return the port that a source writes; None if it is not known."""
+    """Return the port of a source; None if it is unknown."""
     if source.part == INPUTS:
         shape = brain.inputs[source.port]
         return Port("values", shape) if is_shape(shape) else None
@@ -122,7 +122,7 @@ def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]
 
 
 def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, Port] | str | Problem:
-    """Return the ports that a module writes, or the input port whose shape it needs first, or why it refuses them."""
+    """Return a module's output ports, or the input port whose shape it needs first, or why it rejects its inputs."""
     try:
         with naming(name, brain.modules[name], "outputs"):
             return checked_ports(name, brain.modules[name], brain.modules[name].outputs(shapes))
@@ -184,9 +184,9 @@ def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection
 
     Args:
         brain: the Brain.
-        reads: what its modules read.
-        shapes: what is known of what flows.
-        broken: modules with wrong settings, from which what they read may follow.
+        reads: the sources of its modules.
+        shapes: the known shapes.
+        broken: modules with invalid settings, which may determine their ports.
     """
     for name, by_port in reads.items():
         for port, sources in by_port.items():

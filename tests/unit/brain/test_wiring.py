@@ -287,7 +287,7 @@ def test_inputs_that_do_not_fit_are_all_named():
         brain.step(brain.init(jax.random.key(0)), {"light": jnp.zeros(4), "sund": jnp.zeros(2)})
     assert [(p.where, p.what, p.fix) for p in error.value.problems] == [
         ("sund", "the Brain has no input 'sund'", "did you mean 'sound'?"),
-        ("light", "its shape is (3,), and the array given has shape (4,)", "an array of shape (3,)"),
+        ("light", "its shape is (3,), but the array has shape (4,)", "an array of shape (3,)"),
         ("sound", "nothing is given for it", "an array of shape (2,)"),
     ]
 

@@ -42,9 +42,9 @@ class BTSPRule(LearningRule):
     which delayed is E.
 
     Attributes:
-        et_tau: time constant of the eligibility E, ms.
+        et_tau: the time constant of the eligibility E, ms.
         et_scale: how much a spike adds to it.
-        is_tau: time constant of the instructive signal I, ms.
+        is_tau: the time constant of the instructive signal I, ms.
         is_scale: what a steady modulation of 1 makes of it.
         w_max: the greatest kernel, pA.
         k_pot: how fast potentiation is, 1/s.
@@ -73,13 +73,13 @@ class BTSPRule(LearningRule):
     eta: float = 1.0
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No traces."""
+        """Return the initial state: zero traces."""
         return {"instructive": jnp.zeros((), dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
 
     def step(
         self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         past = push_trace(state["pre_trace"], arrivals, Tracer(self.et_tau, self.et_scale), dt=dt)
         tracer = Tracer(self.is_tau, -math.expm1(-dt / self.is_tau) * self.is_scale)
         instructive = tracer.step(state["instructive"], one_number(read["modulation"]), dt=dt)
@@ -94,7 +94,7 @@ class BTSPRule(LearningRule):
         return {"instructive": instructive, "pre_trace": past}, kernel
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants, a greatest kernel and steepnesses that are not positive."""
+        """Report time constants, a greatest kernel and slopes that are not positive."""
         return not_positive(self, "et_tau", "is_tau", "w_max", "beta_pot", "beta_dep")
 
 

@@ -54,8 +54,8 @@ class HebbianRule(PairRule):
     State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
         eta: the learning rate.
     """
 
@@ -79,8 +79,8 @@ class ThreeFactorRule(PairRule):
     State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
         gamma: the learning rate.
     """
 
@@ -113,8 +113,8 @@ class ModulatedHebbianRule(Modulated, HebbianRule):
     State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
         eta: the learning rate.
     """
 
@@ -136,7 +136,7 @@ class OjaRule(PairwiseRule):
     State: `post_trace` (post,), 1/ms.
 
     Attributes:
-        post_tau: time constant of the post trace, ms.
+        post_tau: the time constant of the post trace, ms.
         eta: the learning rate.
     """
 
@@ -146,7 +146,7 @@ class OjaRule(PairwiseRule):
     eta: float = 0.1
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No trace."""
+        """Return the initial state: a zero trace."""
         return {"post_trace": jnp.zeros(units, dtype)}
 
     def change(
@@ -162,7 +162,7 @@ class OjaRule(PairwiseRule):
         return {"post_trace": post}, ChangeEverywhere(everywhere)
 
     def problems(self, *, dt: float) -> list[str]:
-        """A time constant that is not positive."""
+        """Report a time constant that is not positive."""
         return not_positive(self, "post_tau")
 
 
@@ -184,6 +184,6 @@ class ModulatedOjaRule(Modulated, OjaRule):
     State: `post_trace` (post,), 1/ms.
 
     Attributes:
-        post_tau: time constant of the post trace, ms.
+        post_tau: the time constant of the post trace, ms.
         eta: the learning rate.
     """

@@ -35,7 +35,7 @@ class KernelChange(abc.ABC):
             pairs: what the rule keeps for each pair, after the step.
             arrivals: the spikes that arrived.
             spikes: which post neurons spiked.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
         """
 
     @abc.abstractmethod
@@ -47,7 +47,7 @@ class KernelChange(abc.ABC):
             rows: its rows, those that the rule keeps for each pair after the step.
             arrived: the spikes that arrived at it.
             spiked: whether it spiked.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
         """
 
 

@@ -45,14 +45,14 @@ class LearningRule(Component, abc.ABC):
 
     @abc.abstractmethod
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """The state before the first step.
+        """Return the initial state.
 
         Args:
             key: the PRNG key.
             units: post neurons.
             num_inputs: pre neurons.
             num_steps: the longest delay in steps.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
             dtype: of the traces.
         """
 
@@ -63,12 +63,12 @@ class LearningRule(Component, abc.ABC):
         """The state and the kernel after a step.
 
         Args:
-            state: the state before it.
+            state: the state before the step.
             kernel: the kernel that was used in it, (post, pre).
             arrivals: the spikes that arrived in it.
             spikes: which post neurons spiked in it, bool.
             read: what the neuron read in it from the ports of `reads`; and, as `inhibitory`, which post neurons are.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
         """
 
 
@@ -87,7 +87,7 @@ class PairwiseRule(LearningRule, abc.ABC):
     def step(
         self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         after, change = self.change(state, arrivals, spikes, read, dt=dt)
         pairs = {name: follow(kernel, state[name]) for name, follow in change.pairs.items()}
         return {**after, **pairs}, change.to_all(kernel, pairs, arrivals, spikes, dt=dt)
@@ -109,8 +109,8 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
     """A rule of the traces at both ends of a synapse: one of each post neuron, and one of each pre neuron.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
     """
 
     by_neuron: ClassVar[tuple[str, ...]] = ("post_trace",)
@@ -119,7 +119,7 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
     post_tau: float = field(default=20.0, metadata={"unit": "ms"})
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No traces."""
+        """Return the initial state: zero traces."""
         return {"post_trace": jnp.zeros(units, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
 
     def change(
@@ -142,7 +142,7 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
         """
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants that are not positive."""
+        """Report time constants that are not positive."""
         return not_positive(self, "pre_tau", "post_tau")
 
 
@@ -164,5 +164,5 @@ def no_past(num_inputs: int, num_steps: int, dtype: Any) -> jax.Array:
 def push_trace(past: jax.Array, arrivals: Arrivals, tracer: Tracer, *, dt: float) -> jax.Array:
     """The traces of pre neurons after one more step."""
     newest = tracer.step(past[0], arrivals.sent, dt=dt)
-    # Else every pair would compute the trace of its pre neuron anew.
+    # Without the barrier XLA fuses this into its consumer and recomputes the trace for every pair.
     return jax.lax.optimization_barrier(jnp.concatenate([newest[None], past[:-1]]))

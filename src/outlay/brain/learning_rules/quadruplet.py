@@ -46,12 +46,12 @@ class QuadrupletRule(TwoTraceRule):
     State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
-        q_alpha: weight of a spike that arrives.
-        q_beta: weight of a spike that arrives after spikes of the post neuron, ms.
-        q_gamma: weight of a spike of the post neuron.
-        q_delta: weight of a spike of the post neuron after spikes that arrived, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
+        q_alpha: the weight of an arriving spike.
+        q_beta: the weight of an arriving spike after spikes of the post neuron, ms.
+        q_gamma: the weight of a spike of the post neuron.
+        q_delta: the weight of a spike of the post neuron after arriving spikes, ms.
         eta: the learning rate.
     """
 
@@ -100,12 +100,12 @@ class BoundedQuadrupletRule(PairwiseRule):
     neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
-        q_alpha: weight of a spike that arrives.
-        q_beta: weight of a spike that arrives after spikes of the post neuron, ms.
-        q_gamma: weight of a spike of the post neuron.
-        q_delta: weight of a spike of the post neuron after spikes that arrived, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
+        q_alpha: the weight of an arriving spike.
+        q_beta: the weight of an arriving spike after spikes of the post neuron, ms.
+        q_gamma: the weight of a spike of the post neuron.
+        q_delta: the weight of a spike of the post neuron after arriving spikes, ms.
         max_clip: the greatest kernel, pA.
         eta: the learning rate.
     """
@@ -122,7 +122,7 @@ class BoundedQuadrupletRule(PairwiseRule):
     eta: float = 0.1
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No traces."""
+        """Return the initial state: zero traces."""
         past = jnp.zeros((2, num_steps, num_inputs), dtype)
         return {"post_trace": jnp.zeros((units, 2), dtype), "pre_trace": past}
 
@@ -152,7 +152,7 @@ class BoundedQuadrupletRule(PairwiseRule):
         return {"post_trace": post, "pre_trace": past}, ChangeOnSpikes(arrival, on_spike, ceiling)
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants and a greatest kernel that are not positive, and settings of another length than four."""
+        """Report time constants and a greatest kernel that are not positive, and settings without 1 or 4 values."""
         wrong = []
         for setting in dataclasses.fields(self):
             value = getattr(self, setting.name)
@@ -167,7 +167,7 @@ class BoundedQuadrupletRule(PairwiseRule):
         """The traces of pre neurons after one more step."""
         tau = jnp.stack([jnp.where(arrivals.inhibitory, of_i, of_e) for of_e, of_i in _pairs(self.pre_tau)])
         newest = _traced(past[:, 0], arrivals.sent[None], tau, dt)
-        # Else every pair would compute the trace of its pre neuron anew.
+        # Without the barrier XLA fuses this into its consumer and recomputes the trace for every pair.
         return jax.lax.optimization_barrier(jnp.concatenate([newest[:, None], past[:, :-1]], axis=1))
 
 
@@ -192,12 +192,12 @@ class ModulatedBoundedQuadrupletRule(Modulated, BoundedQuadrupletRule):
     neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
-        q_alpha: weight of a spike that arrives.
-        q_beta: weight of a spike that arrives after spikes of the post neuron, ms.
-        q_gamma: weight of a spike of the post neuron.
-        q_delta: weight of a spike of the post neuron after spikes that arrived, ms.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
+        q_alpha: the weight of an arriving spike.
+        q_beta: the weight of an arriving spike after spikes of the post neuron, ms.
+        q_gamma: the weight of a spike of the post neuron.
+        q_delta: the weight of a spike of the post neuron after arriving spikes, ms.
         max_clip: the greatest kernel, pA.
         eta: the learning rate.
     """

@@ -36,7 +36,7 @@ class ZenkeRule(PairwiseRule):
         K'      = max(K + dt dK, 0)
 
     with traces to which a spike adds 1/tau. a is triplet potentiation, b doublet depression, c heterosynaptic pull to
-    the target T, which itself has two stable values, d what a spike that arrives adds.
+    the target T, which itself has two stable values, d a term for each arriving spike.
 
     Sources: `ZenkeRule` of Spark (Nogarx/Spark); Zenke, Agnes and Gerstner, Nature Communications 6 (2015) 6922.
 
@@ -44,15 +44,15 @@ class ZenkeRule(PairwiseRule):
     (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
-        post_slow_tau: time constant of the slow post trace, ms.
-        target_tau: time constant of the target, ms.
-        a: weight of triplet potentiation.
-        b: weight of doublet depression.
-        c: weight of the pull to the target.
-        d: weight of what a spike that arrives adds.
-        p: strength of the two stable values of the target.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
+        post_slow_tau: the time constant of the slow post trace, ms.
+        target_tau: the time constant of the target, ms.
+        a: the weight of triplet potentiation.
+        b: the weight of doublet depression.
+        c: the weight of the pull to the target.
+        d: the weight of an arriving spike.
+        p: the strength of the bistability of the target.
         eta: the learning rate; Spark's files say gamma or eta.
     """
 
@@ -70,7 +70,7 @@ class ZenkeRule(PairwiseRule):
     eta: float = 0.1
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No traces."""
+        """Return the initial state: zero traces."""
         return {
             "post_trace": jnp.zeros(units, dtype),
             "post_slow_trace": jnp.zeros(units, dtype),
@@ -111,7 +111,7 @@ class ZenkeRule(PairwiseRule):
         return (left + fed / self.target_tau).astype(target.dtype)
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants that are not positive."""
+        """Report time constants that are not positive."""
         return not_positive(self, "pre_tau", "post_tau", "post_slow_tau", "target_tau")
 
 
@@ -136,14 +136,14 @@ class ModulatedZenkeRule(Modulated, ZenkeRule):
     (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
     Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
-        post_slow_tau: time constant of the slow post trace, ms.
-        target_tau: time constant of the target, ms.
-        a: weight of triplet potentiation.
-        b: weight of doublet depression.
-        c: weight of the pull to the target.
-        d: weight of what a spike that arrives adds.
-        p: strength of the two stable values of the target.
+        pre_tau: the time constant of the pre trace, ms.
+        post_tau: the time constant of the post trace, ms.
+        post_slow_tau: the time constant of the slow post trace, ms.
+        target_tau: the time constant of the target, ms.
+        a: the weight of triplet potentiation.
+        b: the weight of doublet depression.
+        c: the weight of the pull to the target.
+        d: the weight of an arriving spike.
+        p: the strength of the bistability of the target.
         eta: the learning rate.
     """

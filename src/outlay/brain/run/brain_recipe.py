@@ -219,7 +219,7 @@ def waves(shape: Shape, dt: float) -> Callable[[int], np.ndarray]:
 
     Args:
         shape: of the input.
-        dt: the time of a step in ms.
+        dt: the duration of a step in ms.
 
     Example:
         >>> drive = waves((4,), dt=1.0)

@@ -145,7 +145,7 @@ class ClosedLoop:
         return {f"{_LOOP}{name}": value for name, value in arrays.items()}
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Begin with what `to_arrays` returned, whatever else is among the arrays."""
+        """Continue from the arrays of `to_arrays`; other arrays are ignored."""
         own = {name.removeprefix(_LOOP): value for name, value in arrays.items() if name.startswith(_LOOP)}
         if self._restore is None or not own:
             return

@@ -53,7 +53,7 @@ class Feed(Protocol):
         ...
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Begin with what `to_arrays` returned, whatever else is among the arrays."""
+        """Continue from the arrays of `to_arrays`; other arrays are ignored."""
         ...
 
 
@@ -70,7 +70,7 @@ class Stimulus:
         dtype: what the Brain computes in.
 
     Raises:
-        BrainError: an input is missing, unknown, or not of its shape; all of them are listed.
+        BrainError: an input is missing, unknown, or not of its shape; the message lists all of them.
 
     Example:
         >>> feed = Stimulus({"light": (3,)}, {"light": lambda step: [step, 0, 0]}, np.dtype("float32"))

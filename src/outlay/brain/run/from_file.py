@@ -83,7 +83,7 @@ def read_inputs(words: Iterable[str]) -> dict[str, Any]:
             with one row a step, or the folder of a Zarr array.
 
     Raises:
-        BrainError: a text is none of these, or a file cannot be read; all of them are listed.
+        BrainError: a text is none of these, or a file cannot be read; the message lists all of them.
     """
     inputs: dict[str, Any] = {}
     problems = []

@@ -148,7 +148,7 @@ class Filter:
 
     Args:
         moments: which steps are wanted.
-        dt: the time of a step in ms.
+        dt: the duration of a step in ms.
     """
 
     def __init__(self, moments: Moments, dt: float) -> None:
@@ -190,7 +190,7 @@ class Filter:
         return arrays
 
     def continue_from(self, arrays: Mapping[str, np.ndarray], types: RowTypes) -> None:
-        """Begin with what `to_arrays` returned, whatever else is among the arrays.
+        """Continue from the arrays of `to_arrays`; other arrays are ignored.
 
         Args:
             arrays: from a file.
@@ -200,7 +200,7 @@ class Filter:
             prefix = f"{_WATCH}{number}/"
             watch.continue_from({name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)})
         if _WAITING in arrays:
-            # A file knows no bfloat16, only its bytes.
+            # NumPy files store bfloat16 as raw bytes without the dtype.
             rows = {name: arrays[f"{_WAITING}/{name}"].view(dtype) for name, (_, dtype) in types.items()}
             self._waiting = [(arrays[_WAITING], rows)]
 
@@ -263,7 +263,7 @@ class _Watch:
         return {"certain": np.array(self.certain), "last": self._last, "events": self._events}
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Begin with what `to_arrays` returned."""
+        """Continue from the arrays of `to_arrays`."""
         self.certain, self._last, self._events = int(arrays["certain"]), arrays["last"], arrays["events"]
 
     def includes(self, steps: np.ndarray) -> np.ndarray:

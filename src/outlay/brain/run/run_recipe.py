@@ -190,7 +190,7 @@ class BrainResult(Result):
     """What a finished run of a Brain came to.
 
     Attributes:
-        dt: the time of a step in ms.
+        dt: the duration of a step in ms.
         rates: of each population, in Hz.
         episodes: what came of a closed loop, in words; empty without one.
         modules: what a step of each module takes, measured, in words; empty where they were not placed.

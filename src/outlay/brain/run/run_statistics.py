@@ -34,7 +34,7 @@ class Activity:
 
     Args:
         num_neurons: neurons by port.
-        dt: the time of a step in ms.
+        dt: the duration of a step in ms.
 
     Attributes:
         num_neurons: neurons by port.
@@ -90,7 +90,7 @@ class Activity:
         }
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Begin with what `to_arrays` gave."""
+        """Continue from the arrays of `to_arrays`."""
         for port in self.num_neurons:
             self._counts[port] = [arrays[f"counts/{port}"]]
             self._recent[port] = collections.deque([(arrays[f"late_steps/{port}"], arrays[f"late_neurons/{port}"])])
@@ -178,9 +178,9 @@ class Collected:
         }
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Begin with what `to_arrays` gave."""
+        """Continue from the arrays of `to_arrays`."""
         self.seconds = float(arrays[_SECONDS])
-        # A file knows no bfloat16, only its bytes.
+        # NumPy files store bfloat16 as raw bytes without the dtype.
         self._outputs = {n: [arrays[_OUTPUTS + n].view(parts[0].dtype)] for n, parts in self._outputs.items()}
         self.weights = {name.removeprefix(_WEIGHTS): arrays[name] for name in arrays if name.startswith(_WEIGHTS)}
         self.activity.continue_from(arrays)

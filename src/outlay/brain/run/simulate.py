@@ -270,7 +270,7 @@ def not_finite_problems(step: int, dt: float, modules: list[str], state: Mapping
 
     Args:
         step: the step, counted from 0.
-        dt: the time of a step in ms.
+        dt: the duration of a step in ms.
         modules: the modules at fault.
         state: the state some steps after it.
     """

@@ -38,13 +38,13 @@ class Mechanisms(Membrane, abc.ABC):
     Source: `AdaptiveSoma` of Spark (Nogarx/Spark) since 1.1.1.
 
     Attributes:
-        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
-        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
-        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
-        threshold_tau: time constant of what is added to the threshold, ms.
-        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
-        adaptation_tau: time constant of w, ms.
-        adaptation_subthreshold: how much w grows with the potential, nS.
+        cooldown: the refractory time after a spike, ms; None for none.
+        clamp_duration: the time at the reset after a spike, ms; None for none.
+        threshold_delta: the increase of the threshold per spike, mV; None for a fixed threshold.
+        threshold_tau: the time constant of the threshold, ms.
+        adaptation_delta: the increase of the adaptation current w per spike, pA; None for no adaptation.
+        adaptation_tau: the time constant of w, ms.
+        adaptation_subthreshold: the coupling of w to the potential, nS.
     """
 
     cooldown: float | None = field(default=None, metadata={"unit": "ms"}, kw_only=True)
@@ -56,7 +56,7 @@ class Mechanisms(Membrane, abc.ABC):
     adaptation_subthreshold: float = field(default=0.5, metadata={"unit": "nS"}, kw_only=True)
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest, ready, and without adaptation."""
+        """Return the initial state: at rest, ready, and without adaptation."""
         state = super().init(key, units, dt=dt, dtype=dtype)
         if self._waits:
             state["since_spike"] = jnp.full(units, max(in_steps(time, dt) for time in self._waits), jnp.int32)
@@ -67,7 +67,7 @@ class Mechanisms(Membrane, abc.ABC):
         return state
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         ready, released = _over(state, self.cooldown, dt), _over(state, self.clamp_duration, dt)
         current = jnp.where(ready, current.astype(jnp.float32), 0)
         if self.adaptation_delta is not None:
@@ -94,7 +94,7 @@ class Mechanisms(Membrane, abc.ABC):
         return after, spikes
 
     def problems(self, *, dt: float) -> list[str]:
-        """Those of its equation, and times of the wrong sign."""
+        """Report the problems of the equation, and times of the wrong sign."""
         times = [name for name in ("cooldown", "clamp_duration") if getattr(self, name) is not None]
         wrong = not_positive(self, "threshold_tau", "adaptation_tau") + negative(self, *times)
         return [*super().problems(dt=dt), *wrong]
@@ -130,16 +130,16 @@ class ComposedLeakySoma(Mechanisms, LeakyMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, MOhm.
-        threshold: the potential above which it spikes when it has not spiked for long, mV.
-        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
-        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
-        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
-        threshold_tau: time constant of what is added to the threshold, ms.
-        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
-        adaptation_tau: time constant of w, ms.
-        adaptation_subthreshold: how much w grows with the potential above rest, nS.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, MOhm.
+        threshold: the base of the spike threshold, mV.
+        cooldown: the refractory time after a spike, ms; None for none.
+        clamp_duration: the time at the reset after a spike, ms; None for none.
+        threshold_delta: the increase of the threshold per spike, mV; None for a fixed threshold.
+        threshold_tau: the time constant of the threshold, ms.
+        adaptation_delta: the increase of the adaptation current w per spike, pA; None for no adaptation.
+        adaptation_tau: the time constant of w, ms.
+        adaptation_subthreshold: the coupling of w to the potential above rest, nS.
     """
 
 
@@ -164,18 +164,18 @@ class ComposedExponentialSoma(Mechanisms, ExponentialMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, GOhm.
-        threshold: the potential above which it spikes when it has not spiked for long, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, GOhm.
+        threshold: the base of the spike threshold, mV.
         rheobase_threshold: the potential at which the exponential takes over, mV.
         spike_slope: sharpness of the upstroke, mV.
-        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
-        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
-        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
-        threshold_tau: time constant of what is added to the threshold, ms.
-        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
-        adaptation_tau: time constant of w, ms.
-        adaptation_subthreshold: how much w grows with the potential above rest, nS.
+        cooldown: the refractory time after a spike, ms; None for none.
+        clamp_duration: the time at the reset after a spike, ms; None for none.
+        threshold_delta: the increase of the threshold per spike, mV; None for a fixed threshold.
+        threshold_tau: the time constant of the threshold, ms.
+        adaptation_delta: the increase of the adaptation current w per spike, pA; None for no adaptation.
+        adaptation_tau: the time constant of w, ms.
+        adaptation_subthreshold: the coupling of w to the potential above rest, nS.
     """
 
 
@@ -202,15 +202,15 @@ class ComposedIzhikevichSoma(Mechanisms, IzhikevichMembrane):
         potential_rest: where the potential starts, mV.
         potential_reset: the potential after a spike, mV.
         resistance: what the current is multiplied with; the paper's input current has no unit.
-        threshold: the potential above which it spikes when it has not spiked for long, mV.
+        threshold: the base of the spike threshold, mV.
         recovery_timescale: how fast u follows (the paper's a), 1/ms.
         recovery_sensitivity: how much u follows the potential (the paper's b).
         recovery_update: how much a spike adds to u (the paper's d).
-        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
-        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
-        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
-        threshold_tau: time constant of what is added to the threshold, ms.
-        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
-        adaptation_tau: time constant of w, ms.
-        adaptation_subthreshold: how much w grows with the potential itself, nS.
+        cooldown: the refractory time after a spike, ms; None for none.
+        clamp_duration: the time at the reset after a spike, ms; None for none.
+        threshold_delta: the increase of the threshold per spike, mV; None for a fixed threshold.
+        threshold_tau: the time constant of the threshold, ms.
+        adaptation_delta: the increase of the adaptation current w per spike, pA; None for no adaptation.
+        adaptation_tau: the time constant of w, ms.
+        adaptation_subthreshold: the coupling of w to the potential itself, nS.
     """

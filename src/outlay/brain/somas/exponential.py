@@ -36,7 +36,7 @@ class ExponentialMembrane(Membrane, abc.ABC):
         return jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
 
     def problems(self, *, dt: float) -> list[str]:
-        """A time constant or a slope that is not positive."""
+        """Report a time constant or a slope that is not positive."""
         return not_positive(self, "potential_tau", "spike_slope")
 
 
@@ -60,9 +60,9 @@ class ExponentialSoma(ExponentialMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, GOhm.
-        threshold: the potential above which it spikes, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, GOhm.
+        threshold: the spike threshold, mV.
         rheobase_threshold: the potential at which the exponential takes over, mV.
         spike_slope: sharpness of the upstroke, mV.
     """
@@ -87,12 +87,12 @@ class RefractoryExponentialSoma(Refractory, ExponentialMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, GOhm.
-        threshold: the potential above which it spikes, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, GOhm.
+        threshold: the spike threshold, mV.
         rheobase_threshold: the potential at which the exponential takes over, mV.
         spike_slope: sharpness of the upstroke, mV.
-        cooldown: how long it takes nothing in after a spike, ms.
+        cooldown: the refractory time after a spike, ms.
     """
 
 
@@ -115,14 +115,14 @@ class SimplifiedAdaptiveExponentialSoma(AdaptiveThreshold, ExponentialMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, GOhm.
-        threshold: the potential above which it spikes when it has not spiked for long, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, GOhm.
+        threshold: the base of the spike threshold, mV.
         rheobase_threshold: the potential at which the exponential takes over, mV.
         spike_slope: sharpness of the upstroke, mV.
-        cooldown: how long it takes nothing in after a spike, ms.
-        threshold_tau: time constant of the threshold, ms.
-        threshold_delta: how much a spike adds to the threshold, mV.
+        cooldown: the refractory time after a spike, ms.
+        threshold_tau: the time constant of the threshold, ms.
+        threshold_delta: the increase of the threshold per spike, mV.
     """
 
 
@@ -145,14 +145,14 @@ class AdaptiveExponentialSoma(ExponentialMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, GOhm.
-        threshold: the potential above which it spikes, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, GOhm.
+        threshold: the spike threshold, mV.
         rheobase_threshold: the potential at which the exponential takes over, mV.
         spike_slope: sharpness of the upstroke, mV.
-        adaptation_tau: time constant of w, ms.
-        adaptation_delta: how much a spike adds to w, pA.
-        adaptation_subthreshold: how much w grows with the potential, nS.
+        adaptation_tau: the time constant of w, ms.
+        adaptation_delta: the increase of w per spike, pA.
+        adaptation_subthreshold: the coupling of w to the potential, nS.
     """
 
     adaptation_tau: float = field(default=100.0, metadata={"unit": "ms"})
@@ -160,11 +160,11 @@ class AdaptiveExponentialSoma(ExponentialMembrane):
     adaptation_subthreshold: float = field(default=0.5, metadata={"unit": "nS"})
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest, without adaptation."""
+        """Return the initial state: at rest, without adaptation."""
         return {**super().init(key, units, dt=dt, dtype=dtype), "adaptation": jnp.zeros(units, dtype)}
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         w = state["adaptation"].astype(jnp.float32)
         after, spikes = super().step(state, current.astype(jnp.float32) - w, dt=dt)
         drawn = self.adaptation_subthreshold * after["potential"].astype(jnp.float32) - w
@@ -172,5 +172,5 @@ class AdaptiveExponentialSoma(ExponentialMembrane):
         return {**after, "adaptation": w.astype(state["adaptation"].dtype)}, spikes
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants or a slope that are not positive."""
+        """Report time constants or a slope that are not positive."""
         return [*super().problems(dt=dt), *not_positive(self, "adaptation_tau")]

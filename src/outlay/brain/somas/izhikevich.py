@@ -27,7 +27,7 @@ class IzhikevichMembrane(Membrane, abc.ABC):
     recovery_update: float = 2.0
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest."""
+        """Return the initial state: at rest."""
         recovery = jnp.full(units, self.recovery_sensitivity * self.potential_rest, dtype)
         return {**super().init(key, units, dt=dt, dtype=dtype), "recovery": recovery}
 
@@ -80,7 +80,7 @@ class IzhikevichSoma(IzhikevichMembrane):
         potential_rest: where the potential starts, mV.
         potential_reset: the potential after a spike, mV.
         resistance: what the current is multiplied with; the paper's input current has no unit.
-        threshold: the potential above which it spikes, mV.
+        threshold: the spike threshold, mV.
         recovery_timescale: how fast u follows, 1/ms.
         recovery_sensitivity: how much u follows the potential.
         recovery_update: how much a spike adds to u.

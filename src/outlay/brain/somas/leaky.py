@@ -33,7 +33,7 @@ class LeakyMembrane(Membrane, abc.ABC):
         return decay * state["potential"].astype(jnp.float32) + taken
 
     def problems(self, *, dt: float) -> list[str]:
-        """A time constant that is not positive."""
+        """Report a time constant that is not positive."""
         return not_positive(self, "potential_tau")
 
 
@@ -56,9 +56,9 @@ class LeakySoma(LeakyMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, MOhm.
-        threshold: the potential above which it spikes, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, MOhm.
+        threshold: the spike threshold, mV.
     """
 
 
@@ -81,10 +81,10 @@ class RefractoryLeakySoma(Refractory, LeakyMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, MOhm.
-        threshold: the potential above which it spikes, mV.
-        cooldown: how long it takes nothing in after a spike, ms.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, MOhm.
+        threshold: the spike threshold, mV.
+        cooldown: the refractory time after a spike, ms.
     """
 
 
@@ -107,10 +107,10 @@ class StrictRefractoryLeakySoma(Refractory, LeakyMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike and while it is refractory, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, MOhm.
-        threshold: the potential above which it spikes, mV.
-        cooldown: how long it is held after a spike, ms.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, MOhm.
+        threshold: the spike threshold, mV.
+        cooldown: the time at the reset after a spike, ms.
     """
 
     def ready(self, refractory: jax.Array, dt: float) -> jax.Array:
@@ -142,10 +142,10 @@ class AdaptiveLeakySoma(AdaptiveThreshold, LeakyMembrane):
     Attributes:
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
-        potential_tau: time constant of the membrane, ms.
-        resistance: of the membrane, MOhm.
-        threshold: the potential above which it spikes when it has not spiked for long, mV.
-        cooldown: how long it takes nothing in after a spike, ms.
-        threshold_tau: time constant of the threshold, ms.
-        threshold_delta: how much a spike adds to the threshold, mV.
+        potential_tau: the time constant of the membrane, ms.
+        resistance: the membrane resistance, MOhm.
+        threshold: the base of the spike threshold, mV.
+        cooldown: the refractory time after a spike, ms.
+        threshold_tau: the time constant of the threshold, ms.
+        threshold_delta: the increase of the threshold per spike, mV.
     """

@@ -17,11 +17,11 @@ class Soma(Component, abc.ABC):
     """Current in, spikes out. Potentials in the state are relative to rest, and start there."""
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """The state before the first step: at rest."""
+        """Return the initial state: at rest."""
         return {"potential": jnp.zeros(units, dtype)}
 
     def level_problems(self) -> list[str]:
-        """A threshold below the reset: a neuron that has spiked would never stop."""
+        """Report a threshold below the reset: a neuron would spike forever after its first spike."""
         threshold, reset = getattr(self, "threshold", None), getattr(self, "potential_reset", None)
         if isinstance(threshold, int | float) and isinstance(reset, int | float) and threshold < reset:
             what = f"threshold is {threshold:g} mV, below potential_reset, {reset:g} mV"
@@ -30,15 +30,15 @@ class Soma(Component, abc.ABC):
 
     @abc.abstractmethod
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step of dt ms.
+        """Advance the state by one step of dt ms.
 
         Args:
-            state: the state before it.
+            state: the state before the step.
             current: into each neuron, (units,), pA.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
 
         Returns:
-            The state after it, and which neurons spiked, bool.
+            The state after the step, and which neurons spiked, bool.
         """
 
 
@@ -57,7 +57,7 @@ class Membrane(Soma, abc.ABC):
             state: the state before the step.
             current: into each neuron, pA.
             ready: which neurons take the current in; True for all.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
         """
 
     @property
@@ -71,16 +71,16 @@ class Membrane(Soma, abc.ABC):
         """The state of the membrane itself after a step.
 
         Args:
-            state: before it.
+            state: the state before the step.
             charged: the potential before spikes reset it.
             potential: the potential after that.
             spikes: who spiked.
-            dt: the time of one step, ms.
+            dt: the duration of a step, ms.
         """
         return {"potential": potential.astype(state["potential"].dtype)}
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         reset, threshold = self.levels
         charged = self.charge(state, current, True, dt=dt)
         spikes = charged > threshold
@@ -92,19 +92,19 @@ class Refractory(Membrane, abc.ABC):
     """A membrane that takes no current in for a while after a spike; mixed in before the membrane's equation.
 
     Attributes:
-        cooldown: how long it takes nothing in after a spike, ms.
+        cooldown: the refractory time after a spike, ms.
     """
 
     cooldown: float = field(default=2.0, metadata={"unit": "ms"})
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest."""
+        """Return the initial state: at rest."""
         # Counted in whole steps: a sum of dt in floating point would end the cooldown a step early or late.
         cooldown = jnp.full(units, in_steps(self.cooldown, dt), jnp.int32)
         return {**super().init(key, units, dt=dt, dtype=dtype), "refractory": cooldown}
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         reset, _ = self.levels
         ready = self.ready(state["refractory"], dt)
         charged = self.charge(state, current, ready, dt=dt)
@@ -121,7 +121,7 @@ class Refractory(Membrane, abc.ABC):
         return self.levels[1]
 
     def problems(self, *, dt: float) -> list[str]:
-        """Those of the membrane, and a negative cooldown."""
+        """Report the problems of the membrane, and a negative cooldown."""
         return [*super().problems(dt=dt), *negative(self, "cooldown")]
 
 
@@ -130,20 +130,20 @@ class AdaptiveThreshold(Refractory, abc.ABC):
     """A refractory membrane whose threshold jumps at each of its spikes, and decays back.
 
     Attributes:
-        threshold_tau: time constant of the threshold, ms.
-        threshold_delta: how much a spike adds to the threshold, mV.
+        threshold_tau: the time constant of the threshold, ms.
+        threshold_delta: the increase of the threshold per spike, mV.
     """
 
     threshold_tau: float = field(default=20.0, metadata={"unit": "ms"})
     threshold_delta: float = field(default=100.0, metadata={"unit": "mV"})
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest, with the threshold at its base."""
+        """Return the initial state: at rest, with the threshold at its base."""
         threshold = self._threshold_tracer().init((units,), dtype)
         return {**super().init(key, units, dt=dt, dtype=dtype), "threshold": threshold}
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
+        """Advance the state by one step."""
         after, spikes = super().step(state, current, dt=dt)
         return {**after, "threshold": self._threshold_tracer().step(state["threshold"], spikes, dt=dt)}, spikes
 
@@ -152,7 +152,7 @@ class AdaptiveThreshold(Refractory, abc.ABC):
         return state["threshold"]
 
     def problems(self, *, dt: float) -> list[str]:
-        """Those of the refractory membrane, and a time constant that is not positive."""
+        """Report the problems of the refractory membrane, and a time constant that is not positive."""
         return [*super().problems(dt=dt), *not_positive(self, "threshold_tau")]
 
     def _threshold_tracer(self) -> Tracer:
