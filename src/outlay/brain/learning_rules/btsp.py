@@ -22,7 +22,7 @@ PER_SECOND = 1e-3
 @register("btsp", kind="learning_rule")
 @dataclass(frozen=True)
 class BTSPRule(LearningRule):
-    """Synapses that were active seconds around a plateau change towards it; no spike of the post neuron is needed.
+    """Behavioural time scale plasticity: synapses active within seconds of a plateau change, without post spikes.
 
     With M the modulation, such as a plateau of 0 to 1, in every step::
 
@@ -33,26 +33,26 @@ class BTSPRule(LearningRule):
         dK[i,j] = eta ((w_max - K[i,j]) k_pot q_pot(x) - K[i,j] k_dep q_dep(x))
         K'      = min(max(K + dt dK, 0), w_max)
 
-    with σ the logistic function, 0 to 1, and q once with alpha_pot and beta_pot, once with alpha_dep and beta_dep. The
-    neuron reads `modulation`, one number.
+    with σ the logistic function, and q with alpha_pot and beta_pot or with alpha_dep and beta_dep. The neuron has the
+    input port `modulation`, one number.
 
     Sources: `BTSPRule` of Spark (Nogarx/Spark); Milstein et al., eLife 10 (2021) e73046.
 
     State: `instructive`, I, one number; `pre_trace` (steps, pre): the trace of each pre neuron now and in past steps,
-    which delayed is E.
+    from which the delays select E.
 
     Attributes:
         et_tau: the time constant of the eligibility E, ms.
-        et_scale: how much a spike adds to it.
+        et_scale: the amount that a spike adds to E.
         is_tau: the time constant of the instructive signal I, ms.
-        is_scale: what a steady modulation of 1 makes of it.
-        w_max: the greatest kernel, pA.
-        k_pot: how fast potentiation is, 1/s.
-        k_dep: how fast depression is, 1/s.
-        alpha_pot: the x at which potentiation is halfway.
-        beta_pot: how steep it is there.
-        alpha_dep: the x at which depression is halfway.
-        beta_dep: how steep it is there.
+        is_scale: the value of I for a constant modulation of 1.
+        w_max: the largest kernel value, pA.
+        k_pot: the rate of potentiation, 1/s.
+        k_dep: the rate of depression, 1/s.
+        alpha_pot: the x of half-maximal potentiation.
+        beta_pot: the slope of potentiation.
+        alpha_dep: the x of half-maximal depression.
+        beta_dep: the slope of depression.
         eta: the learning rate.
     """
 
@@ -83,7 +83,7 @@ class BTSPRule(LearningRule):
         past = push_trace(state["pre_trace"], arrivals, Tracer(self.et_tau, self.et_scale), dt=dt)
         tracer = Tracer(self.is_tau, -math.expm1(-dt / self.is_tau) * self.is_scale)
         instructive = tracer.step(state["instructive"], one_number(read["modulation"]), dt=dt)
-        # Without delays of the pairs all neurons see the same trace: one row.
+        # Without delays per pair, all neurons see the same trace, so one row suffices.
         traces = jnp.atleast_2d(arrivals.delayed(past)).astype(jnp.float32)
         overlap = jnp.clip(traces * instructive.astype(jnp.float32), 0, 1)
         up, before = _halfway(overlap, self.alpha_pot, self.beta_pot), kernel.astype(jnp.float32)
@@ -99,6 +99,6 @@ class BTSPRule(LearningRule):
 
 
 def _halfway(x: jax.Array, alpha: float, beta: float) -> jax.Array:
-    """A logistic function that is 0 at 0 and 1 at 1."""
+    """Evaluate a logistic function scaled to be 0 at 0 and 1 at 1."""
     low, high = jax.nn.sigmoid(-beta * alpha), jax.nn.sigmoid(beta * (1 - alpha))
     return (jax.nn.sigmoid(beta * (x - alpha)) - low) / (high - low)

@@ -1,4 +1,4 @@
-"""Hebb's rule, alone, with a reward or a modulation; and Oja's, which keeps kernels bounded."""
+"""Hebb's rule, also with reward or modulation, and Oja's rule, which keeps kernels bounded."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from outlay.brain.registry import register
 
 @dataclass(frozen=True)
 class PairRule(TwoTraceRule, abc.ABC):
-    """A rule of pairs of a spike at one end and the trace of the other end: rate × (post' s + z pre')."""
+    """A rule that pairs a spike at one end with the trace at the other end: rate × (post' s + z pre')."""
 
     def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
-        """Both terms where a post neuron spikes, the first where it does not."""
+        """Return both terms where a post neuron spikes, and the first one elsewhere."""
 
         def on_spike(neuron: jax.Array, rows: Rows, arrived: Arrivals) -> jax.Array:
             return rate * (jnp.where(arrived.arrived, row_of(post, neuron), 0) + arrived.delayed(past))
@@ -40,7 +40,7 @@ class PairRule(TwoTraceRule, abc.ABC):
 @register("hebbian", kind="learning_rule")
 @dataclass(frozen=True)
 class HebbianRule(PairRule):
-    """A spike strengthens what had spiked before, at either end.
+    """Hebb's rule: a spike at either end of a synapse strengthens it if the other end spiked recently.
 
     In every step::
 
@@ -65,14 +65,14 @@ class HebbianRule(PairRule):
 @register("three_factor", kind="learning_rule")
 @dataclass(frozen=True)
 class ThreeFactorRule(PairRule):
-    """Hebb's rule, as fast as the reward says.
+    """Hebb's rule with a learning rate proportional to a reward.
 
     In every step::
 
         dK[i,j] = gamma (reward + 0.1) (post'[i] s[i,j] + z[i] pre'[i,j])
         K'      = max(K + dt dK, 0)
 
-    with traces to which a spike adds 1/tau. The neuron reads `reward`, one number.
+    with traces to which a spike adds 1/tau. The neuron has the input port `reward`, one number.
 
     Sources: `ThreeFactorHebbianRule` of Spark (Nogarx/Spark); Gerstner et al., Neuronal Dynamics, chapter 19.4.
 
@@ -91,21 +91,21 @@ class ThreeFactorRule(PairRule):
     gamma: float = 0.1
 
     def rate(self, read: Read) -> Any:
-        """The learning rate of this step."""
+        """Return the learning rate of this step."""
         return self.gamma * (one_number(read["reward"]) + 0.1)
 
 
 @register("modulated_hebbian", kind="learning_rule")
 @dataclass(frozen=True)
 class ModulatedHebbianRule(Modulated, HebbianRule):
-    """Hebb's rule, as fast as a modulation M says, and backwards where it is negative.
+    """Hebb's rule with a learning rate proportional to a modulation M, which may be negative.
 
     In every step::
 
         dK[i,j] = eta M (post'[i] s[i,j] + z[i] pre'[i,j])
         K'      = max(K + dt dK, 0)
 
-    with traces to which a spike adds 1/tau. The neuron reads `modulation`, one number.
+    with traces to which a spike adds 1/tau. The neuron has the input port `modulation`, one number.
 
     Sources: `ModulatedHebbianRule` of Spark (Nogarx/Spark) since 1.1.1; Gerstner et al., Neuronal Dynamics, chapter
     19.4.
@@ -152,7 +152,7 @@ class OjaRule(PairwiseRule):
     def change(
         self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, KernelChange]:
-        """The trace; every pair changes."""
+        """Advance the trace; every pair may change."""
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         rate, trace = self.rate(read), post.astype(jnp.float32)
 
@@ -169,15 +169,15 @@ class OjaRule(PairwiseRule):
 @register("modulated_oja", kind="learning_rule")
 @dataclass(frozen=True)
 class ModulatedOjaRule(Modulated, OjaRule):
-    """Oja's rule, its decay too, as fast as a modulation M says.
+    """Oja's rule with learning and decay proportional to a modulation M.
 
     In every step::
 
         dK[i,j] = eta M (post'[i] s[i,j] - K[i,j] post'[i]²)
         K'      = max(K + dt dK, 0)
 
-    with a trace to which a spike adds 1/tau. The neuron reads `modulation`, one number. A negative one lets kernels
-    grow without bounds: what keeps them bounded is turned around too.
+    with a trace to which a spike adds 1/tau. The neuron has the input port `modulation`, one number. With a
+    negative modulation kernels grow without bounds, since the decay changes sign as well.
 
     Sources: `ModulatedOjaRule` of Spark (Nogarx/Spark) since 1.1.1; Oja, J. Math. Biol. 15 (1982) 267.
 

@@ -1,4 +1,4 @@
-"""What one step does to the pairs of a population: the equations of a learning rule, however they are computed."""
+"""The change of a kernel in one step: the equations of a learning rule, independent of how they are computed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import jax.numpy as jnp
 from outlay.brain.delays import Arrivals
 
 Rows = Mapping[str, jax.Array]
-"""Of one post neuron: its row of K as `kernel`, in float32, and of each leaf that the rule keeps for each pair."""
+"""The rows of one post neuron in float32: that of K as `kernel`, and that of each per-pair leaf of the rule."""
 OnSpike = Callable[[jax.Array, Rows, Arrivals], jax.Array]
-"""dK of all pairs of one post neuron that spiked, of the neuron's number, its rows and what arrived at it."""
+"""dK of all pairs of one post neuron that spiked: a function of its number, its rows and the arriving spikes."""
 
 
 class KernelChange(abc.ABC):
-    """What one step does to the pairs: a rule's equations, which every way to compute them takes from here.
+    """The change of the pairs in one step: the equations of a rule, from which every implementation starts.
 
-    `to_all` computes all pairs at once, as plain JAX does; `to_row` those of one post neuron, for one pass over all.
+    `to_all` computes all pairs at once, as plain JAX does; `to_row` those of one post neuron, for a single pass over
+    all.
     """
 
     pairs: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = {}
@@ -28,23 +29,23 @@ class KernelChange(abc.ABC):
 
     @abc.abstractmethod
     def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
-        """The kernel after the step.
+        """Return the kernel after the step.
 
         Args:
             kernel: K, (post, pre).
-            pairs: what the rule keeps for each pair, after the step.
-            arrivals: the spikes that arrived.
+            pairs: the per-pair leaves of the rule, after the step.
+            arrivals: the arriving spikes.
             spikes: which post neurons spiked.
             dt: the duration of a step, ms.
         """
 
     @abc.abstractmethod
     def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
-        """One row of the kernel after the step, in float32.
+        """Return one row of the kernel after the step, in float32.
 
         Args:
             neuron: the number of the post neuron.
-            rows: its rows, those that the rule keeps for each pair after the step.
+            rows: its rows; those of the per-pair leaves are from after the step.
             arrived: the spikes that arrived at it.
             spiked: whether it spiked.
             dt: the duration of a step, ms.
@@ -53,14 +54,14 @@ class KernelChange(abc.ABC):
 
 @dataclass(frozen=True)
 class ChangeOnSpikes(KernelChange):
-    """K' = max(K + dt dK, 0), and at most the ceiling, where dK is 0 but where a spike arrived or a post neuron spiked.
+    """K' = max(K + dt dK, 0), up to the ceiling, where dK is nonzero only if a spike arrived or the post neuron spiked.
 
     Attributes:
-        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike:
-            (post,), or (post, 2), of an excitatory and of an inhibitory pre neuron.
+        on_arrival: dK of a pair at which a spike arrived while the post neuron did not spike: (post,), or (post, 2) for
+            excitatory and inhibitory pre neurons.
         on_spike: dK of all pairs of one post neuron that spiked.
-        ceiling: the greatest value of K, of the shape of `on_arrival`; None for none.
-        pairs: as those of `KernelChange`.
+        ceiling: the largest value of K, in the shape of `on_arrival`; None for none.
+        pairs: as in `KernelChange`.
     """
 
     on_arrival: jax.Array
@@ -69,9 +70,9 @@ class ChangeOnSpikes(KernelChange):
     pairs: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = field(default_factory=dict)
 
     def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
-        """The kernel after the step; the rows of neurons that spiked one by one."""
+        """Return the kernel after the step; computes the rows of neurons that spiked one by one."""
         units, dtype = len(kernel), kernel.dtype
-        # Those that spiked, then `units` as often as there are others, and once more after all.
+        # The numbers of the neurons that spiked, then `units` for each of the others, and once more as a sentinel.
         numbers = jnp.where(spikes, jnp.arange(units, dtype=jnp.uint32), jnp.uint32(units))
         spiked = jax.lax.optimization_barrier(jnp.pad(jnp.sort(numbers), (0, 1), constant_values=units))
 
@@ -83,11 +84,11 @@ class ChangeOnSpikes(KernelChange):
             row = row + dt * self.on_spike(neuron, rows, arrivals.at(neuron))
             return place + 1, jax.lax.dynamic_update_index_in_dim(kernel, row.astype(dtype), neuron, 0)
 
-        # Few neurons spike in a step: what only they need is computed for their rows alone, in place.
+        # Few neurons spike in a step, so compute the terms that only they need for their rows alone, in place.
         _, kernel = jax.lax.while_loop(
             lambda carried: row_of(spiked, carried[0]) < units, change_row, (jnp.uint32(0), kernel)
         )
-        # Their rows are done but for the maximum: nothing is added to them.
+        # The rows of neurons that spiked are complete except for the maximum, so add nothing to them.
         on_arrival = jnp.where(spikes if self.on_arrival.ndim == 1 else spikes[:, None], 0, dt * self.on_arrival)
         arrived = jnp.where(arrivals.arrived, to_pairs(on_arrival, arrivals.inhibitory), 0)
         changed = jnp.maximum(kernel.astype(jnp.float32) + arrived, 0)
@@ -96,7 +97,7 @@ class ChangeOnSpikes(KernelChange):
         return changed.astype(dtype)
 
     def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
-        """One row of the kernel after the step."""
+        """Return one row of the kernel after the step."""
 
         def of_row(by_post: jax.Array) -> jax.Array:
             both = row_of(by_post, neuron)
@@ -115,28 +116,29 @@ class ChangeEverywhere(KernelChange):
     """K' = max(K + dt dK, 0), where any pair may change in any step.
 
     Attributes:
-        change: dK, of K, of where a spike arrived, and of a function that gives what post neurons have to their pairs.
+        change: dK as a function of K, of where a spike arrived, and of a function that broadcasts post-neuron values to
+            pairs.
     """
 
     change: Callable[[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]], jax.Array]
 
     def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
-        """The kernel after the step."""
+        """Return the kernel after the step."""
         before = kernel.astype(jnp.float32)
         change = self.change(before, arrivals.arrived, lambda by_post: by_post[:, None])
         return jnp.maximum(before + dt * change, 0).astype(kernel.dtype)
 
     def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
-        """One row of the kernel after the step."""
+        """Return one row of the kernel after the step."""
         change = self.change(rows["kernel"], arrived.arrived, lambda by_post: row_of(by_post, neuron))
         return jnp.maximum(rows["kernel"] + dt * change, 0)
 
 
 def to_pairs(by_post: jax.Array, inhibitory: jax.Array) -> jax.Array:
-    """What post neurons have, for their pairs: (post, 1) of (post,), and (post, pre) of (post, 2).
+    """Broadcast values of post neurons to their pairs: (post,) to (post, 1), and (post, 2) to (post, pre).
 
     Args:
-        by_post: (post,), or (post, 2): for excitatory and for inhibitory pre neurons.
+        by_post: (post,), or (post, 2) for excitatory and inhibitory pre neurons.
         inhibitory: which pre neurons are inhibitory.
     """
     if by_post.ndim == 1:
@@ -145,6 +147,6 @@ def to_pairs(by_post: jax.Array, inhibitory: jax.Array) -> jax.Array:
 
 
 def row_of(array: jax.Array, neuron: jax.Array) -> jax.Array:
-    """What is about one neuron in an array about all."""
-    # Plain indexing would also look after negative numbers and numbers out of bounds, with an operation each.
+    """Select the row of one neuron."""
+    # Plain indexing would add operations that handle negative and out-of-bounds indices.
     return jax.lax.dynamic_index_in_dim(array, neuron, keepdims=False)

@@ -1,4 +1,4 @@
-"""What a learning rule is, and how a kernel is changed only where something happened."""
+"""The base classes of learning rules."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from outlay.brain.module import Component, Port, State, not_positive
 from outlay.brain.traces import Tracer
 
 Read = Mapping[str, jax.Array]
-"""What a neuron reads in a step, by port."""
+"""The inputs of a neuron in a step, by port."""
 
 
 class LearningRule(Component, abc.ABC):
-    """How a kernel K changes: K' = max(K + dt dK, 0), with dK of the spikes that arrive and of those that leave.
+    """A rule for the change of a kernel K: K' = max(K + dt dK, 0), with dK from arriving and emitted spikes.
 
-    In the equations of the rules, at post neuron i and pre neuron j, s[i,j] is 1 where a spike arrives in this step and
-    z[i] is 1 where the neuron spiked in it; a trace with a prime has taken them in. pre'[i,j] = Tracer(pre_tau, scale
-    1/pre_tau) of s[i,j], which is that of the pre neuron's own spikes, as many steps ago as the delay: it is kept once
-    for each pre neuron, with its past.
+    In the equations, for post neuron i and pre neuron j, s[i,j] is 1 if a spike arrives in this step and z[i] is 1 if
+    the post neuron spikes; a primed trace includes them. pre'[i,j] = Tracer(pre_tau, scale 1/pre_tau) of s[i,j] equals
+    the trace of the pre neuron's own spikes, delayed; so it is stored once per pre neuron, with its past.
 
     Attributes:
-        reads: ports that the neuron reads for the rule.
-        eta: the learning rate, unless the rule says another `rate`.
+        reads: the input ports that the neuron needs for the rule.
+        eta: the learning rate, unless the rule overrides `rate`.
     """
 
     reads: ClassVar[Mapping[str, Port]] = {}
     eta: float
 
     def rate(self, read: Read) -> Any:
-        """The learning rate of this step: the rule's `eta`.
+        """Return the learning rate of this step: the rule's `eta`.
 
         Args:
-            read: what the neuron read in it.
+            read: the inputs of the neuron.
         """
         return self.eta
 
@@ -49,39 +48,39 @@ class LearningRule(Component, abc.ABC):
 
         Args:
             key: the PRNG key.
-            units: post neurons.
-            num_inputs: pre neurons.
+            units: the number of post neurons.
+            num_inputs: the number of pre neurons.
             num_steps: the longest delay in steps.
             dt: the duration of a step, ms.
-            dtype: of the traces.
+            dtype: the dtype of the traces.
         """
 
     @abc.abstractmethod
     def step(
         self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
-        """The state and the kernel after a step.
+        """Return the state and the kernel after a step.
 
         Args:
             state: the state before the step.
-            kernel: the kernel that was used in it, (post, pre).
-            arrivals: the spikes that arrived in it.
-            spikes: which post neurons spiked in it, bool.
-            read: what the neuron read in it from the ports of `reads`; and, as `inhibitory`, which post neurons are.
+            kernel: the kernel of the step, (post, pre).
+            arrivals: the spikes that arrived.
+            spikes: which post neurons spiked, bool.
+            read: the inputs from the ports of `reads`, and as `inhibitory` which post neurons are inhibitory.
             dt: the duration of a step, ms.
         """
 
 
 class PairwiseRule(LearningRule, abc.ABC):
-    """A rule that says what a step does to the pairs as a `KernelChange`, which can be computed in several ways."""
+    """A rule that describes the change of the pairs as a `KernelChange`, which has several implementations."""
 
     @abc.abstractmethod
     def change(
         self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, KernelChange]:
-        """The state after a step, but for what it keeps for each pair; and what the step does to the pairs.
+        """Return the state after a step, without per-pair leaves, and the change of the pairs.
 
-        Args: as those of `step`.
+        Args: as for `step`.
         """
 
     def step(
@@ -95,18 +94,18 @@ class PairwiseRule(LearningRule, abc.ABC):
 
 @dataclass(frozen=True)
 class Modulated(LearningRule, abc.ABC):
-    """A rule whose learning rate is multiplied by a number that the neuron reads in every step, its third factor."""
+    """A rule whose learning rate is multiplied by an input of the neuron, the third factor."""
 
     reads: ClassVar[Mapping[str, Port]] = {"modulation": Port("values")}
 
     def rate(self, read: Read) -> Any:
-        """The learning rate of this step: eta × modulation."""
+        """Return the learning rate of this step: eta × modulation."""
         return super().rate(read) * one_number(read["modulation"])
 
 
 @dataclass(frozen=True)
 class TwoTraceRule(PairwiseRule, abc.ABC):
-    """A rule of the traces at both ends of a synapse: one of each post neuron, and one of each pre neuron.
+    """A rule with a trace at each end of a synapse: one per post neuron, and one per pre neuron.
 
     Attributes:
         pre_tau: the time constant of the pre trace, ms.
@@ -125,7 +124,7 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
     def change(
         self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, KernelChange]:
-        """Both traces, and what spikes at either end do."""
+        """Return the state with both traces, and the changes by spikes at either end."""
         past = push_trace(state["pre_trace"], arrivals, unit_tracer(self.pre_tau), dt=dt)
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         on_arrival, on_spike = self.changes(self.rate(read), post.astype(jnp.float32), past)
@@ -133,7 +132,7 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
 
     @abc.abstractmethod
     def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
-        """DK where a spike arrives and where a post neuron spikes, as `ChangeOnSpikes` takes them.
+        """Return dK where a spike arrives and where a post neuron spikes, for `ChangeOnSpikes`.
 
         Args:
             rate: the learning rate of this step.
@@ -147,22 +146,22 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
 
 
 def one_number(value: jax.Array) -> jax.Array:
-    """What a port for one number reads, in float32."""
+    """Read a port with one number, in float32."""
     return value.reshape(()).astype(jnp.float32)
 
 
 def unit_tracer(tau: float) -> Tracer:
-    """A trace to which a spike adds 1/tau: at a steady rate it is that rate, in spikes/ms."""
+    """Return a tracer to which a spike adds 1/tau: at a constant rate the trace equals that rate, in spikes/ms."""
     return Tracer(tau, scale=1 / tau)
 
 
 def no_past(num_inputs: int, num_steps: int, dtype: Any) -> jax.Array:
-    """The traces of pre neurons now and in the past steps that delays reach back to, newest first."""
+    """Return zero traces of pre neurons for this and the past steps that delays reach, newest first."""
     return jnp.zeros((num_steps, num_inputs), dtype)
 
 
 def push_trace(past: jax.Array, arrivals: Arrivals, tracer: Tracer, *, dt: float) -> jax.Array:
-    """The traces of pre neurons after one more step."""
+    """Push the traces of pre neurons of one more step."""
     newest = tracer.step(past[0], arrivals.sent, dt=dt)
     # Without the barrier XLA fuses this into its consumer and recomputes the trace for every pair.
     return jax.lax.optimization_barrier(jnp.concatenate([newest[None], past[:-1]]))

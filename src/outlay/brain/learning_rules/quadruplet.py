@@ -1,4 +1,4 @@
-"""The quadruplet rule; and the same with an upper bound, whose settings may differ by who is inhibitory."""
+"""The quadruplet rule, also with an upper bound and settings for excitatory and inhibitory neurons."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ inhibitory one)."""
 @register("quadruplet", kind="learning_rule")
 @dataclass(frozen=True)
 class QuadrupletRule(TwoTraceRule):
-    """Four terms, of spikes alone and of pairs, as fast as a modulation says.
+    """The quadruplet rule: terms for single spikes and for pairs, with a rate proportional to a modulation.
 
     In every step::
 
@@ -38,7 +38,7 @@ class QuadrupletRule(TwoTraceRule):
                                           + q_gamma z[i] + q_delta z[i] pre'[i,j])
         K'      = max(K + dt dK, 0)
 
-    with traces to which a spike adds 1/tau. The neuron reads `modulation`, one number.
+    with traces to which a spike adds 1/tau. The neuron has the input port `modulation`, one number.
 
     Source: `QuadrupletRule` of Spark (Nogarx/Spark) until 1.0.0; for that of later versions see
     `BoundedQuadrupletRule`.
@@ -66,11 +66,11 @@ class QuadrupletRule(TwoTraceRule):
     eta: float = 0.1
 
     def rate(self, read: Read) -> Any:
-        """The learning rate of this step."""
+        """Return the learning rate of this step."""
         return self.eta * (one_number(read["modulation"]) + 0.1)
 
     def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
-        """All four terms where a post neuron spikes, the first two where it does not."""
+        """Return all four terms where a post neuron spikes, and the first two elsewhere."""
         arrival = rate * (self.q_alpha + self.q_beta * post)
 
         def on_spike(neuron: jax.Array, rows: Rows, arrived: Arrivals) -> jax.Array:
@@ -83,7 +83,7 @@ class QuadrupletRule(TwoTraceRule):
 @register("bounded_quadruplet", kind="learning_rule")
 @dataclass(frozen=True)
 class BoundedQuadrupletRule(PairwiseRule):
-    """Four terms, of spikes alone and of pairs, up to a greatest kernel; each setting may differ by the kind of pair.
+    """The quadruplet rule with an upper bound; each setting may depend on the kind of pair.
 
     In every step::
 
@@ -106,7 +106,7 @@ class BoundedQuadrupletRule(PairwiseRule):
         q_beta: the weight of an arriving spike after spikes of the post neuron, ms.
         q_gamma: the weight of a spike of the post neuron.
         q_delta: the weight of a spike of the post neuron after arriving spikes, ms.
-        max_clip: the greatest kernel, pA.
+        max_clip: the largest kernel value, pA.
         eta: the learning rate.
     """
 
@@ -129,7 +129,7 @@ class BoundedQuadrupletRule(PairwiseRule):
     def change(
         self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, KernelChange]:
-        """The traces of each kind of neuron, and what spikes at either end do."""
+        """Return the state with the traces of each kind of neuron, and the changes by spikes at either end."""
         inhibitory, rate = read["inhibitory"], self.rate(read)
         past = self._pushed(state["pre_trace"], arrivals, dt)
         post = _traced(state["post_trace"], spikes[:, None], _by_post(self.post_tau, inhibitory), dt)
@@ -164,7 +164,7 @@ class BoundedQuadrupletRule(PairwiseRule):
         return wrong
 
     def _pushed(self, past: jax.Array, arrivals: Arrivals, dt: float) -> jax.Array:
-        """The traces of pre neurons after one more step."""
+        """Push the traces of pre neurons of one more step."""
         tau = jnp.stack([jnp.where(arrivals.inhibitory, of_i, of_e) for of_e, of_i in _pairs(self.pre_tau)])
         newest = _traced(past[:, 0], arrivals.sent[None], tau, dt)
         # Without the barrier XLA fuses this into its consumer and recomputes the trace for every pair.
@@ -174,7 +174,7 @@ class BoundedQuadrupletRule(PairwiseRule):
 @register("modulated_bounded_quadruplet", kind="learning_rule")
 @dataclass(frozen=True)
 class ModulatedBoundedQuadrupletRule(Modulated, BoundedQuadrupletRule):
-    """The quadruplet rule with a greatest kernel, as fast as a modulation M says.
+    """The quadruplet rule with an upper bound and a rate proportional to a modulation M.
 
     In every step::
 
@@ -182,7 +182,7 @@ class ModulatedBoundedQuadrupletRule(Modulated, BoundedQuadrupletRule):
         K'      = min(max(K + dt dK, 0), max_clip)
 
     with traces to which a spike adds 1/tau. Each setting but eta is one number for all pairs, or four, in the order
-    EE, EI, IE, II, with the post neuron first. The neuron reads `modulation`, one number.
+    EE, EI, IE, II, with the post neuron first. The neuron has the input port `modulation`, one number.
 
     Sources: `QuadrupletRuleTensor` of Spark (Nogarx/Spark) 1.0.0, `QuadrupletRule` of 1.1.0, and
     `ModulatedQuadrupletRule` since 1.1.1.
@@ -198,25 +198,25 @@ class ModulatedBoundedQuadrupletRule(Modulated, BoundedQuadrupletRule):
         q_beta: the weight of an arriving spike after spikes of the post neuron, ms.
         q_gamma: the weight of a spike of the post neuron.
         q_delta: the weight of a spike of the post neuron after arriving spikes, ms.
-        max_clip: the greatest kernel, pA.
+        max_clip: the largest kernel value, pA.
         eta: the learning rate.
     """
 
 
 def _pairs(value: ByPair) -> Iterator[tuple[float, float]]:
-    """For an excitatory and for an inhibitory post neuron: the values for excitatory and inhibitory pre neurons."""
+    """Expand a setting to (excitatory, inhibitory) post neurons, each with values for both kinds of pre neurons."""
     four = value if isinstance(value, tuple) else (value,) * 4
     yield four[0], four[1]
     yield four[2], four[3]
 
 
 def _by_post(value: ByPair, inhibitory: jax.Array) -> jax.Array:
-    """A setting by post neuron, for excitatory and for inhibitory pre neurons: (post, 2)."""
+    """Expand a setting to post neurons, with values for excitatory and inhibitory pre neurons: (post, 2)."""
     of_e, of_i = (jnp.asarray(pair, jnp.float32) for pair in _pairs(value))
     return jnp.where(inhibitory[:, None], of_i, of_e)
 
 
 def _traced(trace: jax.Array, spikes: jax.Array, tau: jax.Array, dt: float) -> jax.Array:
-    """Traces of many time constants after a step."""
+    """Advance traces with several time constants by a step."""
     after = jnp.exp(-dt / tau) * trace.astype(jnp.float32) + jnp.where(spikes, 1 / tau, 0)
     return after.astype(trace.dtype)

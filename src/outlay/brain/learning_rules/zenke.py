@@ -26,7 +26,7 @@ from outlay.brain.registry import register
 @register("zenke", kind="learning_rule")
 @dataclass(frozen=True)
 class ZenkeRule(PairwiseRule):
-    """Triplet potentiation, doublet depression, and two terms that keep a network stable.
+    """Zenke's rule: triplet potentiation, doublet depression, and two terms that keep a network stable.
 
     In every step::
 
@@ -35,8 +35,8 @@ class ZenkeRule(PairwiseRule):
                        + c (K - T')[i,j] post'[i]³ z[i]  +  d s[i,j])
         K'      = max(K + dt dK, 0)
 
-    with traces to which a spike adds 1/tau. a is triplet potentiation, b doublet depression, c heterosynaptic pull to
-    the target T, which itself has two stable values, d a term for each arriving spike.
+    with traces to which a spike adds 1/tau. a is triplet potentiation, b doublet depression, c heterosynaptic
+    plasticity towards the bistable target T, d a term for each arriving spike.
 
     Sources: `ZenkeRule` of Spark (Nogarx/Spark); Zenke, Agnes and Gerstner, Nature Communications 6 (2015) 6922.
 
@@ -50,10 +50,10 @@ class ZenkeRule(PairwiseRule):
         target_tau: the time constant of the target, ms.
         a: the weight of triplet potentiation.
         b: the weight of doublet depression.
-        c: the weight of the pull to the target.
+        c: the weight of heterosynaptic plasticity towards the target.
         d: the weight of an arriving spike.
         p: the strength of the bistability of the target.
-        eta: the learning rate; Spark's files say gamma or eta.
+        eta: the learning rate; called gamma or eta in Spark's files.
     """
 
     by_neuron: ClassVar[tuple[str, ...]] = ("post_trace", "post_slow_trace", "target_trace")
@@ -81,7 +81,7 @@ class ZenkeRule(PairwiseRule):
     def change(
         self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, KernelChange]:
-        """The traces of neurons, and what spikes at either end do; the target of each pair moves on by itself."""
+        """Return the state with the traces, and the changes by spikes at either end; `pairs` advances the targets."""
         past = push_trace(state["pre_trace"], arrivals, unit_tracer(self.pre_tau), dt=dt)
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         slow = unit_tracer(self.post_slow_tau).step(state["post_slow_trace"], spikes, dt=dt)
@@ -118,7 +118,7 @@ class ZenkeRule(PairwiseRule):
 @register("modulated_zenke", kind="learning_rule")
 @dataclass(frozen=True)
 class ModulatedZenkeRule(Modulated, ZenkeRule):
-    """Zenke's rule, what keeps it stable too, as fast as a modulation M says; the target moves on by itself.
+    """Zenke's rule with all terms proportional to a modulation M; the target evolves independently of M.
 
     In every step::
 
@@ -127,7 +127,7 @@ class ModulatedZenkeRule(Modulated, ZenkeRule):
                          + c (K - T')[i,j] post'[i]³ z[i]  +  d s[i,j])
         K'      = max(K + dt dK, 0)
 
-    with traces to which a spike adds 1/tau. The neuron reads `modulation`, one number.
+    with traces to which a spike adds 1/tau. The neuron has the input port `modulation`, one number.
 
     Sources: `ModulatedZenkeRule` of Spark (Nogarx/Spark) since 1.1.1; Zenke, Agnes and Gerstner, Nature Communications
     6 (2015) 6922.
@@ -142,7 +142,7 @@ class ModulatedZenkeRule(Modulated, ZenkeRule):
         target_tau: the time constant of the target, ms.
         a: the weight of triplet potentiation.
         b: the weight of doublet depression.
-        c: the weight of the pull to the target.
+        c: the weight of heterosynaptic plasticity towards the target.
         d: the weight of an arriving spike.
         p: the strength of the bistability of the target.
         eta: the learning rate.

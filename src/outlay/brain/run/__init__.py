@@ -1,1 +1,1 @@
-"""Brains as recipes: inputs, runs, recordings, results."""
+"""Run Brains as recipes: inputs, runs, recordings, results."""

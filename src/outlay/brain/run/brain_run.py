@@ -1,4 +1,4 @@
-"""What a run of a Brain came to."""
+"""The result of a Brain's run, and its figures."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from outlay.train.recording import Recording
 
 @dataclass(frozen=True)
 class BrainRun:
-    """A run of a Brain; `run["A_ex:out_spikes"]` is what was recorded at an address.
+    """The result of a run; `run["A_ex:out_spikes"]` is the recording of an address.
 
     Attributes:
         brain: the Brain.
-        num_steps: steps that were taken.
-        recording: what was recorded, and of which steps.
-        outputs: the Brain's outputs by name, one entry a step.
-        activity: how much spiked.
-        state: the state after the last step, where the layout puts it. `run_brain(state=run.state)` goes on from it.
-        weights: some numbers of each kernel, before and after the run, by path.
-        seconds: what the steps took, without compiling.
-        episodes: those that ended in a closed loop.
+        num_steps: the number of steps.
+        recording: the recorded arrays, and their steps.
+        outputs: the Brain's outputs by name, one entry per step.
+        activity: the spike counts.
+        state: the state after the last step, in its layout. Continue from it with `run_brain(state=run.state)`.
+        weights: a sample of each kernel before and after the run, by path.
+        seconds: the duration of the steps, without compiling.
+        episodes: the finished episodes of a closed loop.
     """
 
     brain: Brain
@@ -49,7 +49,7 @@ class BrainRun:
 
     @property
     def times(self) -> np.ndarray:
-        """The time of each recorded row in ms."""
+        """The start of each recorded step in ms."""
         return self.recording.times
 
     @property
@@ -59,11 +59,11 @@ class BrainRun:
 
     @property
     def real_time_factor(self) -> float:
-        """Simulated time over the time it took."""
+        """Simulated time over wall-clock time."""
         return self.num_steps * self.brain.dt / 1000 / self.seconds if self.seconds else float("inf")
 
     def figures(self) -> dict[str, Figure]:
-        """Pictures of the run by name: `raster`, `rates`, `potentials` (if recorded), `weights`, `graph`."""
+        """Plot the run; the figures are `raster`, `rates`, `potentials` (if recorded), `weights` and `graph`."""
         return figures(self)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class BrainRun:
 
 
 def real_time(simulated_ms: float, seconds: float) -> str:
-    """How fast simulated time passes, in words.
+    """Write the ratio of simulated to wall-clock time.
 
     >>> real_time(1000.0, 0.25), real_time(10.0, 1.0)
     ('4.0x real time', '0.01x real time')
@@ -95,7 +95,7 @@ def real_time(simulated_ms: float, seconds: float) -> str:
 
 
 def episodes_in_words(episodes: Sequence[Episode]) -> str:
-    """How many there were and what they earned; empty for none."""
+    """Summarize the number and the rewards of episodes; empty for none."""
     if not episodes:
         return ""
     rewards = [episode.reward for episode in episodes]
@@ -110,7 +110,7 @@ POTENTIAL = ".potential"
 
 
 def figures(run: BrainRun) -> dict[str, Figure]:
-    """Pictures by name; those that there is nothing to show on are left out.
+    """Make all figures by name; omit those without data.
 
     Args:
         run: a finished run.
@@ -138,7 +138,7 @@ _COLUMNS = 2
 
 
 def weights_plot(weights: Mapping[str, tuple[np.ndarray, np.ndarray]], populations: Sequence[str] = ()) -> Figure:
-    """One panel a kernel; how many synapses have which weight. The numbers are counted on a scale of logarithms.
+    """Plot a histogram of the weights of each kernel, with logarithmic counts.
 
     Args:
         weights: by path, the weights before and after.
@@ -172,11 +172,11 @@ def weights_plot(weights: Mapping[str, tuple[np.ndarray, np.ndarray]], populatio
 
 
 _NUM_NEURONS = 4
-"""Lines in a panel that can still be followed."""
+"""The most lines in a panel that a reader can follow."""
 
 
 def potentials_plot(potentials: Mapping[str, np.ndarray], times: np.ndarray, populations: Sequence[str] = ()) -> Figure:
-    """One panel for each recorded leaf, with its first neurons.
+    """Plot the first neurons of each recorded leaf, one panel per leaf.
 
     Args:
         potentials: by address, (rows, neurons), in mV relative to rest.
@@ -207,7 +207,7 @@ def potentials_plot(potentials: Mapping[str, np.ndarray], times: np.ndarray, pop
 
 
 def _with_gaps(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A line that breaks where nothing was recorded."""
+    """Break a line where nothing was recorded."""
     if len(times) < 3:
         return times, values
     apart = np.diff(times)
@@ -216,19 +216,19 @@ def _with_gaps(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 _MOST_DOTS = 200_000
-"""Beyond it dots only cover each other, and pictures grow."""
+"""The most dots of a raster; more would only overlap, and make the file larger."""
 
 
 def raster_plot(
     spikes: Mapping[str, tuple[np.ndarray, np.ndarray]], num_neurons: Mapping[str, int], *, start: float, end: float
 ) -> Figure:
-    """One band a population, each as high as it has neurons, the first at the top.
+    """Plot a spike raster with one band per population, as high as its number of neurons, the first at the top.
 
     Args:
-        spikes: for each population the times of its spikes in ms, and which neurons spiked.
-        num_neurons: of each population.
-        start: where time begins, in ms.
-        end: where it ends.
+        spikes: the times of the spikes in ms and their neurons, by population.
+        num_neurons: the number of neurons of each population.
+        start: the start of the time axis in ms.
+        end: the end of the time axis in ms.
 
     Example:
         >>> figure = raster_plot({"A": (np.array([1.0, 2.0]), np.array([0, 4]))}, {"A": 5}, start=0, end=10)

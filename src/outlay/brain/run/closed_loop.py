@@ -1,4 +1,4 @@
-"""A Brain that acts on its surroundings, and is fed what it does to them."""
+"""Closed loops of a Brain and an environment."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from outlay.brain.run.feed import Batch, Feed, Outputs, Stimulus
 
 
 class Environment(Protocol):
-    """Surroundings with the interface of Gymnasium."""
+    """An environment with the interface of Gymnasium."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, Any]:
-        """Begin an episode; the observation and further facts."""
+        """Start an episode; returns the observation and an info dictionary."""
         ...
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
-        """Act; the observation, the reward, whether the episode ended or was cut short, and further facts."""
+        """Act; returns the observation, the reward, `terminated`, `truncated`, and an info dictionary."""
         ...
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode of a closed loop.
+    """An episode of a closed loop.
 
     Attributes:
-        start: the Brain's step that it began with.
-        num_actions: how often the Brain acted.
-        reward: the sum of its rewards.
+        start: the Brain's step at its start.
+        num_actions: the number of actions.
+        reward: the total reward.
     """
 
     start: int
@@ -40,24 +40,24 @@ class Episode:
 
 
 class ClosedLoop:
-    """An environment and a Brain that see each other: the inputs of a Brain, for `outlay.brain.run_brain(inputs=...)`.
+    """Connect a Brain to an environment; pass it as `outlay.brain.run_brain(inputs=...)`.
 
-    The Brain runs `steps_per_action` steps on one observation, acts, and gets the next one; when an episode ends,
-    another begins, and the Brain keeps its state.
+    The Brain runs `steps_per_action` steps on one observation, acts, and gets the next observation. When an episode
+    ends, the next one starts, and the Brain keeps its state.
 
     Args:
-        environment: with `reset` and `step` as in Gymnasium.
-        encode: from an observation and the reward of the last action (0 before the first) to the Brain's inputs by
-            name, the same for all steps until the next action.
-        decode: from the Brain's outputs by name, each with a leading dim of `steps_per_action`, to an action.
-        steps_per_action: steps of the Brain between two actions.
-        seed: of the first episode.
-        save: from the environment to all that it needs to go on from where it is: arrays, numbers or texts by name.
-            With `save` and `restore` a run can be saved and continued as if it had never stopped.
-        restore: from the environment, such as a new one, and what `save` returned (as arrays): put it there.
+        environment: an environment with `reset` and `step` as in Gymnasium.
+        encode: maps an observation and the reward of the last action (0 before the first) to the Brain's inputs by
+            name, which stay the same until the next action.
+        decode: maps the Brain's outputs by name, each with a leading dim of `steps_per_action`, to an action.
+        steps_per_action: the steps of the Brain between two actions.
+        seed: the seed of the first episode.
+        save: returns the complete state of the environment: arrays, numbers or strings by name. With `save` and
+            `restore`, a run can be saved and continued as if it had never stopped.
+        restore: takes an environment, such as a new one, and the result of `save` (as arrays), and restores its state.
 
     Attributes:
-        episodes: those that have ended, in order.
+        episodes: the finished episodes, in order.
         can_be_saved: whether `save` and `restore` are given.
 
     Example:
@@ -102,17 +102,17 @@ class ClosedLoop:
         self._encoded: Mapping[str, Any] | None = None
 
     def feed(self, shapes: Mapping[str, Shape], dtype: np.dtype) -> Feed:
-        """The loop as inputs of these shapes."""
+        """Return the loop as a feed of inputs with these shapes."""
         return _Fed(self, shapes, dtype)
 
     def seen(self) -> Mapping[str, Any]:
-        """The inputs that the present observation makes; `encode` is asked once for each."""
+        """Return the inputs for the current observation; calls `encode` once per observation."""
         if self._encoded is None:
             self._encoded = self._encode(self._observation, self._reward)
         return self._encoded
 
     def act(self, start: int, outputs: Outputs) -> None:
-        """One action, after the steps from `start` on returned these outputs."""
+        """Take one action, given the outputs of the steps from `start` on."""
         observation, reward, ended, cut, _ = self.environment.step(self._decode(outputs))
         self._observation, self._reward = observation, float(reward)
         self._encoded = None
@@ -125,10 +125,10 @@ class ClosedLoop:
             self._total, self._num_actions, self._start = 0.0, 0, after
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the loop as arrays, to continue from; nothing if it cannot be saved.
+        """Return the state of the loop as arrays; empty if it cannot be saved.
 
         Raises:
-            BrainError: the environment's `save` returned something that is no array, number or text.
+            BrainError: `save` returned something else than arrays, numbers or strings.
         """
         if self._save is None:
             return {}
@@ -138,7 +138,7 @@ class ClosedLoop:
             "rewards": np.array([e.reward for e in self.episodes], np.float64),
             "reward": np.array([self._reward, self._total], np.float64),
             "counts": np.array([self._num_actions, self._start], np.int64),
-            # What was made of the observation, since an observation may be anything.
+            # Save the encoded inputs, since an observation may be any object.
             **{f"inputs/{name}": np.asarray(value) for name, value in self.seen().items()},
             **{f"environment/{name}": _saveable(name, value) for name, value in self._save(self.environment).items()},
         }
@@ -184,26 +184,26 @@ class _Fed:
         self._loop, self._shapes, self._dtype = loop, shapes, dtype
 
     def steps_from(self, start: int, most: int) -> int:
-        """As many as there are between two actions."""
+        """Return the number of steps between two actions."""
         return min(self._loop.steps_per_action, most)
 
     def batch(self, start: int, stop: int) -> Batch:
-        """The present observation, in each of the steps."""
+        """Return the current observation for each of the steps."""
         return Stimulus(self._shapes, self._loop.seen(), self._dtype).batch(0, stop - start)
 
     def hear(self, start: int, outputs: Outputs) -> None:
-        """Act, unless the run ended in between two actions."""
+        """Act, unless the run ended between two actions."""
         if len(next(iter(outputs.values()))) == self._loop.steps_per_action:
             self._loop.act(start, outputs)
 
     def digest(self) -> str:
-        """Nothing: nobody knows what an environment will do."""
+        """Return an empty digest: the inputs from an environment are unknown in advance."""
         return ""
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The loop and its environment."""
+        """Return the state of the loop and its environment."""
         return self._loop.to_arrays()
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put the loop and its environment back."""
+        """Restore the loop and its environment."""
         self._loop.continue_from(arrays)

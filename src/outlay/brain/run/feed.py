@@ -1,4 +1,4 @@
-"""What a Brain is fed: its inputs for any steps, each from an array, a function of the step, or a number."""
+"""The inputs of a Brain for any range of steps, from arrays, functions of the step, or numbers."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 _NUM_COMPARED = 5
-"""Steps whose inputs tell those of two runs apart: few, since later ones may be mended before a run goes on."""
+"""The number of steps in the digest of inputs; few, since a user may fix later inputs before continuing a run."""
 
 Batch = dict[str, np.ndarray]
 Outputs = Mapping[str, np.ndarray]
 
 
 class Feed(Protocol):
-    """Gives a Brain its inputs, and may hear what it answers.
+    """A source of inputs for a Brain, which may depend on its outputs.
 
     Attributes:
-        listens: whether the inputs of later steps depend on the outputs of earlier ones.
-        num_steps: how many steps there are inputs for; None for any number.
+        listens: whether the inputs of later steps depend on earlier outputs.
+        num_steps: the number of steps with inputs; None for any number.
     """
 
     listens: bool
     num_steps: int | None
 
     def steps_from(self, start: int, most: int) -> int:
-        """How many steps, of at most so many, are fed together from a step on."""
+        """Return how many steps to feed together from `start` on, at most `most`."""
         ...
 
     def batch(self, start: int, stop: int) -> Batch:
-        """The inputs of the steps from `start` up to `stop`, one leading dim of `stop - start`."""
+        """Return the inputs of the steps from `start` up to `stop`, with a leading dim of `stop - start`."""
         ...
 
     def hear(self, start: int, outputs: Outputs) -> None:
-        """What the Brain returned in the steps from `start` on."""
+        """Receive the outputs of the steps from `start` on."""
         ...
 
     def digest(self) -> str:
-        """A few letters that differ where the inputs of the first steps do."""
+        """Return a short digest of the inputs of the first steps."""
         ...
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return what later inputs depend on, to continue from."""
+        """Return the state on which later inputs depend."""
         ...
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -61,16 +61,16 @@ Value = Callable[[int], Any] | np.ndarray
 
 
 class Stimulus:
-    """Inputs that do not depend on what the Brain does.
+    """Inputs that do not depend on the Brain's outputs.
 
     Args:
-        shapes: the Brain's inputs and their shapes.
-        values: for each input an array with one entry a step, an array of the input's own shape or a number, the same
-            in every step, or a function from the step, counted from 0, to one of these two.
-        dtype: what the Brain computes in.
+        shapes: the shapes of the Brain's inputs by name.
+        values: for each input, an array with one entry per step; or an array of the input's shape or a number, constant
+            over time; or a function that maps the step, counted from 0, to one of these two.
+        dtype: the dtype of the Brain.
 
     Raises:
-        BrainError: an input is missing, unknown, or not of its shape; the message lists all of them.
+        BrainError: an input is missing, unknown, or has another shape; the message lists all of them.
 
     Example:
         >>> feed = Stimulus({"light": (3,)}, {"light": lambda step: [step, 0, 0]}, np.dtype("float32"))
@@ -98,14 +98,14 @@ class Stimulus:
         self.num_steps = min(lengths.values(), default=None)
 
     def steps_from(self, start: int, most: int) -> int:
-        """All of them."""
+        """Return all steps."""
         return most
 
     def batch(self, start: int, stop: int) -> Batch:
-        """The inputs of some steps.
+        """Return the inputs of some steps.
 
         Raises:
-            BrainError: there are none for so many steps, or a function returns another shape.
+            BrainError: the inputs end before, or a function returned another shape.
         """
         if self.num_steps is not None and stop > self.num_steps:
             raise BrainError(
@@ -113,14 +113,15 @@ class Stimulus:
                 f"\n  fix: {self.num_steps} steps, longer arrays, or a function of the step"
             )
         if not self._shapes:
-            return {"step": np.arange(start, stop, dtype=np.int32)}  # nobody reads it; it says how many steps there are
+            # Nothing reads it; the loop takes the number of steps from its leading dim.
+            return {"step": np.arange(start, stop, dtype=np.int32)}
         return {name: self._steps_of(name, start, stop) for name in self._shapes}
 
     def hear(self, start: int, outputs: Outputs) -> None:
-        """Nothing comes of it."""
+        """Ignore the outputs."""
 
     def digest(self) -> str:
-        """The inputs of the first steps, hashed."""
+        """Hash the inputs of the first steps."""
         stop = min(_NUM_COMPARED, self.num_steps or _NUM_COMPARED)
         digest = hashlib.sha256()
         for name in sorted(self._shapes):
@@ -128,11 +129,11 @@ class Stimulus:
         return digest.hexdigest()[:12]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Nothing: the inputs of a step depend on its number alone."""
+        """Return nothing: the inputs of a step depend only on its number."""
         return {}
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def _steps_of(self, name: str, start: int, stop: int) -> np.ndarray:
         shape, value = self._shapes[name], self._values[name]
@@ -158,7 +159,7 @@ class Stimulus:
 
 
 def check_finite(batch: Batch, start: int) -> None:
-    """Raise for inputs that hold NaN or infinity, before they get into the state of a Brain.
+    """Raise for inputs with NaN or infinity, before they reach the state of a Brain.
 
     Args:
         batch: the inputs of some steps.
@@ -225,7 +226,7 @@ def _misshapen(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Pr
 
 
 def _is_real(dtype: np.dtype) -> bool:
-    # bfloat16 is a number to JAX and none to NumPy.
+    # NumPy does not count bfloat16 as a number, JAX does.
     return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
 
 

@@ -1,4 +1,4 @@
-"""The layouts that any Brain can be run under."""
+"""Layouts for any Brain."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from outlay.recipes.recipe import DEFAULT_MESH
 
 COPIES, BY_NEURON, BY_MODULE = "copies", "by-neuron", "by-module"
 MODES: Mapping[str, Mode] = {BY_NEURON: "manual", BY_MODULE: "placed"}
-"""How the layouts are executed that XLA does not partition."""
+"""The modes of layouts that XLA does not partition."""
 MESHES = {COPIES: "devices=-1", BY_NEURON: "neurons=-1", BY_MODULE: "devices=-1"}
 
 
 def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
-    """Layouts by name: `copies`, `by-neuron`, and `by-module`, which depends on the number of devices."""
+    """Return the layouts by name: `copies`, `by-neuron`, and `by-module`, which depends on the number of devices."""
     return {
         COPIES: Layout([("**", replicate()), ("batch.**", replicate())]),
         BY_NEURON: by_rows("neurons"),
@@ -32,7 +32,7 @@ def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
 
 
 def goes_with(layout: Layout) -> tuple[str, Mode]:
-    """The mesh, as text, and the mode that the rules of a layout ask for."""
+    """Return the mesh, as text, and the mode that the rules of a layout need."""
     for rule in layout:
         if isinstance(rule.placement, SplitRows):
             return f"{rule.placement.axis}=-1", MODES[BY_NEURON]
@@ -42,15 +42,15 @@ def goes_with(layout: Layout) -> tuple[str, Mode]:
 
 
 def balanced(brain: Brain, num_devices: int) -> dict[str, int]:
-    """A device for each module, so that the numbers held are spread over the devices as evenly as whole modules can be.
+    """Assign whole modules to devices, so that the state is spread as evenly as possible.
 
-    With a device for every module, the modules get them in order: those that read the Brain's inputs, those that write
-    its outputs, then the others, each kind in the order of the Brain. With fewer devices, the largest module comes
-    first and each goes to the device that holds least (longest processing time first, Graham 1969).
+    With a device for every module, modules get devices in this order: those that read the Brain's inputs, those that
+    write its outputs, then all others, each group in the order of the Brain. With fewer devices, the largest module
+    comes first and each goes to the device with the least state (longest processing time first, Graham 1969).
 
     Args:
         brain: the Brain.
-        num_devices: how many devices there are.
+        num_devices: the number of devices.
 
     Example:
         >>> from outlay.brain import Brain
@@ -75,13 +75,13 @@ def balanced(brain: Brain, num_devices: int) -> dict[str, int]:
 
 
 def num_elements(brain: Brain, module: str) -> int:
-    """Numbers in the state of a module."""
+    """Count the elements of a module's state."""
     state = jax.eval_shape(lambda: brain.init_module(module, jax.random.key(0)))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
 
 
 def _border_first(brain: Brain) -> list[str]:
-    """The modules that read the Brain's inputs, those that write its outputs, and the others."""
+    """Order the modules: those that read the Brain's inputs, those that write its outputs, and all others."""
     reads = {
         name for name, ports in brain.wiring.reads.items() if any(s.part == INPUTS for p in ports.values() for s in p)
     }

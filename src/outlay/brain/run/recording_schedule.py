@@ -1,4 +1,4 @@
-"""Which steps of a run are recorded: all, windows of time, or what is around an event, decided as the run goes."""
+"""Decide which steps of a run are recorded, while it runs: all, time windows, or around triggers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MS_PER_SECOND = 1000.0
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of simulated time.
+    """A window of simulated time.
 
     Attributes:
-        start: its first moment in ms.
-        end: in ms, not included.
+        start: its start in ms.
+        end: its end in ms, exclusive.
 
     Example:
         >>> Window.parse("100..250.5")
@@ -40,10 +40,10 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """A window as text: `FROM..TO` in ms; without TO, to the end of the run.
+        """Parse a window: `FROM..TO` in ms; without TO, it extends to the end of the run.
 
         Raises:
-            BrainError: it is written otherwise, or holds no time.
+            BrainError: the text is malformed, or the window is empty.
         """
         start, dots, end = text.removesuffix("ms").partition("..")
         try:
@@ -56,13 +56,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Trigger:
-    """An event, and how much is recorded around it.
+    """An event, and the time to record around it.
 
     Attributes:
-        port: `MODULE:PORT`. Of spikes the event is about the mean rate of the neurons in Hz, of values their mean.
-        above: the event lasts as long as the number is above this.
-        around: how much is recorded before and after it, in ms.
-        over: the number is that of so many last ms.
+        port: `MODULE:PORT`. The event is about the mean rate of its neurons in Hz, or about the mean of its values.
+        above: the event lasts while this mean is above this threshold.
+        around: the time to record before and after the event, in ms.
+        over: the averaging time of the mean, in ms.
 
     Example:
         >>> Trigger.parse("A_ex:out_spikes > 80 Hz +- 50 ms")
@@ -83,10 +83,10 @@ class Trigger:
 
     @classmethod
     def parse(cls, text: str) -> Trigger:
-        """A trigger as text: `MODULE:PORT > NUMBER +- MS`; without the last part 50 ms.
+        """Parse a trigger: `MODULE:PORT > NUMBER +- MS`; the last part defaults to 50 ms.
 
         Raises:
-            BrainError: it is written otherwise.
+            BrainError: the text is malformed.
         """
         match = _TRIGGER.fullmatch(text.strip())
         if not match:
@@ -107,11 +107,10 @@ _TRIGGER = re.compile(
 class Moments:
     """The steps of a run that are recorded.
 
-    With windows, only steps in one of them; with triggers, only steps around an event; with both, either will do;
-    with neither, all.
+    Steps in any window and around any event are recorded; without windows and triggers, all steps are.
 
     Attributes:
-        windows: pieces of simulated time.
+        windows: windows of simulated time.
         triggers: events.
     """
 
@@ -120,14 +119,14 @@ class Moments:
 
     @classmethod
     def of(cls, windows: Sequence[tuple[float, float] | str], triggers: Sequence[str]) -> Moments:
-        """From what a user writes.
+        """Parse windows and triggers.
 
         Args:
-            windows: each as (from, to) in ms, or as text.
-            triggers: as text.
+            windows: windows as (from, to) in ms, or as text.
+            triggers: triggers as text.
 
         Raises:
-            BrainError: one of them is written otherwise.
+            BrainError: one of them is malformed.
         """
         pieces = [Window.parse(window) if isinstance(window, str) else Window(*window) for window in windows]
         return cls(tuple(pieces), tuple(map(Trigger.parse, triggers)))
@@ -138,16 +137,16 @@ class Moments:
         return not self.windows and not self.triggers
 
     def in_windows(self, steps: np.ndarray, dt: float) -> np.ndarray:
-        """Which of some steps are in a window, as booleans."""
+        """Return which of some steps are in a window, as booleans."""
         times = steps * dt
         return np.any([(times >= w.start) & (times < w.end) for w in self.windows] or [np.zeros(len(steps), bool)], 0)
 
 
 class Filter:
-    """Passes on the recorded rows of the wanted steps, in order, as soon as it is certain that they are wanted.
+    """Select the recorded rows, in order, and release each as soon as it is certain whether it is recorded.
 
     Args:
-        moments: which steps are wanted.
+        moments: the steps to record.
         dt: the duration of a step in ms.
     """
 
@@ -160,13 +159,13 @@ class Filter:
     def __call__(
         self, first: int, ports: Rows, steps: np.ndarray, rows: Rows
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Take what a chunk of steps gave, and return what is now certain.
+        """Add the results of a chunk of steps, and return the rows that are now certain.
 
         Args:
             first: the first step of the chunk.
-            ports: what the triggers' ports wrote in each step of it.
-            steps: the steps of the recorded rows.
-            rows: the recorded rows, by address.
+            ports: the values of the triggers' ports in each step of the chunk.
+            steps: the steps of the rows.
+            rows: the rows, by address.
         """
         if self._moments.all:
             return steps, dict(rows)
@@ -176,11 +175,11 @@ class Filter:
         return self._release(min((watch.certain for watch in self._watches), default=None))
 
     def rest(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """What was waiting for events that can no longer come."""
+        """Return the rows whose events can no longer come."""
         return self._release(None)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return what waits for an event and what triggers have seen, to continue from."""
+        """Return the waiting rows and the state of the triggers."""
         arrays = {}
         for number, watch in enumerate(self._watches):
             arrays |= {f"{_WATCH}{number}/{name}": value for name, value in watch.to_arrays().items()}
@@ -205,13 +204,13 @@ class Filter:
             self._waiting = [(arrays[_WAITING], rows)]
 
     def _joined(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return all that waits, as one piece."""
+        """Return all waiting rows, concatenated."""
         steps = np.concatenate([steps for steps, _ in self._waiting])
         names = self._waiting[0][1]
         return steps, {name: np.concatenate([rows[name] for _, rows in self._waiting]) for name in names}
 
     def _release(self, before: int | None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The wanted ones of the waiting rows whose step is before one; of all of them if None."""
+        """Release the recorded rows among those waiting whose step is before `before`; None for all steps."""
         if not self._waiting:
             return np.zeros(0, np.int64), {}
         steps, rows = self._joined()
@@ -227,11 +226,11 @@ _WATCH, _WAITING = "watch/", "waiting"
 
 
 class _Watch:
-    """One trigger over the steps of a run.
+    """The state of a trigger during a run.
 
     Attributes:
         trigger: the trigger.
-        certain: steps before this one are already decided.
+        certain: all steps before this one are decided.
     """
 
     def __init__(self, trigger: Trigger, dt: float) -> None:
@@ -244,7 +243,7 @@ class _Watch:
         self._events = np.zeros(0, np.int64)
 
     def see(self, first: int, written: np.ndarray) -> None:
-        """What the port wrote in the steps from `first` on."""
+        """Add the values of the port in the steps from `first` on."""
         flat = written.reshape(len(written), -1)
         is_spikes = flat.dtype == np.int8
         levels = (flat != 0).mean(1) * self._per_second if is_spikes else flat.astype(np.float64).mean(1)
@@ -259,7 +258,7 @@ class _Watch:
         self._events = np.concatenate([self._events[old_enough], now])
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return what it has seen, to continue from."""
+        """Return the state of the trigger."""
         return {"certain": np.array(self.certain), "last": self._last, "events": self._events}
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -267,6 +266,6 @@ class _Watch:
         self.certain, self._last, self._events = int(arrays["certain"]), arrays["last"], arrays["events"]
 
     def includes(self, steps: np.ndarray) -> np.ndarray:
-        """Which of some steps are near an event, as booleans."""
+        """Return which of some steps are near an event, as booleans."""
         from_, to = np.searchsorted(self._events, [steps - self._around, steps + self._around + 1])
         return to > from_

@@ -1,4 +1,4 @@
-"""`outlay.brain.run_brain`: a Brain from Python, in one call."""
+"""`outlay.brain.run_brain`: run a Brain from Python."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _brain(brain: Brain | NirBrain | str | Path) -> Brain:
 
 
 def _check_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
-    """Raise for arguments that are of another kind: name, value, kinds and what to give."""
+    """Raise for arguments of another type; each entry has a name, a value, the types and what to pass."""
     problems = [
         Problem("argument", name, f"it is {reprlib.repr(value)}", f"{name} takes {what}")
         for name, value, kinds, what in arguments
@@ -160,7 +160,7 @@ def _check_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
 
 
 def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
-    """A state, wherever it lives, under the layout of a program; as it is if it lives there."""
+    """Move a state into the layout of a program, unless it is there already."""
     leaves = flatten_paths(state)[0]
     if gone := [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]:
         shown = ", ".join(gone[:4]) + (", ..." if len(gone) > 4 else "")
@@ -193,7 +193,7 @@ def _is_there(leaf: Any, shape: jax.ShapeDtypeStruct, where: jax.sharding.Shardi
 
 
 def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
-    """How many rows of a leaf are neurons, where a layout has filled it up to what its devices divide."""
+    """Count the rows of a leaf that are neurons, if a layout has padded it to divide by its devices."""
     if not (shape and isinstance(leaf, jax.Array) and leaf.ndim and leaf.shape[1:] == shape[1:]):
         return None
     num_devices = leaf.shape[0] // leaf.sharding.shard_shape(leaf.shape)[0]
@@ -201,7 +201,7 @@ def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
 
 
 def _differences(state: Any, shapes: Any) -> list[Problem]:
-    """What of a state is not as a Brain makes it."""
+    """List the differences between a state and that of a Brain."""
     given, own = ({path: _text(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (state, shapes))
     fix = "run.state of a run of this Brain, or brain.init(jax.random.key(0))"
     return [

@@ -1,4 +1,4 @@
-"""A Brain as a kind of run: what its config says, how it is saved, and the pictures and rates that it leaves."""
+"""Runs of a Brain: their configuration, checkpoints, rates, figures and report."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _PICTURES = {
     "weights": ("Weights", "Before and after the run, on a logarithmic scale"),
     "graph": ("Modules and connections", "What reads what, one step later"),
 }
-"""Title and caption of each picture, in the order in which they are looked at."""
+"""The title and caption of each figure, in the order of the report."""
 _WIDE = ("graph",)
-"""Pictures with text too small for half a page."""
+"""Figures whose text is too small at half the width of a page."""
 
 
 class BrainKind(RunKind):
-    """Runs a `BrainRecipe` by simulating it; see `RunKind`."""
+    """Run a `BrainRecipe` by simulating it; see `RunKind`."""
 
     identity = (*RunKind.identity, "inputs", "dt", "dtype", "windows", "triggers")
     results = (_RATES, *(f"{name}.png" for name in _PICTURES))
@@ -45,17 +45,17 @@ class BrainKind(RunKind):
 
     @property
     def brain_recipe(self) -> BrainRecipe:
-        """The recipe, as what it is."""
+        """The recipe, with its type."""
         return cast(BrainRecipe, self.recipe)
 
     @property
     def step_unit(self) -> int:
-        """Between two recorded steps, or two actions, a run cannot be continued."""
+        """The number of steps between two recorded steps, or two actions; a run cannot be continued in between."""
         loop = self.brain_recipe.loop
         return loop.steps_per_action if loop else self.recipe.stride
 
     def config(self) -> dict[str, Any]:
-        """Return the inputs by their digest, and what is recorded when."""
+        """Return the digest of the inputs, and what is recorded when."""
         recipe = self.brain_recipe
         return {
             "inputs": recipe.feed.digest(),
@@ -68,14 +68,14 @@ class BrainKind(RunKind):
         }
 
     def check(self, steps: int) -> None:
-        """Raise if the Brain does not fit, its inputs end before, or a window begins after the last step."""
+        """Raise if the Brain needs too much memory, its inputs end too early, or a window starts after the end."""
         check_simulation(self.prepared, steps)
 
     def check_saving(self, every: int) -> None:
-        """Raise if nothing can save the environment, or a checkpoint would be between two steps that belong together.
+        """Raise if the environment cannot be saved, or a checkpoint would fall between steps that belong together.
 
         Raises:
-            CheckpointError: one of them.
+            CheckpointError: the run cannot be saved.
         """
         loop = self.brain_recipe.loop
         if loop and not loop.can_be_saved:
@@ -93,7 +93,7 @@ class BrainKind(RunKind):
             )
 
     def run(self, setup: RunSetup) -> BrainResult:
-        """Simulate; leave rates, pictures and report."""
+        """Simulate, and write rates, figures and the report."""
         folder, dt = setup.folder, self.brain_recipe.brain.dt
         done = simulate(
             self.prepared,
@@ -137,8 +137,8 @@ class BrainKind(RunKind):
         return result
 
     def _modules(self) -> str:
-        """What each module costs where they were placed: it is what a placement stands or falls with."""
-        if not self.program.device_groups or self.brain_recipe.loop is not None:  # an environment would go on
+        """Measure the cost of each placed module, which determines whether the placement pays off."""
+        if not self.program.device_groups or self.brain_recipe.loop is not None:  # measuring would act on it
             return ""
         loop, device = GraphLoop(self.brain_recipe.brain.graph), self.program.mesh.devices.flat[0]
         times = measure_parts(loop, self.recipe.init, self.recipe.data[0], device=device)
@@ -147,7 +147,7 @@ class BrainKind(RunKind):
 
 
 def _rates_table(run: BrainRun) -> str:
-    """The rate of each population over time: one row a bin, one column a population, in Hz."""
+    """Tabulate the rate of each population over time in Hz, one row per bin."""
     dt = run.brain.dt
     per_bin = bin_steps(run.num_steps, dt)
     names = population_names(run.activity.num_neurons)
@@ -187,13 +187,13 @@ def _caption(name: str, run: BrainRun) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BrainResult(Result):
-    """What a finished run of a Brain came to.
+    """The result of a Brain's run as a recipe.
 
     Attributes:
         dt: the duration of a step in ms.
-        rates: of each population, in Hz.
-        episodes: what came of a closed loop, in words; empty without one.
-        modules: what a step of each module takes, measured, in words; empty where they were not placed.
+        rates: the rate of each population in Hz.
+        episodes: a summary of the closed loop; empty without one.
+        modules: the measured time per step of each module, as text; empty if they were not placed.
     """
 
     dt: float
@@ -203,7 +203,7 @@ class BrainResult(Result):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The result in words, by name, for people."""
+        """Return the result as text, by name."""
         simulated_ms = self.num_steps * self.dt
         speed = f"{real_time(simulated_ms, self.seconds)}, {1000 * self.seconds / self.num_steps:.3f} ms a step"
         steps = f"{counted(self.num_steps, 'step')} of {self.dt:g} ms{self.continued}"

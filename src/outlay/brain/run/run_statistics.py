@@ -1,4 +1,4 @@
-"""What a run of a Brain collects on the host as it goes: spikes counted and the last of them, outputs, seconds."""
+"""Statistics that a run of a Brain collects on the host: spike counts, the latest spikes, outputs, and time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from outlay.brain.brain import Brain
 from outlay.brain.run.recording_schedule import MS_PER_SECOND
 
 RASTER_MS = 2000.0
-"""How much of a run's end is kept spike by spike: more could not be told apart in a picture."""
+"""The time at the end of a run for which single spikes are kept; more would not be distinguishable in a plot."""
 
 
 @dataclass(frozen=True)
 class Spikes:
-    """Spikes one by one.
+    """A list of spikes.
 
     Attributes:
-        times: in ms.
-        neurons: which neuron of its module spiked.
+        times: the times in ms.
+        neurons: the neuron of each spike, as its index in the module.
     """
 
     times: np.ndarray
@@ -30,15 +30,15 @@ class Spikes:
 
 
 class Activity:
-    """Counts spikes as a run goes.
+    """Count spikes during a run.
 
     Args:
-        num_neurons: neurons by port.
+        num_neurons: the number of neurons by port.
         dt: the duration of a step in ms.
 
     Attributes:
-        num_neurons: neurons by port.
-        num_steps: steps so far.
+        num_neurons: the number of neurons by port.
+        num_steps: the number of steps so far.
     """
 
     def __init__(self, num_neurons: Mapping[str, int], dt: float) -> None:
@@ -51,7 +51,7 @@ class Activity:
         }
 
     def add(self, spikes: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Take the spikes of some steps, by port; the rate of each port in them, in Hz."""
+        """Add the spikes of some steps, by port; returns the rate of each port in them, in Hz."""
         rates = {}
         taken = 0
         for port, values in spikes.items():
@@ -67,21 +67,21 @@ class Activity:
         return rates
 
     def counts(self, port: str) -> np.ndarray:
-        """How many neurons of a port spiked in each step."""
+        """Return the number of spikes of a port in each step."""
         return np.concatenate([np.zeros(0, np.int64), *self._counts[port]])
 
     def rate(self, port: str) -> float:
-        """The mean rate of the neurons of a port over the whole run, in Hz."""
+        """Return the mean rate of a port's neurons over the whole run, in Hz."""
         counts = self.counts(port)
         return float(counts.mean()) / self.num_neurons[port] * self._per_second if len(counts) else 0.0
 
     def recent(self, port: str) -> Spikes:
-        """The spikes of the last two seconds."""
+        """Return the spikes of the last two seconds."""
         steps, neurons = self._late(port)
         return Spikes(steps * self._dt, neurons)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All of it, to go on from later."""
+        """Return the counts as arrays."""
         late = {port: self._late(port) for port in self.num_neurons}
         return {
             **{f"counts/{port}": self.counts(port) for port in self.num_neurons},
@@ -105,7 +105,7 @@ class Activity:
         return self.num_steps - RASTER_MS / self._dt
 
     def _late(self, port: str) -> tuple[np.ndarray, np.ndarray]:
-        """The step and the neuron of each spike that is kept."""
+        """Return the step and the neuron of each kept spike."""
         there = self._recent[port]
         steps = np.concatenate([np.zeros(0, np.int64), *(steps for steps, _ in there)])
         neurons = np.concatenate([np.zeros(0, np.int64), *(neurons for _, neurons in there)])
@@ -119,7 +119,7 @@ class Activity:
 
 
 def population_names(ports: Mapping[str, int]) -> dict[str, str]:
-    """What to call each port that writes spikes: its module, where that has only one.
+    """Name each port of spikes: by its module, if the module has only one.
 
     >>> population_names({"A:out_spikes": 5, "B:left": 1, "B:right": 1})
     {'A:out_spikes': 'A', 'B:left': 'B:left', 'B:right': 'B:right'}
@@ -132,16 +132,16 @@ _OUTPUTS, _WEIGHTS, _SECONDS = "outputs/", "weights/", "seconds"
 
 
 class Collected:
-    """Takes what each chunk of steps returned; can be saved, and gone on with in another process.
+    """Collect the results of each chunk of steps; can be saved and continued in another process.
 
     Args:
         brain: the Brain.
-        shapes: shape and dtype of what its ports and outputs write in some steps, by name.
+        shapes: the shapes and dtypes of its ports and outputs for some steps, by name.
 
     Attributes:
-        activity: how much spiked.
-        weights: some numbers of each kernel before the run, by path.
-        seconds: what the steps took that were saved.
+        activity: the spike counts.
+        weights: a sample of each kernel before the run, by path.
+        seconds: the duration of the saved steps.
     """
 
     def __init__(self, brain: Brain, shapes: Mapping[str, Any]) -> None:
@@ -154,21 +154,21 @@ class Collected:
         self._outputs = {name: [np.zeros((0, *shapes[name].shape[1:]), shapes[name].dtype)] for name in brain.outputs}
 
     def add(self, written: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Take what ports and outputs wrote in some steps, by name; the rate of each port in them, in Hz."""
+        """Add the values of ports and outputs in some steps, by name; returns the rate of each port in them, in Hz."""
         for name, parts in self._outputs.items():
             parts.append(written[name])
         return self.activity.add({port: written[port] for port in self.activity.num_neurons})
 
     @property
     def outputs(self) -> dict[str, np.ndarray]:
-        """The outputs of the Brain by name, one entry a step."""
+        """Return the outputs of the Brain by name, one entry per step."""
         return {name: np.concatenate(parts) for name, parts in self._outputs.items()}
 
     def to_arrays(self, seconds: float) -> dict[str, np.ndarray]:
-        """All of it, to go on from later.
+        """Return the results as arrays.
 
         Args:
-            seconds: what the steps took so far.
+            seconds: the duration of the steps so far.
         """
         return {
             _SECONDS: np.array(seconds),

@@ -1,4 +1,4 @@
-"""A Brain as a run: chunks of steps, one compiled program for each length, and what becomes of their results."""
+"""Simulate a Brain in chunks of steps, with one compiled program per chunk length."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from outlay.train.saving import Saved, Saving
 from outlay.train.step_loop import StepLoop, last_checkpoint_in_words
 
 _MAX_WEIGHTS = 2**18
-"""Numbers of a kernel that are kept for histograms."""
+"""The size of a kernel's sample for histograms."""
 
 
 def check_simulation(prepared: Prepared, num_steps: int) -> None:
-    """Raise if a prepared `BrainRecipe` cannot be run for so many steps; nothing is computed or written.
+    """Raise if a prepared `BrainRecipe` cannot run for this many steps; nothing is computed or written.
 
     Args:
         prepared: the recipe with its program.
-        num_steps: how many steps.
+        num_steps: the number of steps.
 
     Raises:
-        BrainError: it does not fit into memory, its inputs end before, or a window begins after the last step.
+        BrainError: the Brain does not fit into memory, its inputs end too early, or a window starts after the last
+            step.
     """
     assert isinstance(prepared.recipe, BrainRecipe)
     recipe, program = prepared.recipe, prepared.program
@@ -73,17 +74,17 @@ def simulate(
     saving: Saving | None = None,
     start: Saved | None = None,
 ) -> BrainRun:
-    """Run a prepared `BrainRecipe` that `check_simulation` has nothing against.
+    """Run a prepared `BrainRecipe` that passed `check_simulation`.
 
     Args:
         prepared: the recipe with its program.
-        num_steps: how many steps.
-        recorder_of: makes the recorder from the shape and dtype of a row of each address.
-        state: what to begin with, used up; a new state if None.
+        num_steps: the number of steps.
+        recorder_of: creates the recorder from the shape and dtype of a row of each address.
+        state: the initial state, which is donated; None for a new state.
         progress: show time, speed and rates on stderr.
-        kept_in: where the recording is, for messages.
-        saving: saves the run on its way; then SIGUSR1 or SIGTERM asks it to save and to end.
-        start: what to go on from, as if the run had never stopped.
+        kept_in: the folder of the recording, for messages.
+        saving: saves checkpoints; SIGUSR1 or SIGTERM then make the run save and end.
+        start: the saved run to continue.
 
     Raises:
         BrainStopped: inputs or state are not finite.
@@ -97,7 +98,7 @@ def simulate(
 
 
 class _Simulation(StepLoop):
-    """A chunk of steps a call; one compiled program for each length."""
+    """Run one chunk of steps per call, with one compiled program per chunk length."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class _Simulation(StepLoop):
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
         self.programs = {self.recipe.chunk: prepared.program}
-        state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # the program's may be filled up
+        state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # those of the program may be padded
         shapes = jax.eval_shape(self.program.step, state, self.program.batch_shapes)[1]
         recorded = {name: shapes["recorded"][name] for name in self.recipe.record}  # JAX has sorted them
         rows = {name: (leaf.shape[1:], np.dtype(leaf.dtype)) for name, leaf in recorded.items()}
@@ -128,7 +129,7 @@ class _Simulation(StepLoop):
             self.feed.continue_from(begin.collected)
 
     def progress(self) -> Progress:
-        """Shows simulated time, and how fast it passes."""
+        """Create a progress display of simulated time and its speed."""
         dt, total = self.brain.dt, self.num_steps * self.brain.dt
         return Progress(
             self.num_steps,
@@ -144,7 +145,7 @@ class _Simulation(StepLoop):
         if not self.step:
             self.gathered.weights = self._weights()
         for length in dict.fromkeys(stop - start for start, stop in self.spans()):
-            _ = self._program_of(length).compiled_parts  # asking for it compiles it
+            _ = self._program_of(length).compiled_parts  # compile now
         return self.gathered.seconds
 
     def next_stop(self, start: int) -> int:
@@ -192,7 +193,7 @@ class _Simulation(StepLoop):
         }
 
     def result(self) -> BrainRun:
-        """What the run came to, when it has ended."""
+        """Return the result of the finished run."""
         return BrainRun(
             brain=self.brain,
             num_steps=self.num_steps,
@@ -229,7 +230,7 @@ class _Simulation(StepLoop):
         return self.programs[length]
 
     def _weights(self) -> dict[str, np.ndarray]:
-        """Some numbers of every kernel, evenly from all of its neurons."""
+        """Sample every kernel, evenly over its neurons."""
         weights = {}
         for path, leaf in flatten_paths(self.program.crop(self.state))[0]:
             if path.endswith(".kernel"):
@@ -239,11 +240,11 @@ class _Simulation(StepLoop):
 
 
 class BrainStopped(BrainError):
-    """A run that could not go on.
+    """Raised if a run cannot continue.
 
     Attributes:
-        recording: what was recorded until then.
-        num_steps: how many steps were taken and are sound.
+        recording: the recording so far.
+        num_steps: the number of valid steps.
     """
 
     def __init__(self, headline: str, problems: list[Problem], recording: Recording, num_steps: int) -> None:
@@ -253,10 +254,10 @@ class BrainStopped(BrainError):
 
 
 def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:
-    """The step at which something was first not finite, and the modules where; None where all is well.
+    """Find the first step with values that are not finite, and its modules; None if there is none.
 
     Args:
-        first: for each module the step, or -1.
+        first: the first such step of each module, or -1.
     """
     bad = {module: int(step) for module, step in first.items() if int(step) >= 0}
     if not bad:
@@ -266,13 +267,13 @@ def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:
 
 
 def not_finite_problems(step: int, dt: float, modules: list[str], state: Mapping[str, Any]) -> list[Problem]:
-    """One problem a module: which of its leaves hold what is no number.
+    """Yield a problem for each module, with its leaves that are not finite.
 
     Args:
         step: the step, counted from 0.
         dt: the duration of a step in ms.
-        modules: the modules at fault.
-        state: the state some steps after it.
+        modules: the affected modules.
+        state: the state some steps later.
     """
     problems = []
     for module in modules:

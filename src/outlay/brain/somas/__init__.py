@@ -1,1 +1,1 @@
-"""Somas: what makes spikes of current."""
+"""Soma models, which turn current into spikes."""

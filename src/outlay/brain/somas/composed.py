@@ -1,4 +1,4 @@
-"""Somas composed of an equation of the membrane and of mechanisms that may be there or not."""
+"""Somas composed of a membrane equation and optional mechanisms."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from outlay.brain.traces import Tracer
 
 @dataclass(frozen=True)
 class Mechanisms(Membrane, abc.ABC):
-    """Four mechanisms around the equation of a membrane; each is there if its first setting is.
+    """Four optional mechanisms around a membrane equation; each is active if its first setting is not None.
 
-    With n the steps since the last spike, at first as many as any mechanism waits for, v the potential and I the
+    With n the steps since the last spike (initially as many as any mechanism waits for), v the potential and I the
     current, in this order::
 
         I'    = I if n >= round(cooldown/dt), else 0                      (cooldown)
@@ -74,7 +74,7 @@ class Mechanisms(Membrane, abc.ABC):
             current = current - state["adaptation"].astype(jnp.float32)
         charged = self.charge(state, current, True, dt=dt)
         charged = jnp.where(released, charged, self.levels[0])
-        # Held back by the cooldown alone, an upstroke could pass what a number holds.
+        # The cooldown suppresses the spike but not the upstroke, which could overflow during it.
         charged = jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
         added = 0 if self.threshold_delta is None else state["threshold"].astype(jnp.float32)
         spikes = (charged > self.levels[1] + added) & ready
@@ -105,14 +105,14 @@ class Mechanisms(Membrane, abc.ABC):
 
 
 def _over(state: State, time: float | None, dt: float) -> jax.Array | bool:
-    """Where a time since the last spike is over; everywhere if there is none."""
+    """Whether a duration has passed since the last spike; True if the duration is None."""
     return True if time is None else state["since_spike"] >= in_steps(time, dt)
 
 
 @register("composed_leaky", kind="soma")
 @dataclass(frozen=True)
 class ComposedLeakySoma(Mechanisms, LeakyMembrane):
-    """A leaky integrator with any of four mechanisms.
+    """A leaky integrate-and-fire soma with any of four mechanisms.
 
     The equation of the membrane, with v the potential above rest and e = exp(-dt/tau), is that of `LeakySoma`::
 
@@ -124,8 +124,8 @@ class ComposedLeakySoma(Mechanisms, LeakyMembrane):
     Sources: `AdaptiveLeakySoma` of Spark (Nogarx/Spark) since 1.1.1, where the resistance is tau × ours; Gerstner et
     al., Neuronal Dynamics, chapters 1.3, 5.1 and 6.1.
 
-    State: `potential` (units,), mV above rest; where there is the mechanism `since_spike` (units,), steps; `threshold`
-    (units,), what is added to it, mV; `adaptation` (units,), w in pA.
+    State: `potential` (units,), mV above rest; and for active mechanisms `since_spike` (units,), steps; `threshold`
+    (units,), the increase of the threshold, mV; `adaptation` (units,), w in pA.
 
     Attributes:
         potential_rest: the potential at rest, mV.
@@ -146,7 +146,7 @@ class ComposedLeakySoma(Mechanisms, LeakyMembrane):
 @register("composed_exponential", kind="soma")
 @dataclass(frozen=True)
 class ComposedExponentialSoma(Mechanisms, ExponentialMembrane):
-    """An exponential soma with any of four mechanisms; with adaptation it is the AdEx model.
+    """An exponential soma with any of four mechanisms; with adaptation, the AdEx model.
 
     The equation of the membrane, with v the potential above rest, is that of `ExponentialSoma`::
 
@@ -158,8 +158,8 @@ class ComposedExponentialSoma(Mechanisms, ExponentialMembrane):
     Sources: `AdaptiveExponentialSoma` of Spark (Nogarx/Spark) since 1.1.1; Brette and Gerstner, J. Neurophysiol. 94
     (2005) 3637; Gerstner et al., Neuronal Dynamics, chapters 5.2 and 6.1.
 
-    State: `potential` (units,), mV above rest; where there is the mechanism `since_spike` (units,), steps; `threshold`
-    (units,), what is added to it, mV; `adaptation` (units,), w in pA.
+    State: `potential` (units,), mV above rest; and for active mechanisms `since_spike` (units,), steps; `threshold`
+    (units,), the increase of the threshold, mV; `adaptation` (units,), w in pA.
 
     Attributes:
         potential_rest: the potential at rest, mV.
@@ -167,8 +167,8 @@ class ComposedExponentialSoma(Mechanisms, ExponentialMembrane):
         potential_tau: the time constant of the membrane, ms.
         resistance: the membrane resistance, GOhm.
         threshold: the base of the spike threshold, mV.
-        rheobase_threshold: the potential at which the exponential takes over, mV.
-        spike_slope: sharpness of the upstroke, mV.
+        rheobase_threshold: the potential at which the exponential term takes over, mV.
+        spike_slope: the sharpness of the upstroke, mV.
         cooldown: the refractory time after a spike, ms; None for none.
         clamp_duration: the time at the reset after a spike, ms; None for none.
         threshold_delta: the increase of the threshold per spike, mV; None for a fixed threshold.
@@ -184,7 +184,7 @@ class ComposedExponentialSoma(Mechanisms, ExponentialMembrane):
 class ComposedIzhikevichSoma(Mechanisms, IzhikevichMembrane):
     """Izhikevich's soma with any of four mechanisms.
 
-    The equations of the membrane, with V the potential itself, are those of `IzhikevichSoma`, and u takes in the
+    The equations of the membrane, with V the absolute potential, are those of `IzhikevichSoma`, where u integrates the
     potential after a clamp and before the reset::
 
         V' = V + dt (0.04 V² + 5 V + 140 - u + resistance I')
@@ -195,22 +195,23 @@ class ComposedIzhikevichSoma(Mechanisms, IzhikevichMembrane):
 
     Sources: `AdaptiveIzhikevichSoma` of Spark (Nogarx/Spark); Izhikevich, IEEE Trans. Neural Networks 14 (2003) 1569.
 
-    State: `potential` (units,), mV above rest; `recovery` (units,), u; where there is the mechanism `since_spike`
-    (units,), steps; `threshold` (units,), what is added to it, mV; `adaptation` (units,), w in pA.
+    State: `potential` (units,), mV above rest; `recovery` (units,), u; and for active mechanisms `since_spike`
+        (units,),
+    steps; `threshold` (units,), the increase of the threshold, mV; `adaptation` (units,), w in pA.
 
     Attributes:
-        potential_rest: where the potential starts, mV.
+        potential_rest: the initial potential, mV.
         potential_reset: the potential after a spike, mV.
-        resistance: what the current is multiplied with; the paper's input current has no unit.
+        resistance: the factor of the current; the paper's input current has no unit.
         threshold: the base of the spike threshold, mV.
-        recovery_timescale: how fast u follows (the paper's a), 1/ms.
-        recovery_sensitivity: how much u follows the potential (the paper's b).
-        recovery_update: how much a spike adds to u (the paper's d).
+        recovery_timescale: the rate of the recovery variable u (the paper's a), 1/ms.
+        recovery_sensitivity: the sensitivity of u to the potential (the paper's b).
+        recovery_update: the increase of u per spike (the paper's d).
         cooldown: the refractory time after a spike, ms; None for none.
         clamp_duration: the time at the reset after a spike, ms; None for none.
         threshold_delta: the increase of the threshold per spike, mV; None for a fixed threshold.
         threshold_tau: the time constant of the threshold, ms.
         adaptation_delta: the increase of the adaptation current w per spike, pA; None for no adaptation.
         adaptation_tau: the time constant of w, ms.
-        adaptation_subthreshold: the coupling of w to the potential itself, nS.
+        adaptation_subthreshold: the coupling of w to the absolute potential, nS.
     """

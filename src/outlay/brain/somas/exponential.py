@@ -16,7 +16,7 @@ from outlay.brain.somas.soma import AdaptiveThreshold, Membrane, Refractory
 
 @dataclass(frozen=True)
 class ExponentialMembrane(Membrane, abc.ABC):
-    """The equation of an exponential integrator, that of `ExponentialSoma`, and its settings."""
+    """The equation of an exponential integrate-and-fire membrane, and its settings; see `ExponentialSoma`."""
 
     potential_rest: float = field(default=-70.0, metadata={"unit": "mV"})
     potential_reset: float = field(default=-51.0, metadata={"unit": "mV"})
@@ -27,12 +27,12 @@ class ExponentialMembrane(Membrane, abc.ABC):
     spike_slope: float = field(default=2.0, metadata={"unit": "mV"})
 
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
-        """The potential before a spike; in float32, where the upstroke has room until the reset."""
+        """Return the potential before a reset, in float32, since the upstroke could overflow a narrower dtype."""
         v = state["potential"].astype(jnp.float32)
         upstroke = jnp.exp((v - (self.rheobase_threshold - self.potential_rest)) / self.spike_slope)
         driven = self.resistance * jnp.where(ready, current, 0).astype(jnp.float32)
         charged = v + (dt / self.potential_tau) * (-v + self.spike_slope * upstroke + driven)
-        # Held back by a cooldown alone, the upstroke could pass what a number holds.
+        # A cooldown suppresses the spike but not the upstroke, which could overflow during it.
         return jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
 
     def problems(self, *, dt: float) -> list[str]:
@@ -43,7 +43,7 @@ class ExponentialMembrane(Membrane, abc.ABC):
 @register("exponential", kind="soma")
 @dataclass(frozen=True)
 class ExponentialSoma(ExponentialMembrane):
-    """A leaky integrator whose upstroke is exponential.
+    """The exponential integrate-and-fire model.
 
     With v the potential above rest, one Euler step of dt::
 
@@ -63,15 +63,15 @@ class ExponentialSoma(ExponentialMembrane):
         potential_tau: the time constant of the membrane, ms.
         resistance: the membrane resistance, GOhm.
         threshold: the spike threshold, mV.
-        rheobase_threshold: the potential at which the exponential takes over, mV.
-        spike_slope: sharpness of the upstroke, mV.
+        rheobase_threshold: the potential at which the exponential term takes over, mV.
+        spike_slope: the sharpness of the upstroke, mV.
     """
 
 
 @register("refractory_exponential", kind="soma")
 @dataclass(frozen=True)
 class RefractoryExponentialSoma(Refractory, ExponentialMembrane):
-    """An exponential soma that after a spike takes nothing in for a while.
+    """An exponential soma that ignores its input for a refractory time after each spike.
 
     With c = round(cooldown/dt), n the steps since the last spike and v the potential above rest, one Euler step::
 
@@ -90,8 +90,8 @@ class RefractoryExponentialSoma(Refractory, ExponentialMembrane):
         potential_tau: the time constant of the membrane, ms.
         resistance: the membrane resistance, GOhm.
         threshold: the spike threshold, mV.
-        rheobase_threshold: the potential at which the exponential takes over, mV.
-        spike_slope: sharpness of the upstroke, mV.
+        rheobase_threshold: the potential at which the exponential term takes over, mV.
+        spike_slope: the sharpness of the upstroke, mV.
         cooldown: the refractory time after a spike, ms.
     """
 
@@ -99,7 +99,7 @@ class RefractoryExponentialSoma(Refractory, ExponentialMembrane):
 @register("simplified_adaptive_exponential", kind="soma")
 @dataclass(frozen=True)
 class SimplifiedAdaptiveExponentialSoma(AdaptiveThreshold, ExponentialMembrane):
-    """A refractory exponential soma whose threshold θ jumps at each of its spikes, and decays back.
+    """A refractory exponential soma whose threshold θ jumps at each spike, and decays back.
 
     In every step::
 
@@ -118,8 +118,8 @@ class SimplifiedAdaptiveExponentialSoma(AdaptiveThreshold, ExponentialMembrane):
         potential_tau: the time constant of the membrane, ms.
         resistance: the membrane resistance, GOhm.
         threshold: the base of the spike threshold, mV.
-        rheobase_threshold: the potential at which the exponential takes over, mV.
-        spike_slope: sharpness of the upstroke, mV.
+        rheobase_threshold: the potential at which the exponential term takes over, mV.
+        spike_slope: the sharpness of the upstroke, mV.
         cooldown: the refractory time after a spike, ms.
         threshold_tau: the time constant of the threshold, ms.
         threshold_delta: the increase of the threshold per spike, mV.
@@ -129,7 +129,7 @@ class SimplifiedAdaptiveExponentialSoma(AdaptiveThreshold, ExponentialMembrane):
 @register("adaptive_exponential", kind="soma")
 @dataclass(frozen=True)
 class AdaptiveExponentialSoma(ExponentialMembrane):
-    """An exponential soma with a current w that grows with its potential and its spikes, and holds it back.
+    """The AdEx model: an exponential soma with an adaptation current w, driven by its potential and its spikes.
 
     With v the potential above rest, one Euler step of dt, in this order::
 
@@ -148,8 +148,8 @@ class AdaptiveExponentialSoma(ExponentialMembrane):
         potential_tau: the time constant of the membrane, ms.
         resistance: the membrane resistance, GOhm.
         threshold: the spike threshold, mV.
-        rheobase_threshold: the potential at which the exponential takes over, mV.
-        spike_slope: sharpness of the upstroke, mV.
+        rheobase_threshold: the potential at which the exponential term takes over, mV.
+        spike_slope: the sharpness of the upstroke, mV.
         adaptation_tau: the time constant of w, ms.
         adaptation_delta: the increase of w per spike, pA.
         adaptation_subthreshold: the coupling of w to the potential, nS.

@@ -16,7 +16,7 @@ from outlay.brain.somas.soma import Membrane
 
 @dataclass(frozen=True)
 class IzhikevichMembrane(Membrane, abc.ABC):
-    """The two equations of `IzhikevichSoma`, and their settings."""
+    """The two equations of the Izhikevich model, and their settings; see `IzhikevichSoma`."""
 
     potential_rest: float = field(default=-65.0, metadata={"unit": "mV"})
     potential_reset: float = field(default=-65.0, metadata={"unit": "mV"})
@@ -33,22 +33,22 @@ class IzhikevichMembrane(Membrane, abc.ABC):
 
     @property
     def levels(self) -> tuple[float, float]:
-        """Reset and threshold of the potential itself."""
+        """Return reset and threshold of the absolute potential."""
         return self.potential_reset, self.threshold
 
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
-        """The potential itself before a spike, in float32: the first equation."""
+        """Return the absolute potential before a reset, in float32: the first equation."""
         u = state["recovery"].astype(jnp.float32)
         v = state["potential"].astype(jnp.float32) + self.potential_rest
         driven = self.resistance * jnp.where(ready, current, 0).astype(jnp.float32)
         v = v + dt * (0.04 * v * v + 5 * v + 140 - u + driven)
-        # A step far above the threshold ends in the reset anyway, and u must not see it as infinite.
+        # Clip: a potential far above the threshold is reset anyway, but must not make u infinite.
         return jnp.minimum(v, jnp.finfo(jnp.float16).max)
 
     def advance(
         self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
     ) -> dict[str, jax.Array]:
-        """The potential above rest, and u: the second equation, which takes in the potential before the reset."""
+        """Return the potential above rest, and u: the second equation, which uses the potential before the reset."""
         u = state["recovery"].astype(jnp.float32)
         u = u + dt * self.recovery_timescale * (self.recovery_sensitivity * charged - u)
         dtype = state["potential"].dtype
@@ -61,7 +61,7 @@ class IzhikevichMembrane(Membrane, abc.ABC):
 @register("izhikevich", kind="soma")
 @dataclass(frozen=True)
 class IzhikevichSoma(IzhikevichMembrane):
-    """Two equations that fire as many kinds of neurons do.
+    """The Izhikevich model: two equations that reproduce the firing patterns of many kinds of neurons.
 
     With V the potential, one Euler step of dt, in this order::
 
@@ -77,11 +77,11 @@ class IzhikevichSoma(IzhikevichMembrane):
     State: `potential` (units,), mV above rest; `recovery` (units,), u.
 
     Attributes:
-        potential_rest: where the potential starts, mV.
+        potential_rest: the initial potential, mV.
         potential_reset: the potential after a spike, mV.
-        resistance: what the current is multiplied with; the paper's input current has no unit.
+        resistance: the factor of the current; the paper's input current has no unit.
         threshold: the spike threshold, mV.
-        recovery_timescale: how fast u follows, 1/ms.
-        recovery_sensitivity: how much u follows the potential.
-        recovery_update: how much a spike adds to u.
+        recovery_timescale: the rate of the recovery variable u, 1/ms.
+        recovery_sensitivity: the sensitivity of u to the potential.
+        recovery_update: the increase of u per spike.
     """

@@ -17,7 +17,7 @@ from outlay.brain.somas.soma import AdaptiveThreshold, Membrane, Refractory, in_
 
 @dataclass(frozen=True)
 class LeakyMembrane(Membrane, abc.ABC):
-    """The equation of a leaky integrator, that of `LeakySoma`, and its settings."""
+    """The equation of a leaky integrate-and-fire membrane, and its settings; see `LeakySoma`."""
 
     potential_rest: float = field(default=-60.0, metadata={"unit": "mV"})
     potential_reset: float = field(default=-50.0, metadata={"unit": "mV"})
@@ -26,7 +26,7 @@ class LeakyMembrane(Membrane, abc.ABC):
     threshold: float = field(default=-40.0, metadata={"unit": "mV"})
 
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
-        """The potential before a spike; in float32, where a strong current has room until the reset."""
+        """Return the potential before a reset, in float32, since a strong current could overflow a narrower dtype."""
         decay = math.exp(-dt / self.potential_tau)
         gain = (1 - decay) * self.potential_tau * self.resistance
         taken = jnp.where(ready, gain * current.astype(jnp.float32), 0)
@@ -40,14 +40,14 @@ class LeakyMembrane(Membrane, abc.ABC):
 @register("leaky", kind="soma")
 @dataclass(frozen=True)
 class LeakySoma(LeakyMembrane):
-    """A leaky integrator that spikes above its threshold.
+    """The leaky integrate-and-fire model.
 
     With v the potential above rest and e = exp(-dt/tau)::
 
         v'    = e v + (1 - e) tau resistance current
         spike = v' > threshold - rest,    and then v' = reset - rest
 
-    tau × resistance × current is taken as a number of mV, as Spark does, whose unit of resistance is MOhm.
+    tau × resistance × current counts as mV, as in Spark, whose unit of resistance is MOhm.
 
     Sources: `LeakySoma` of Spark (Nogarx/Spark); Gerstner et al., Neuronal Dynamics, chapter 1.3.
 
@@ -65,7 +65,7 @@ class LeakySoma(LeakyMembrane):
 @register("refractory_leaky", kind="soma")
 @dataclass(frozen=True)
 class RefractoryLeakySoma(Refractory, LeakyMembrane):
-    """A leaky integrator that after a spike takes nothing in for a while.
+    """A leaky soma that ignores its input for a refractory time after each spike.
 
     With c = round(cooldown/dt), n the steps since the last spike, v the potential above rest and e = exp(-dt/tau)::
 
@@ -91,7 +91,7 @@ class RefractoryLeakySoma(Refractory, LeakyMembrane):
 @register("strict_refractory_leaky", kind="soma")
 @dataclass(frozen=True)
 class StrictRefractoryLeakySoma(Refractory, LeakyMembrane):
-    """A leaky integrator that after a spike is held at its reset for a while.
+    """A leaky soma that stays at its reset for a refractory time after each spike.
 
     With c = round(cooldown/dt), n the steps since the last spike, v the potential above rest and e = exp(-dt/tau)::
 
@@ -114,18 +114,18 @@ class StrictRefractoryLeakySoma(Refractory, LeakyMembrane):
     """
 
     def ready(self, refractory: jax.Array, dt: float) -> jax.Array:
-        """One step earlier than other refractory membranes."""
+        """Return which neurons are ready: one step earlier than for other refractory membranes."""
         return refractory >= in_steps(self.cooldown, dt)
 
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
-        """The potential before a spike: the reset while it is refractory."""
+        """Return the potential before a reset; it stays at the reset while refractory."""
         return jnp.where(ready, super().charge(state, current, ready, dt=dt), self.levels[0])
 
 
 @register("adaptive_leaky", kind="soma")
 @dataclass(frozen=True)
 class AdaptiveLeakySoma(AdaptiveThreshold, LeakyMembrane):
-    """A leaky integrator whose threshold jumps at each of its spikes, and decays back.
+    """A leaky soma whose threshold jumps at each spike, and decays back.
 
     With c = round(cooldown/dt), n the steps since the last spike, v the potential above rest and e = exp(-dt/tau)::
 

@@ -1,4 +1,4 @@
-"""What a soma is: a membrane that turns current into spikes, and the mechanisms that several membranes share."""
+"""The base classes of somas: a membrane that turns current into spikes, and shared mechanisms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlay.brain.traces import Tracer
 
 
 class Soma(Component, abc.ABC):
-    """Current in, spikes out. Potentials in the state are relative to rest, and start there."""
+    """A model that turns current into spikes. Potentials in the state are relative to rest, and start there."""
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
         """Return the initial state: at rest."""
@@ -34,7 +34,7 @@ class Soma(Component, abc.ABC):
 
         Args:
             state: the state before the step.
-            current: into each neuron, (units,), pA.
+            current: the current into each neuron, (units,), pA.
             dt: the duration of a step, ms.
 
         Returns:
@@ -43,7 +43,7 @@ class Soma(Component, abc.ABC):
 
 
 class Membrane(Soma, abc.ABC):
-    """A soma that spikes when the equation of its membrane takes the potential above a threshold, and is then reset."""
+    """A soma that spikes when its membrane equation takes the potential above a threshold, and is then reset."""
 
     potential_rest: float
     potential_reset: float
@@ -51,30 +51,30 @@ class Membrane(Soma, abc.ABC):
 
     @abc.abstractmethod
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
-        """The potential after the equation of the membrane and before a spike, in float32.
+        """Apply the membrane equation, and return the potential before a reset, in float32.
 
         Args:
             state: the state before the step.
-            current: into each neuron, pA.
-            ready: which neurons take the current in; True for all.
+            current: the current into each neuron, pA.
+            ready: which neurons integrate the current; True for all.
             dt: the duration of a step, ms.
         """
 
     @property
     def levels(self) -> tuple[float, float]:
-        """The reset and the threshold of the potential, mV, as the equation counts it: above rest."""
+        """Return the reset and the threshold in mV, in the equation's scale: above rest."""
         return self.potential_reset - self.potential_rest, self.threshold - self.potential_rest
 
     def advance(
         self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
     ) -> dict[str, jax.Array]:
-        """The state of the membrane itself after a step.
+        """Return the membrane's own state after a step.
 
         Args:
             state: the state before the step.
             charged: the potential before spikes reset it.
-            potential: the potential after that.
-            spikes: who spiked.
+            potential: the potential after the reset.
+            spikes: which neurons spiked.
             dt: the duration of a step, ms.
         """
         return {"potential": potential.astype(state["potential"].dtype)}
@@ -89,7 +89,7 @@ class Membrane(Soma, abc.ABC):
 
 @dataclass(frozen=True)
 class Refractory(Membrane, abc.ABC):
-    """A membrane that takes no current in for a while after a spike; mixed in before the membrane's equation.
+    """A mixin for membranes that ignore their input for a refractory time after a spike.
 
     Attributes:
         cooldown: the refractory time after a spike, ms.
@@ -99,7 +99,7 @@ class Refractory(Membrane, abc.ABC):
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
         """Return the initial state: at rest."""
-        # Counted in whole steps: a sum of dt in floating point would end the cooldown a step early or late.
+        # Count whole steps: a floating-point sum of dt would end the cooldown a step early or late.
         cooldown = jnp.full(units, in_steps(self.cooldown, dt), jnp.int32)
         return {**super().init(key, units, dt=dt, dtype=dtype), "refractory": cooldown}
 
@@ -113,11 +113,11 @@ class Refractory(Membrane, abc.ABC):
         return {**after, "refractory": jnp.where(spikes, 0, state["refractory"] + 1)}, spikes
 
     def ready(self, refractory: jax.Array, dt: float) -> jax.Array:
-        """Which neurons have waited long enough since their last spike, so many steps ago."""
+        """Return which neurons are ready, given the steps since their last spikes."""
         return refractory > in_steps(self.cooldown, dt)
 
     def threshold_in(self, state: State) -> Any:
-        """The threshold of a step, as the equation counts the potential."""
+        """Return the threshold of a step in the equation's scale."""
         return self.levels[1]
 
     def problems(self, *, dt: float) -> list[str]:
@@ -127,7 +127,7 @@ class Refractory(Membrane, abc.ABC):
 
 @dataclass(frozen=True)
 class AdaptiveThreshold(Refractory, abc.ABC):
-    """A refractory membrane whose threshold jumps at each of its spikes, and decays back.
+    """A refractory membrane whose threshold jumps at each spike, and decays back.
 
     Attributes:
         threshold_tau: the time constant of the threshold, ms.
@@ -148,7 +148,7 @@ class AdaptiveThreshold(Refractory, abc.ABC):
         return {**after, "threshold": self._threshold_tracer().step(state["threshold"], spikes, dt=dt)}, spikes
 
     def threshold_in(self, state: State) -> jax.Array:
-        """The threshold that spikes before this step have left."""
+        """Return the threshold after all earlier spikes."""
         return state["threshold"]
 
     def problems(self, *, dt: float) -> list[str]:
@@ -160,5 +160,5 @@ class AdaptiveThreshold(Refractory, abc.ABC):
 
 
 def in_steps(duration: float, dt: float) -> int:
-    """A duration as the nearest number of steps that can be counted."""
+    """Round a duration to steps, up to the largest number that the counter can hold."""
     return round(min(duration / dt, 2**31 - 1))
