@@ -1,21 +1,18 @@
 """Runs the Brain of an old file with Spark 1.2.2, in its own compiled loop; started by `brain_spark.py`.
 
-For each line that it reads it runs a round and prints the seconds of a step, and the processor's.
-
 Spark 1.2.2 does not read files of 0.1.0, so the same model is built of its modules here, with the settings and seeds of
 the file. Two of them say something else in 1.2.2: a neuron is ready when its counter *has reached* the cooldown, so one
 step is added; and 0.1.0 draws SparseUniform kernels whatever the file says.
 """
 
 import json
-import sys
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import spark
+from _rounds import serve
 from spark import ModuleSpecs, PortMap, nn
 from spark.nn.components.delays.n2n_delays import N2NDelays, N2NDelaysConfig
 from spark.nn.components.plasticity.zenke_rule import ZenkeRule, ZenkeRuleConfig
@@ -38,8 +35,8 @@ SOMA = [
 RULE = ["pre_tau", "post_tau", "post_slow_tau", "target_tau", "a", "b", "c", "d", "p"]
 
 
-def neuron(old, dtype):
-    """A population: delays, synapses, a soma and Zenke's rule, which writes the synapses' kernel."""
+def neuron(old, dtype, plastic):
+    """A population: delays, synapses, a soma and, if plastic, Zenke's rule, which writes the synapses' kernel."""
     delays, synapses, soma, rule = (old[name] for name in ("delays", "synapses", "soma", "learning_rule"))
     units, drawn = tuple(old["units"]), synapses["kernel"]
     kernel = SparseUniformInitializerConfig(dtype=dtype, scale=drawn["scale"], density=drawn["density"])
@@ -58,7 +55,7 @@ def neuron(old, dtype):
             name="synapses",
             module_cls=LinearSynapses,
             inputs={"spikes": [PortMap("delays", "out_spikes")]},
-            effects={"kernel": [PortMap("rule", "kernel")]},
+            effects={"kernel": [PortMap("rule", "kernel")]} if plastic else {},
             config=LinearSynapsesConfig(units=units, kernel=kernel, **shared(synapses)),
         ),
         ModuleSpecs(
@@ -82,10 +79,11 @@ def neuron(old, dtype):
         ),
     )
     of_all = {name: old[name] for name in ("inhibitory_rate", "seed", "dt")}
+    specs = specs if plastic else specs[:-1]
     return ALIFNeuron, ALIFNeuronConfig(modules_specs=specs, units=units, **of_all)
 
 
-def brain(path, dtype):
+def brain(path, dtype, plastic):
     """The Brain of the file."""
     specs = []
     for name, spec in json.loads(Path(path).read_text())["__cfg__"]["modules_map"].items():
@@ -98,7 +96,7 @@ def brain(path, dtype):
             cls, config = ExponentialIntegrator, ExponentialIntegratorConfig(**old | {"dtype": dtype})
             outputs = {"action": "signal"}
         else:
-            cls, config = neuron(old, dtype)
+            cls, config = neuron(old, dtype, plastic)
         wired = {
             port: [PortMap(origin["__data__"]["origin"], origin["__data__"]["port"]) for origin in origins]
             for port, origins in spec["__data__"]["inputs"].items()
@@ -107,8 +105,9 @@ def brain(path, dtype):
     return nn.Brain(config=nn.BrainConfig(modules_specs=tuple(specs), seed=0, dt=1.0))
 
 
-def main(path, num_steps, dtype):
-    built = brain(path, getattr(jnp, dtype))
+def load(path, dtype, plastic, num_steps):
+    """Its own compiled loop of many steps."""
+    built = brain(path, getattr(jnp, dtype), plastic)
     drive = spark.FloatArray(jnp.asarray(np.sin(np.arange(4.0)), dtype))
     built(drive=drive)  # this builds it
     graph, state = spark.split(built)
@@ -122,14 +121,12 @@ def main(path, num_steps, dtype):
 
         return spark.scan(step, state, length=num_steps)
 
-    state, _ = jax.block_until_ready(loop(graph, state))
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        start, spent = time.perf_counter(), time.process_time()
+    def run():
+        nonlocal state
         state, _ = jax.block_until_ready(loop(graph, state))
-        took = time.perf_counter() - start, time.process_time() - spent
-        print(*(each / num_steps for each in took), flush=True)
+
+    return run, None
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    serve(load)

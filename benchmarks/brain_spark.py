@@ -1,173 +1,185 @@
-"""A Brain's file by Outlay, a compiled loop on one device, against Spark.
+"""A Brain's file by Outlay, a compiled loop on one device, against Spark, on one core and on two.
 
 Spark 0.1.0 runs the file itself, a step compiled by `jit`. Its newest release cannot read the file and runs the same
 model in its own compiled loop. Each needs an environment of its own, see the README:
 `brain_spark.py --spark-python .venv-spark/bin/python --newest-spark-python .venv-newest-spark/bin/python`.
+
+The model of the file, and what it becomes with other numbers, no plasticity, few spikes and more units. All sides run
+in processes of their own, which take turns round by round, so that what else the machine does meets all of them.
 """
 
 import argparse
-import dataclasses
+import json
 import os
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import dataclass
 from pathlib import Path
-
-import jax
-import numpy as np
-
-import outlay
-from outlay.brain.fast_cpu.deferred_neuron import fast_graph
-from outlay.brain.run.brain_recipe import FAST_CPU, KERNELS
-
-outlay.simulate(1)
 
 HERE = Path(__file__).parent
 MODEL = HERE.parent / "tests/data/example_ab_model.scfg"
-BAR = 20.0
-OUR_STEPS, THEIR_STEPS, NUM_ROUNDS = 1000, 200, 7
+JAX, FAST, SPARK, NEWEST = "plain JAX", "fast-cpu", "Spark 0.1.0", "Spark 1.2.2"
+BARS = {SPARK: {1: 10.0, 2: 18.0}, NEWEST: {1: 4.0, 2: 7.0}}
+"""How many times as fast as each `fast-cpu` is to be, on so many cores."""
+NUM_ROUNDS, STEPS = 7, {JAX: 1000, FAST: 1000, SPARK: 200, NEWEST: 200}
+UNITS = 256
 
 
-class Spark:
-    """Spark's side, in a process of its own that runs a round whenever it is asked to."""
+@dataclass(frozen=True)
+class Case:
+    """What is changed of the model.
 
-    def __init__(self, python: str, worker: str, *options: str) -> None:
+    Attributes:
+        name: what is changed.
+        dtype: of its numbers.
+        plastic: whether it learns.
+        resistance: of each soma, MOhm, which decides how many spike.
+        units: of an excitatory population; an inhibitory one has a quarter.
+        share: of the usual steps that a round has.
+        rivals: those that can run it.
+    """
+
+    name: str
+    dtype: str = "float32"
+    plastic: bool = True
+    resistance: float = 100.0
+    units: int = UNITS
+    share: float = 1.0
+    rivals: tuple[str, ...] = (NEWEST,)
+
+    def write(self, path: Path) -> None:
+        """The file with these changes."""
+        model = json.loads(MODEL.read_text().replace('"float16"', f'"{self.dtype}"'))
+        for spec in model["__cfg__"]["modules_map"].values():
+            config = spec["__data__"]["config"]
+            if "soma" in config:
+                config["soma"]["resistance"] = self.resistance
+                units = [config["units"][0] * self.units // UNITS]
+                config["units"] = config["synapses"]["units"] = config["delays"]["units"] = units
+        path.write_text(json.dumps(model))
+
+
+CASES = (
+    Case("the file, float16", dtype="float16", rivals=(SPARK, NEWEST)),
+    Case("float32", rivals=(SPARK, NEWEST)),
+    Case("few spikes", resistance=0.5, rivals=(SPARK, NEWEST)),
+    # Without a rule Spark 0.1.0 has no delays either.
+    Case("no plasticity", plastic=False),
+    Case("512 units", units=512, share=0.4),
+    Case("1,024 units", units=1024, share=0.1),
+    Case("2,048 units", units=2048, share=0.03),
+)
+
+
+class Side:
+    """One side, in a process of its own on so many cores."""
+
+    def __init__(self, python: str, script: str, num_cores: int, *options: str) -> None:
+        cores = sorted(os.sched_getaffinity(0))[-num_cores:]
         self._process = subprocess.Popen(
-            [python, str(HERE / worker), str(MODEL), str(THEIR_STEPS), *options],
+            [python, str(HERE / script), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
-            # Its JAX is older and does not know the flags that simulated devices set.
-            env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"},
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )
-        self._line_of("ready")
+        self.answer()
 
-    def seconds(self) -> tuple[float, float]:
-        """Of a step: by the clock, and of the processor."""
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        took, spent = self._line_of().split()
-        return float(took), float(spent)
+    def ask(self, name: str, **arguments) -> None:
+        print(json.dumps([name, arguments]), file=self._process.stdin, flush=True)
+
+    def answer(self):
+        for line in self._process.stdout:
+            if line.startswith("answer "):
+                return json.loads(line.removeprefix("answer "))
+        sys.exit(f"{self._process.args[1]} ended with exit code {self._process.wait()}: run it by hand to see why")
 
     def stop(self) -> None:
         self._process.stdin.close()
         self._process.wait(60)
-
-    def _line_of(self, expected: str = "") -> str:
-        for line in self._process.stdout:
-            if not expected or line.strip() == expected:
-                return line
-        sys.exit(f"Spark's side ended with exit code {self._process.wait()}: see what it printed")
-
-
-class Ours:
-    """Our side: a graph loop of many steps is one call."""
-
-    def __init__(self, kernel: str, dtype: str = "float16") -> None:
-        self.name = f"outlay, {kernel} kernel,"
-        brain = dataclasses.replace(outlay.brain.read_brain(MODEL), dtype=dtype)
-        graph = fast_graph(brain, brain.graph) if kernel == FAST_CPU else brain.graph
-        self._inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (OUR_STEPS, 1))}
-        layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
-        mesh = outlay.mesh("one=1")
-        self._program = outlay.program(
-            outlay.graph.GraphLoop(graph), brain.init, self._inputs, layout=layout, mesh=mesh
-        )
-        self.state = self._program.init(jax.random.key(0))
-        self.seconds()  # which compiles
-
-    def seconds(self) -> tuple[float, float]:
-        """Of a step: by the clock, and of the processor."""
-        start, spent = time.perf_counter(), time.process_time()
-        self.state, _ = jax.block_until_ready(self._program(self.state, self._inputs))
-        return (time.perf_counter() - start) / OUR_STEPS, (time.process_time() - spent) / OUR_STEPS
-
-
-def limit_seconds(state) -> float:
-    """The time to read and write once what changes in every step, and to read the delays, at the speed of a copy."""
-    sizes = {"kernel": 2, "target_trace": 2, "delays": 1}
-    leaves = [leaf for leaf in jax.tree_util.tree_leaves_with_path(state) if leaf[0][-1].key in sizes]
-    moved = sum(sizes[path[-1].key] * leaf.nbytes for path, leaf in leaves if leaf.ndim == 2)
-    source, copy = np.ones(moved // 2, np.uint8), np.empty(moved // 2, np.uint8)  # a copy reads and writes each byte
-    took = []
-    for _ in range(50):
-        start = time.perf_counter()
-        np.copyto(copy, source)
-        took.append(time.perf_counter() - start)
-    return statistics.median(took)
-
-
-def seconds_by_hand() -> tuple[float, float] | None:
-    """Of the passes over pairs alone, in C++, on one core and on two; None where they cannot be compiled and run."""
-    compiler, processor = shutil.which("g++"), Path("/proc/cpuinfo")
-    if not compiler or not processor.exists() or "avx512bw" not in processor.read_text():
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "by_hand"
-        options = ["-O3", "-march=native", "-std=c++17", "-pthread"]
-        subprocess.run([compiler, *options, str(HERE / "_brain_by_hand.cc"), "-o", str(program)], check=True)
-        one, two = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
-    return float(one) / 1e6, float(two) / 1e6
-
-
-def compare(name: str, ours: Ours, spark: Spark, bar: float | None = None) -> None:
-    """Rounds of both in turn, so that what else the machine does meets both; the quickest of each counts."""
-    mine, theirs = [], []
-    for _ in range(NUM_ROUNDS):
-        mine.append(ours.seconds())
-        theirs.append(spark.seconds())
-    for clock, what in enumerate(("by the clock", "of the processor")):
-        own, other = ([seconds[clock] for seconds in both] for both in (mine, theirs))
-        # Another program's turn lengthens both kinds of time, and shortens none.
-        best, rival = min(own), min(other)
-        ratio = rival / best
-        verdict = "" if bar is None or clock else f" ({'within' if ratio >= bar else 'BELOW'} the bar of {bar:g}x)"
-        times = f"{ours.name} {1e3 * best:.3f} ms a step {what}, {name} {1e3 * rival:.3f} ms"
-        print(f"{MODEL.name}: {times}, {ratio:.1f}x as fast{verdict}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spark-python", help="the Python of an environment with Spark 0.1.0")
     parser.add_argument("--newest-spark-python", help="the Python of an environment with Spark 1.2.2")
+    parser.add_argument("--only", help="a case's name, to measure no other")
     given = parser.parse_args()
-    ours = [Ours(kernel) for kernel in KERNELS]
-    if given.spark_python:
-        spark = Spark(given.spark_python, "_spark_worker.py")
-        for each in ours:
-            compare("Spark 0.1.0", each, spark, BAR)
-        spark.stop()
-    else:
-        print("Spark is not measured: --spark-python PATH, see the README")
-    if given.newest_spark_python:
-        for dtype in ("float16", "float32"):
-            spark = Spark(given.newest_spark_python, "_spark_newest_worker.py", dtype)
-            for kernel in KERNELS:
-                compare(f"Spark 1.2.2 in its own loop, {dtype},", Ours(kernel, dtype), spark)
-            spark.stop()
-    for each in ours:
-        compare_with_limits(each)
+    pythons = {SPARK: given.spark_python, NEWEST: given.newest_spark_python}
+    for name, python in pythons.items():
+        if not python:
+            print(f"{name} is not measured: --{'newest-' if name == NEWEST else ''}spark-python PATH, see the README")
+    print(f"load before: {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
+    scripts = {SPARK: "_spark_worker.py", NEWEST: "_spark_newest_worker.py"}
+    sides = {}
+    for num in (1, 2):
+        for kernel, option in ((JAX, "jax"), (FAST, "fast-cpu")):
+            sides[kernel, num] = Side(sys.executable, "_brain_worker.py", num, option)
+        for name, python in pythons.items():
+            if python:
+                sides[name, num] = Side(python, scripts[name], num)
+    for case in CASES:
+        if given.only in (None, case.name):
+            measure(case, sides)
+    for side in sides.values():
+        side.stop()
+    print(f"load after: {os.getloadavg()[0]:.1f}")
 
 
-def compare_with_limits(ours: Ours) -> None:
-    """How far a step is from what must move through memory, and from its passes by hand."""
-    spent, limit = min(ours.seconds()[0] for _ in range(NUM_ROUNDS)), limit_seconds(ours.state)
-    print(
-        f"{ours.name} a step takes {spent / limit:.1f}x what moving kernels, target traces and delays through memory "
-        f"once takes ({1e6 * limit:.0f} us)"
-    )
-    by_hand = seconds_by_hand()
-    if not by_hand:
-        print("the passes by hand are not measured: they need g++ and a processor with AVX-512")
-        return
-    one, two = by_hand
-    print(
-        f"and {spent / two:.1f}x what its passes over pairs alone take by hand in C++ ({1e6 * one:.0f} us on one core, "
-        f"{1e6 * two:.0f} us on two)"
-    )
+def measure(case: Case, sides: dict[tuple[str, int], Side]) -> None:
+    """All sides that can run a case, on one core and on two."""
+    taking_part = {key: side for key, side in sides.items() if key[0] in (JAX, FAST, *case.rivals)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.scfg"
+        case.write(path)
+        for (name, _), side in taking_part.items():
+            num_steps = max(5, round(STEPS[name] * case.share))
+            side.ask("load", path=str(path), dtype=case.dtype, plastic=case.plastic, num_steps=num_steps)
+        facts = {key: side.answer() for key, side in taking_part.items()}
+    rounds = {key: [] for key in taking_part}
+    for _ in range(NUM_ROUNDS):
+        for key, side in taking_part.items():
+            side.ask("round")
+            rounds[key].append(side.answer())
+    print(f"\n{case.name}")
+    for num in (1, 2):
+        for clock, what in enumerate(("by the clock", "of the processor")):
+            # Another program's turn lengthens both kinds of time, and shortens none.
+            best = {name: min(each[clock] for each in rounds[name, num]) for name, n in rounds if n == num}
+            report(num, what, best)
+        compare_with_limit(num, sides[FAST, num], min(each[0] for each in rounds[FAST, num]), facts)
+    plain, fast = (facts[name, 1]["memory"] for name in (JAX, FAST))
+    print(f"  memory of the program: {FAST} {fast / 1e6:.2f} MB, {JAX} {plain / 1e6:.2f} MB", flush=True)
+
+
+def report(num: int, what: str, best: dict[str, float]) -> None:
+    """The times of a step, and how far ahead `fast-cpu` is."""
+    times = ", ".join(f"{name} {1e6 * seconds:.0f} us" for name, seconds in best.items())
+    ahead = []
+    for name, bars in BARS.items():
+        if name in best:
+            ratio = best[name] / best[FAST]
+            # The time of the processor of two cores says how much is computed, not how soon it is done.
+            is_bar = (what == "of the processor") == (num == 1)
+            verdict = f" ({'within' if ratio >= bars[num] else 'BELOW'} the bar of {bars[num]:g}x)" if is_bar else ""
+            ahead.append(f"{ratio:.1f}x as fast as {name}{verdict}")
+    print(f"  {cores(num)} {what}: {times}" + "".join(f"; {each}" for each in ahead), flush=True)
+
+
+def compare_with_limit(num: int, side: Side, seconds: float, facts: dict) -> None:
+    """How far a step is from what must move through memory."""
+    moved = facts[FAST, num]["moved"]
+    side.ask("copy", moved=moved)
+    limit = side.answer()
+    copy = f"a step moves {moved / 1e6:.1f} MB, a copy {1e6 * limit:.0f} us ({moved / limit / 1e9:.0f} GB/s)"
+    print(f"  {cores(num)}: {copy}: {FAST} takes {seconds / limit:.1f}x that")
+
+
+def cores(num: int) -> str:
+    return f"{num} core{'s' if num > 1 else ''}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""Runs a Brain's file with Outlay, a compiled loop on one device; started by `brain_spark.py`."""
+
+import dataclasses
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+from _rounds import serve
+
+import outlay
+from outlay.brain.fast_cpu.deferred_neuron import fast_graph
+from outlay.brain.run.brain_recipe import FAST_CPU
+
+
+def load(path, dtype, plastic, num_steps):
+    """A graph loop of many steps is one call."""
+    brain = dataclasses.replace(outlay.brain.read_brain(path), dtype=dtype)
+    if not plastic:
+        modules = {
+            name: dataclasses.replace(module, learning_rule=None) if hasattr(module, "learning_rule") else module
+            for name, module in brain.modules.items()
+        }
+        brain = dataclasses.replace(brain, modules=modules)
+    graph = fast_graph(brain, brain.graph) if sys.argv[1] == FAST_CPU else brain.graph
+    inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (num_steps, 1))}
+    layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
+    program = outlay.program(
+        outlay.graph.GraphLoop(graph), brain.init, inputs, layout=layout, mesh=outlay.mesh("one=1")
+    )
+    state = program.init(jax.random.key(0))
+    known = {"memory": memory_of(program.compiled), "moved": bytes_of_a_step(state, plastic)}
+
+    def run():
+        nonlocal state
+        state, _ = jax.block_until_ready(program(state, inputs))
+
+    return run, known
+
+
+def memory_of(compiled):
+    """The bytes that a program takes at most."""
+    of = compiled.memory_analysis()
+    return of.argument_size_in_bytes + of.output_size_in_bytes - of.alias_size_in_bytes + of.temp_size_in_bytes
+
+
+def bytes_of_a_step(state, plastic):
+    """What must move once: kernels and targets, which are read and written, and delays, which are read."""
+    times = {"kernel": 2, "target_trace": 2, "delays": 1} if plastic else {"kernel": 1, "delays": 1}
+    leaves = [(path[-1].key, leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
+    return sum(times.get(name, 0) * leaf.nbytes for name, leaf in leaves if leaf.ndim == 2)
+
+
+def copy_seconds(moved):
+    """The time of a copy that moves so many bytes, by as many threads as there are cores."""
+    num = len(os.sched_getaffinity(0))
+    halves = [(np.ones(moved // 2 // num, np.uint8), np.empty(moved // 2 // num, np.uint8)) for _ in range(num)]
+    took = []
+    with ThreadPoolExecutor(num) as threads:
+        for _ in range(30):
+            start = time.perf_counter()
+            # Many copies for each thread, so that starting one costs nothing.
+            list(threads.map(lambda both: [np.copyto(both[1], both[0]) for _ in range(50)], halves))
+            took.append((time.perf_counter() - start) / 50)
+    return statistics.median(took[5:])
+
+
+if __name__ == "__main__":
+    outlay.simulate(1)
+    serve(load, {"copy": copy_seconds})
