@@ -3,13 +3,16 @@
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHONNOUSERSITE := 1
+# Hundreds of processes import the same files, and read every test anew: bytecode is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := python3
 BIN := .venv/bin
 VENV := .venv/.installed
 NEWEST_VENV := .venv-newest/.installed
-# Three workers for two cores: many tests wait for processes that they have started.
-PYTEST := python -m pytest -q -n 3
+# More workers than cores: many tests wait for processes that they have started. A file goes to one worker, which starts its
+# jobs and compiles its programs once; the files come in the order of conftest.py, the longest first.
+PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 # Python 3.11 runs everything, and the newest JAX what another JAX could break: contracts of every model and layout, processes
 # that join, agree and fail, and the parts that trace, compile, hold arrays or read the compiler's text.
 ON_NEWEST_JAX := tests/contract $(addprefix tests/multiprocess/test_,faults.py global_arrays.py same_result.py) \
@@ -17,7 +20,7 @@ ON_NEWEST_JAX := tests/contract $(addprefix tests/multiprocess/test_,faults.py g
   $(addprefix tests/unit/analysis/,attribution findings hlo work)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint bench docs lock snapshots clean
+.PHONY: help demo check test test-here test-newest lint bench docs lock snapshots clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
@@ -35,26 +38,31 @@ demo: $(VENV)
 
 # Every test that starts no process, compiles little and builds no page; CONTRIBUTING.md says what runs where.
 check: lint
-	@$(RUN); run $(BIN)/$(PYTEST) -m 'not processes and not compiles and not pages'
+	@$(RUN); run $(BIN)/$(PYTEST) -n 3 -m 'not processes and not compiles and not pages'
 
-# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both.
+# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, at once.
 test: lint
 	@$(RUN); newer=$$($(FIND_NEWER_PYTHON)); \
 	if [ "$$newer" = same ]; then \
 	  echo 'python3 is 3.12 or newer, so it has the newest JAX: one run of the suite covers it.'; \
 	elif [ -n "$$newer" ]; then \
-	  $(MAKE) --silent --no-print-directory $(NEWEST_VENV) PYTHON="$$newer"; \
+	  run $(MAKE) --silent --no-print-directory $(NEWEST_VENV) PYTHON="$$newer" || exit; \
 	elif [ "$$CI" = true ]; then \
 	  echo 'error: no Python 3.12 or newer is on this machine, and in CI the newest JAX must be tested.' >&2; exit 1; \
 	else \
 	  echo 'No Python 3.12 or newer is on this machine: the newest JAX is not tested.'; \
-	fi && \
-	echo "Testing with $$($(BIN)/python --version) ..." && \
-	twice $(BIN)/$(PYTEST) && \
-	if [ -x "$$newer" ]; then \
-	  echo "Testing with $$(.venv-newest/bin/python --version) ..." && \
-	  twice .venv-newest/bin/$(PYTEST) $(ON_NEWEST_JAX); \
-	fi
+	fi; \
+	if [ -x "$$newer" ]; then both=test-newest; fi; \
+	run $(MAKE) --silent --no-print-directory -j 2 test-here $$both
+
+test-here: $(VENV)
+	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice $(BIN)/$(PYTEST) -n 3
+
+# What failed is noted in a folder of its own, and the report comes whole, at the end: the other run goes on beside it.
+test-newest: $(NEWEST_VENV)
+	@$(RUN); report=$$(mktemp); \
+	twice .venv-newest/bin/$(PYTEST) -n 1 -o cache_dir=.pytest_cache/newest $(ON_NEWEST_JAX) > "$$report" 2>&1; code=$$?; \
+	echo; echo "Tested with $$(.venv-newest/bin/python --version):"; cat "$$report"; rm "$$report"; exit $$code
 
 lint: $(VENV)
 	@$(BIN)/ruff format --check

@@ -12,6 +12,8 @@ from outlay.program.program import Program
 from outlay.recipes.corpus import python_sources
 from outlay.recipes.lm import lm
 
+LAYOUTS = ["dp", "zero1", "fsdp", "tp", "fsdp+tp", "fsdp+tp+sp"]
+
 
 def program_of(recipe, layout, mesh=None):
     return Program(
@@ -19,14 +21,18 @@ def program_of(recipe, layout, mesh=None):
     )
 
 
+@pytest.fixture(scope="module", params=["small", "llama3.2-1b", "llama3-70b", "mpt-7b", "maxtext-16b"])
+def recipe_and_shapes(request):
+    """A recipe of each kind of model, and the shapes of its state."""
+    recipe = lm(request.param)
+    return recipe, jax.eval_shape(recipe.init, jax.eval_shape(lambda: jax.random.key(0)))
+
+
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", ["small", "llama3.2-1b", "llama3-70b", "mpt-7b", "maxtext-16b"])
-@pytest.mark.parametrize("layout", lm("tiny").layouts)
-def test_every_layout_plans_every_kind_of_model_without_making_it(name, layout):
-    recipe = lm(name)
-    tokens = recipe.data[0]["tokens"]
-    assert (tokens.shape, tokens.dtype) == ((MODELS[name].batch, MODELS[name].sequence), np.uint8)
-    state = jax.eval_shape(recipe.init, jax.eval_shape(lambda: jax.random.key(0)))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_shapes, layout):
+    recipe, state = recipe_and_shapes
+    assert list(recipe.layouts) == LAYOUTS
     plan = recipe.layouts[layout].plan(state, outlay.mesh(recipe.mesh_of(layout)), batch=recipe.data[0])
     kernels = [
         leaf
@@ -47,6 +53,12 @@ def test_every_layout_plans_every_kind_of_model_without_making_it(name, layout):
     assert not any(leaf.dims[0] for leaf in kernels if ".layers." in leaf.path)
     biases = {leaf.path: 8 // leaf.num_copies for leaf in plan.state if leaf.path.endswith(("query.bias", "up.bias"))}
     assert set(biases.values()) <= {2 if "tp" in layout else 1}
+
+
+@pytest.mark.parametrize("name", ["small", "llama3-70b"])
+def test_data_come_in_the_batch_and_the_sequence_of_the_published_model(name):
+    tokens = lm(name).data[0]["tokens"]
+    assert (tokens.shape, tokens.dtype) == ((MODELS[name].batch, MODELS[name].sequence), np.uint8)
 
 
 def test_what_cannot_be_asked_for_is_all_named():
