@@ -13,7 +13,7 @@ import outlay
 def main(folder: Path) -> None:
     job = outlay.join()
     import jax
-    from tests.multiprocess.brain_runs import RUNS, by_neuron_program, on_one_device
+    from tests.multiprocess.brain_runs import PROCESSES, RUNS, by_neuron_program, on_one_device
 
     def by_neuron(run):
         program, inputs = by_neuron_program(run)
@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
         return program.crop(state), outputs
 
     compute = on_one_device if job.num_processes == 1 else by_neuron
-    found = {name: compute(make()) for name, make in RUNS.items()}
+    found = {name: compute(RUNS[name]()) for name, numbers in PROCESSES.items() if job.num_processes in numbers}
     (folder / f"{job.num_processes}-{job.process}.pickle").write_bytes(pickle.dumps(found))
 
 

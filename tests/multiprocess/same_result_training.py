@@ -19,6 +19,8 @@ TINY = dataclasses.replace(MODELS["tiny"].config, width=32, num_layers=2, num_he
 SMALLER = {"MAX_SAMPLED": MAX_SAMPLED, "MODELS": {"tiny": dataclasses.replace(MODELS["tiny"], config=TINY)}}
 """What stands in `outlay.recipes.lm` while it is trained here: a step between processes costs by its bytes."""
 RECIPES = {"digits": digits, "lm": lambda: lm("tiny", sequence=16, batch=8)}
+PROCESSES = {"digits": (1, 2, 4), "lm": (1, 2)}
+"""In how many processes, which have eight devices together, each is trained. Four that compile `lm` take long."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +38,15 @@ class CtrlC:
 
 def program_of(recipe: Recipe, num_devices: int) -> outlay.Program:
     mesh = outlay.mesh(data=num_devices, devices=jax.devices()[:num_devices])
-    # In four processes the layout of `lm` changes as well, to the one that compiles fastest; `digits` keeps fsdp.
-    is_replicated = num_devices == 1 or (recipe.name == "lm" and jax.process_count() == 4)
-    layout = recipe.layouts["dp" if is_replicated else "fsdp"]
+    layout = recipe.layouts["dp" if num_devices == 1 else "fsdp"]
     return outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh)
 
 
 def results(folder: Path, stop_at: int) -> dict[str, Any]:
-    """All that an arrangement can tell of each recipe. Only two processes sample, since compiling it takes long."""
+    """All that an arrangement can tell of its recipes. Only two processes sample, since compiling it takes long."""
     found = {}
-    for name, make in RECIPES.items():
-        recipe = make()
+    for name in (name for name, numbers in PROCESSES.items() if jax.process_count() in numbers):
+        recipe = RECIPES[name]()
         program = program_of(recipe, jax.device_count())
         found[name] = {
             "sample": sample(recipe, program) if jax.process_count() == 2 else "",
