@@ -67,7 +67,7 @@ def _population(num: int, *, inhibitory: float) -> Neuron:
 
 RUNS: dict[str, Callable[[], Run]] = {"waves": _waves, "brain": _brain}
 PROCESSES = {"waves": (1, 2, 3), "brain": (1, 2)}
-"""In how many processes each is run. Three that compile a Brain take long, and exchange rows as those of the waves do."""
+"""In how many processes each runs. Three that compile a Brain take long, and exchange rows as those of the waves do."""
 
 
 def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
