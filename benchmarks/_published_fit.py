@@ -80,12 +80,18 @@ def waiting_share(found):
     return round(float(statistics.median(slopes)), 4) if slopes else None
 
 
+def table_for(run, constants=None):
+    """The constants that a run is priced with: those of its attention kernel, and others by kind of hardware."""
+    table = dict(built_in())
+    for changes in (run.kernels, constants or {}):
+        for name, changed in changes.items():
+            table[name] = {**table.get(name, {}), **changed}
+    return table
+
+
 def repriced(one: Priced, constants) -> Priced:
     """A run with other constants, by kind of hardware."""
-    table = dict(built_in())
-    for name, changed in constants.items():
-        table[name] = {**table.get(name, {}), **changed}
-    estimate = price(one.schedule, one.run.target, constants=table)
+    estimate = price(one.schedule, one.run.target, constants=table_for(one.run, constants))
     values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
     return Priced(one.run, *values, one.peak, one.capacity, one.fits, one.schedule)
 

@@ -21,7 +21,8 @@ Can the time of a step be known before anybody has the hardware? This page compa
 measured and published: {num} training runs on {hardware}, on {least} to {most} devices. Each was built as its source
 describes it, compiled by the real compiler for hardware that was not there, and priced; nothing was run. No constant
 belongs to a row: there are a few for each kind of device
-([decision 31](../decisions/0031-prices-by-published-runs.md)).
+([decision 31](../decisions/0031-prices-by-published-runs.md)), and one for each kernel of attention that runs had then
+([decision 72](../decisions/0072-a-run-has-the-attention-kernel-of-its-time.md)).
 
 The rows with their sources are `benchmarks/data/published_runs.csv`. `python benchmarks/published.py --known` prints
 this table in seconds and needs no compiler; `--row ID` compiles a row again, and `--runs FILE` tries a file of yours.
@@ -95,8 +96,9 @@ def _figures(found):
     yield f"right order. Memory: {near} of {num} published peaks are within 15 %; {len(refused)} of these runs, all of "
     yield "which ran, are said not to fit.\n\nConstants might suit only the rows that they were fitted to. So each "
     yield "source was left out once, the shares of products and the\nwaiting for the slowest host were fitted to the "
-    yield "rest, and the source was predicted. The share of fused attention stayed: it was\nset by four of the "
-    yield "long sequences of MosaicML, which are therefore no test of it.\n\n"
+    yield "rest, and the source was predicted. The share of fused attention stayed: that\nof today's kernels has its "
+    yield "source. MosaicML's runs are priced with the kernel that they had, of 2023, whose share is by their long\n"
+    yield "sequences, which are therefore no test of it.\n\n"
     yield f"| left out | {HEAD}"
     yield from (_line(name, its) for name, its in left_out(found).items())
     yield f"\nThe bars are a median of {_percent(math.exp(BARS['median']) - 1)}, {_percent(BARS['near'])} within 1.35, "
@@ -150,7 +152,8 @@ def _refused(refused):
 
 def _commands(found):
     yield "## Each row's command\n\nWhere `lm` has the layout by name, `outlay explain` shows the whole page of a row; "
-    yield "the others take `python benchmarks/published.py --row`.\n\n```text\n"
+    yield "the others take `python benchmarks/published.py --row`.\nOf MosaicML's and nanotron's runs it expects less "
+    yield "time than stands above, with today's kernels of attention.\n\n```text\n"
     for one in found:
         run = one.run
         if run.layout.name in LAYOUTS:

@@ -29,6 +29,15 @@ REMAT = {
 }
 
 
+# What the fused attention of its time reached of the peak, where that is not the kernel that Outlay's programs have.
+# FlashAttention 1 reached 25 to 40 % of an A100 (arXiv:2307.08691, abstract), and its Triton form on H100 what these
+# long sequences say; FlashAttention-2 on H100 335 TFLOP/s forward and 322 backward (arXiv:2407.08608, figures 5 and 6).
+KERNELS = {
+    "MosaicML llm-foundry": {"a100": 0.33, "h100": 0.18},
+    "nanotron": {"h100": 0.33},
+}
+
+
 class CannotExpressError(Exception):
     """A row that `lm` and the layouts have no words for; the message says why."""
 
@@ -114,6 +123,11 @@ class Run:
     def source(self) -> str:
         """The framework, without its version."""
         return self.row["framework"].split(" (")[0].removeprefix("JAX ").split(" 2")[0]
+
+    @property
+    def kernels(self) -> dict[str, dict[str, float]]:
+        """The constants of its fused attention by kind of hardware, where that was an earlier kernel."""
+        return {key: {"kernels": share} for key, share in KERNELS.get(self.source, {}).items()}
 
     @property
     def command(self) -> str:

@@ -21,7 +21,7 @@ from _published_figures import (
     pairs_in_order,
     spearman_in_groups,
 )
-from _published_fit import fit, inside_share, left_out
+from _published_fit import fit, inside_share, left_out, table_for
 from _published_links import links
 from _published_page import write_page
 from _published_rows import RUNS, CannotExpressError, read_rows, run_of
@@ -125,7 +125,7 @@ def priced(runs, options):
 def price_of(run, facts) -> Priced:
     """The price of a run by its facts; no compiler is asked."""
     schedule = Schedule.from_dict(facts["schedule"])
-    estimate = price(schedule, run.target)
+    estimate = price(schedule, run.target, constants=table_for(run))
     values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
     capacity, peak = Target.parse(run.target).hardware.memory_bytes, facts["peak"]
     return Priced(run, *values, peak, capacity, peak <= capacity, schedule)

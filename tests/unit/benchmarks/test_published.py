@@ -98,6 +98,17 @@ def test_predictions_meet_the_bars(scripts, priced):
     assert in_order >= 0.95 * apart
 
 
+def test_a_run_is_priced_with_the_attention_kernel_that_it_had(scripts, priced):
+    """MosaicML's is of 2023; MaxText's is cuDNN's, as that of a program of Outlay."""
+    fit, built_in = scripts("_published_fit"), scripts("outlay.analysis.cost.constants").built_in()
+    by_id = {one.run.id: one for one in priced}
+    earlier, now = by_id["mpt-3b-16384-8xh100_80gb-bf16-b48-43"], by_id["maxtext-a3-llama2-7b-8"]
+    assert fit.table_for(earlier.run)["h100"]["kernels"] < built_in["h100"]["kernels"]
+    assert fit.table_for(now.run) == built_in
+    with_ours = scripts("outlay.analysis.cost.price").price(earlier.schedule, earlier.run.target)
+    assert with_ours.seconds < earlier.seconds
+
+
 def test_waiting_for_the_slowest_host_is_what_runs_of_either_source_say(scripts, priced):
     """The constant is no fit of one source: those who had no part in it say the same."""
     fit, built_in = scripts("_published_fit"), scripts("outlay.analysis.cost.constants").built_in()
