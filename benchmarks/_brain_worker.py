@@ -12,8 +12,7 @@ import numpy as np
 from _rounds import serve
 
 import outlay
-from outlay.brain.fast_cpu.deferred_neuron import fast_graph
-from outlay.brain.run.brain_recipe import FAST_CPU
+from outlay.brain.fused.deferred_neuron import PASSES, fused_graph
 
 
 def load(path, dtype, plastic, num_steps):
@@ -25,7 +24,7 @@ def load(path, dtype, plastic, num_steps):
             for name, module in brain.modules.items()
         }
         brain = dataclasses.replace(brain, modules=modules)
-    graph = fast_graph(brain, brain.graph) if sys.argv[1] == FAST_CPU else brain.graph
+    graph = fused_graph(brain, brain.graph, sys.argv[1]) if sys.argv[1] in PASSES else brain.graph
     inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (num_steps, 1))}
     layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
     program = outlay.program(

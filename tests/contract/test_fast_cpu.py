@@ -2,102 +2,58 @@
 
 import dataclasses
 import functools
-import itertools
 import warnings
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorded_spikes, recorded_start
+from tests.contract.fused_brains import (
+    DELAYS,
+    DTYPES,
+    NOT_COMPILED,
+    NUM_STEPS,
+    RULES,
+    assert_near,
+    brain_of,
+    every_rule,
+    inputs,
+    leaves,
+    population,
+    ran,
+)
 
 import outlay
-from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays, NDelays, NoDelays
-from outlay.brain.encoders import PoissonSpiker
-from outlay.brain.fast_cpu import pair_pass, row_code
-from outlay.brain.fast_cpu.deferred_neuron import fast_graph
-from outlay.brain.initializers import Uniform
+from outlay.brain.fused import pair_pass, row_code
+from outlay.brain.fused.deferred_neuron import fused_graph
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
-from outlay.brain.neuron import Neuron
-from outlay.brain.registry import registered, registered_names
+from outlay.brain.registry import registered
 from outlay.brain.run.run_brain import run_brain
-from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
 
-NOT_COMPILED = {"btsp": "does not say its equations as a KernelChange"}
-"""Rules that run in plain JAX, and the reason."""
-RULES = sorted(set(registered_names("learning_rule")) - set(NOT_COMPILED))
-PLAIN_RULES = [rule for rule in RULES if not rule.startswith("modulated_")]
-"""Those that are not another rule with a factor, which float16 and bfloat16 are tried with."""
-SYNAPSES = registered_names("synapses")
-DELAYS = (N2NDelays(max_delay=8.0), NDelays(max_delay=5.0), NoDelays())
-NUM_STEPS, NUM_CELLS, UNITS = 24, 19, 6
-DTYPES = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
-"""Share of the largest entry by which a leaf may differ: in each step sums and products may be rounded as one."""
-
-
-def brain_of(populations, dtype="float32"):
-    """A spiker that all populations read, none of which reads another: what differs in one stays there."""
-    modules = {"eye": PoissonSpiker(max_freq=300.0), **populations}
-    connections = [Connection("inputs:light", "eye:signal")]
-    for name, neuron in populations.items():
-        connections.append(Connection("eye:spikes", f"{name}:in_spikes"))
-        connections += [Connection("inputs:factor", f"{name}:{p}") for p in neuron.inputs() if p != "in_spikes"]
-    return Brain(modules, connections, inputs={"light": (NUM_CELLS,), "factor": (1,)}, dtype=dtype)
-
-
-def population(rule, synapses, delays, **settings):
-    soma = AdaptiveLeakySoma(resistance=60.0, cooldown=1.0)
-    return Neuron(UNITS, 0.5, soma, registered(synapses, kind="synapses")(Uniform(scale=2.0)), delays, rule, **settings)
-
-
-def inputs(num_steps=NUM_STEPS):
-    return {
-        "light": np.full((num_steps, NUM_CELLS), 0.9, np.float32),
-        "factor": np.full((num_steps, 1), 0.7, np.float32),
-    }
-
-
-def ran(brain, kernel, **options):
-    return run_brain(brain, steps=NUM_STEPS, inputs=inputs(), kernel=kernel, record=["*:out_spikes"], **options)
-
-
-def leaves(run):
-    return {path: np.asarray(leaf) for path, leaf in flatten_paths(run.state)[0]}
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_rule_computes_what_plain_jax_computes(dtype):
-    """Each rule meets each kind of delays in one of the dtypes, and the kinds of synapses in turn."""
-    shift = list(DTYPES).index(dtype)
-    synapses, delays = itertools.cycle(SYNAPSES), itertools.cycle((*DELAYS[shift:], *DELAYS[:shift]))
-    each = {rule: population(registered(rule, kind="learning_rule")(), next(synapses), next(delays)) for rule in RULES}
-    brain = brain_of({**each, "no_rule": population(None, next(synapses), next(delays))}, dtype)
+    brain = every_rule(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # no population falls back
         fast = ran(brain, "fast-cpu")
     plain = ran(brain, "jax")
-    for name in (*each, "no_rule"):
+    for name in (*RULES, "no_rule"):
         assert plain[f"{name}:out_spikes"].any(), f"{name} never spikes: nothing is compared"
         np.testing.assert_array_equal(fast[f"{name}:out_spikes"], plain[f"{name}:out_spikes"], name)
     changed = 0
     before = jax.jit(brain.init)(jax.random.key(0))
     for path, right in leaves(plain).items():
-        got, share = leaves(fast)[path], DTYPES[dtype]
-        if jnp.issubdtype(right.dtype, jnp.floating):
-            scale = max(1e-3, np.abs(right.astype(np.float32)).max())
-            off = np.abs(got.astype(np.float32) - right.astype(np.float32)).max() / scale
-            assert off <= share, f"{path} is off by {off:.2g} of its largest entry"
-        else:
-            np.testing.assert_array_equal(got, right, path)
+        assert_near(leaves(fast)[path], right, path, DTYPES[dtype])
         changed += path.endswith("kernel") and not np.array_equal(right, dict(flatten_paths(before)[0])[path])
-    assert changed == len(each)
+    assert changed == len(RULES)
 
 
 @functools.cache
@@ -152,7 +108,7 @@ def test_a_run_goes_on_with_the_other_kernel():
 def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads():
     brain, record = ab_brain(), recorded()
     outputs = {name: (name, "out_spikes") for name in POPULATIONS}
-    loop = jax.jit(GraphLoop(fast_graph(brain, dataclasses.replace(brain.graph, outputs=outputs))))
+    loop = jax.jit(GraphLoop(fused_graph(brain, dataclasses.replace(brain.graph, outputs=outputs), "fast-cpu")))
     runs = []
     for num_threads in (1, 2, 5):
         with at_most_threads(num_threads):
@@ -189,7 +145,9 @@ def fallback(monkeypatch, reason):
     monkeypatch.setattr(pair_pass, "_passed", set())
     with pytest.warns(UserWarning, match=f"one runs in plain JAX, not as fast-cpu: {reason}"):
         jax.eval_shape(
-            GraphLoop(fast_graph(brain, brain.graph)), jax.eval_shape(brain.init, jax.random.key(0)), inputs()
+            GraphLoop(fused_graph(brain, brain.graph, "fast-cpu")),
+            jax.eval_shape(brain.init, jax.random.key(0)),
+            inputs(),
         )
 
 
@@ -204,5 +162,5 @@ def test_without_its_extra_the_reason_is_how_to_install_it(monkeypatch):
 
 
 def test_a_kernel_that_there_is_not_is_refused():
-    with pytest.raises(BrainError, match="there is no kernel 'fast'\n  fix: one of jax, fast-cpu"):
+    with pytest.raises(BrainError, match="there is no kernel 'fast'\n  fix: one of jax, fast-cpu, pallas"):
         ran(pair(), "fast")

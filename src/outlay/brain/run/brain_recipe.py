@@ -13,7 +13,7 @@ import numpy as np
 
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
-from outlay.brain.fast_cpu.deferred_neuron import fast_graph
+from outlay.brain.fused.deferred_neuron import PASSES, fused_graph
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.feed import Feed, Stimulus
@@ -30,9 +30,9 @@ from outlay.recipes.recipe import Recipe
 CHUNK = 200
 """Steps that one call of the program takes: enough that the call itself costs nothing, few enough to see it go on."""
 NUM_STEPS = 1000
-FAST_CPU = "fast-cpu"
-KERNELS = ("jax", FAST_CPU)
-"""What computes the pairs: plain JAX anywhere, or machine code for this processor, with the extra `fast-cpu`."""
+KERNELS = ("jax", *PASSES)
+"""What computes the pairs: plain JAX anywhere; or one pass over them, in machine code for this processor with the extra
+`fast-cpu`, or as a Pallas kernel for NVIDIA GPUs."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class BrainRecipe(Recipe):
             triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`.
             seed: of what is random in the Brain's state.
             chunk: steps in one call of the program.
-            kernel: what computes the pairs: `jax`, or `fast-cpu`, machine code for this processor.
+            kernel: what computes the pairs: `jax`; `fast-cpu`, machine code for this processor; or `pallas`, a kernel
+                for NVIDIA GPUs.
 
         Raises:
             BrainError: inputs do not fit the Brain, an address matches nothing, or there is no such kernel.
@@ -143,8 +144,8 @@ class BrainRecipe(Recipe):
         chunk = min(_chunk(self.chunk, stride, self.loop), self.steps, self.feed.num_steps or self.steps)
         addresses = select_addresses(self.brain, record)
         graph = watched(self.brain, self.moments)
-        if self.kernel == FAST_CPU:
-            graph = fast_graph(self.brain, graph)
+        if self.kernel in PASSES:
+            graph = fused_graph(self.brain, graph, self.kernel)
         return dataclasses.replace(
             self,
             step=GraphLoop(graph, record=addresses, stride=stride),

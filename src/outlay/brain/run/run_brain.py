@@ -75,9 +75,10 @@ def run_brain(
         mesh: the mesh; all devices where a layout is given, and else the first one alone.
         mode: how it is executed; as goes with the layout if None.
         chunk: steps in one call of the program.
-        kernel: what computes the pairs: `jax`, or `fast-cpu`, machine code for this processor: the same equations in
-            one pass, about twice as fast; it needs `outlay[fast-cpu]`. A population that it cannot compute runs in
-            plain JAX, and a warning says why.
+        kernel: what computes the pairs: `jax`; or the same equations in one pass: `fast-cpu`, machine code for this
+            processor, about twice as fast, which needs `outlay[fast-cpu]`; or `pallas`, a kernel for NVIDIA GPUs, which
+            has been compiled but not measured. A population that it cannot compute runs in plain JAX, and a warning
+            says why.
         progress: show time, speed and rates on stderr.
 
     Raises:

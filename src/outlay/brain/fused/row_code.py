@@ -14,6 +14,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from outlay.brain.fused.row_equations import NotCompiled, RowEquations, View
+
 LANES = 16
 """Pairs of one vector: the 512 bits of the widest registers. On narrower ones LLVM takes several."""
 
@@ -23,10 +25,6 @@ MEMORY = {"float32": "float", "float16": "half", "bfloat16": "i16", "bool": "i8"
 """What an entry of each dtype is in memory."""
 ARITHMETIC = {"mul": "fmul", "add": "fadd", "sub": "fsub"}
 ORDERED = {"max": "ogt", "min": "olt"}
-
-
-class NotCompiled(Exception):
-    """Equations that this cannot compile; says which operation."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +56,8 @@ class Value:
         return f"<{LANES} x {self.kind}>" if self.is_vector else self.kind
 
 
-@dataclass(frozen=True)
-class View:
-    """Entries of an array in memory: where they begin, and how far apart they are along each dim, in entries."""
-
-    pointer: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: str = "0"
-
-    @classmethod
-    def whole(cls, pointer: str, dtype: Any, shape: tuple[int, ...]) -> View:
-        """An array, row by row."""
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return cls(pointer, jnp.dtype(dtype), shape, strides)
-
-
 @dataclass
-class RowCode:
+class RowCode(RowEquations[Value]):
     """Lines of code: those before a row, and those for the vector of pairs at `%PREFIXj` in it.
 
     Attributes:
@@ -102,51 +83,6 @@ class RowCode:
         name = f"%{self.prefix}{len(self.before) + len(self.lines)}"
         (self.lines if is_vector else self.before).append(f"{name} = {code}")
         return name
-
-    def equations(self, jaxpr: Any, consts: list[View], inputs: list[Value | View]) -> list[Value | View]:
-        """Add the equations of a jaxpr.
-
-        Args:
-            jaxpr: the jaxpr.
-            consts: the arrays that it closes over.
-            inputs: its inputs.
-
-        Raises:
-            NotCompiled: an operation is none of those known here.
-        """
-        values: dict[Any, Value | View] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
-
-        def of(atom: Any) -> Value | View:
-            return self.constant(atom.val, atom.aval.dtype) if hasattr(atom, "val") else values[atom]
-
-        for equation in jaxpr.eqns:
-            operands, params = [of(atom) for atom in equation.invars], equation.params
-            if "jaxpr" in params and equation.primitive.name in ("jit", "pjit"):
-                closed = params["jaxpr"]
-                if closed.consts:
-                    raise NotCompiled("a function with constants of its own")
-                results = self.equations(closed.jaxpr, [], operands)
-            else:
-                results = [self.equation(equation.primitive.name, operands, params, equation.outvars[0].aval)]
-            values |= zip(equation.outvars, results, strict=True)
-        return [self.number(of(atom)) if atom.aval.shape in ((), (self.size,)) else of(atom) for atom in jaxpr.outvars]
-
-    def equation(self, name: str, operands: list[Any], params: Any, result: Any) -> Value | View:
-        """Add one operation; some only look at memory in another way, and are no code."""
-        first = operands[0]
-        if isinstance(first, View) and name in ("slice", "squeeze", "dynamic_slice"):
-            return self.look(name, first, operands[1:], params)
-        if result.shape not in ((), (self.size,)):
-            raise NotCompiled(f"{name} of an array {result.shape}")
-        numbers = [self.number(operand) for operand in operands]
-        if name == "broadcast_in_dim":
-            return self.vector(numbers[0])
-        if name == "integer_pow" and params["y"] > 1:
-            power = numbers[0]
-            for _ in range(params["y"] - 1):
-                power = self.operate("mul", [power, numbers[0]], result.dtype)
-            return power
-        return self.operate(name, numbers, result.dtype)
 
     def operate(self, name: str, operands: list[Value], dtype: Any) -> Value:
         """Add an operation on numbers."""
@@ -175,29 +111,6 @@ class RowCode:
             raise NotCompiled(f"{name} of {', '.join(str(operand.dtype) for operand in operands)}")
         return self.rounded(Value(self.emit(code, is_vector), jnp.dtype(dtype), is_vector))
 
-    def look(self, name: str, view: View, starts: list[Any], params: Any) -> View:
-        """A part of an array."""
-        if name == "squeeze":
-            left = [axis for axis in range(len(view.shape)) if axis not in params["dimensions"]]
-            return replace(view, shape=tuple(view.shape[a] for a in left), strides=tuple(view.strides[a] for a in left))
-        offset = view.offset
-        if name == "slice":
-            if params["strides"] is not None:
-                raise NotCompiled("slice with strides")
-            sizes = [stop - start for start, stop in zip(params["start_indices"], params["limit_indices"], strict=True)]
-            steps = [(str(start), stride) for start, stride in zip(params["start_indices"], view.strides, strict=True)]
-        else:
-            sizes = params["slice_sizes"]
-            numbers = [self.number(start) for start in starts]
-            steps = [
-                (self.emit(f"zext i32 {n.name} to i64", False), s) for n, s in zip(numbers, view.strides, strict=True)
-            ]
-        for start, stride in steps:
-            if start != "0":
-                moved = self.emit(f"mul i64 {start}, {stride}", False)
-                offset = self.emit(f"add i64 {offset}, {moved}", False)
-        return replace(view, shape=tuple(sizes), offset=offset)
-
     def constant(self, value: Any, dtype: Any) -> Value:
         """A number that is known."""
         dtype = jnp.dtype(dtype)
@@ -220,24 +133,19 @@ class RowCode:
         zeros = f"<{LANES} x i32> zeroinitializer"
         return self.emit(f"shufflevector <{LANES} x {kind}> {one}, <{LANES} x {kind}> poison, {zeros}", False)
 
-    def number(self, operand: Value | View) -> Value:
-        """What is computed with: a view is loaded."""
-        if isinstance(operand, Value):
-            return operand
-        if operand.shape not in ((), (self.size,)) or operand.strides not in ((), (1,)):
-            raise NotCompiled(f"arithmetic with an array {operand.shape}")
-        if operand not in self.loaded:
-            self.loaded[operand] = self.load(operand)
-        return self.loaded[operand]
-
     def load(self, view: View) -> Value:
-        """Add code that loads one number, or those of the pairs, and makes of them what is computed with."""
-        is_vector, dtype = bool(view.shape), view.dtype
+        """Add code that loads one number, or those of the pairs, and makes of them what is computed with; once."""
+        if view not in self.loaded:
+            self.loaded[view] = self._load(view)
+        return self.loaded[view]
+
+    def _load(self, view: View) -> Value:
+        is_vector, dtype = bool(view.dims), view.dtype
         kind = MEMORY.get(str(dtype))
         if kind is None:
             raise NotCompiled(f"numbers of {dtype}")
-        place = self.emit(f"add i64 {view.offset}, {self.column}", True) if is_vector else view.offset
-        at = self.emit(f"getelementptr {kind}, ptr {view.pointer}, i64 {place}", is_vector)
+        place = self.place(view)
+        at = self.emit(f"getelementptr {kind}, ptr {view.array}, i64 {place}", is_vector)
         type_ = f"<{LANES} x {kind}>" if is_vector else kind
         if is_vector and self.mask:
             suffix = f"v{LANES}{SUFFIX[kind]}"
@@ -247,6 +155,19 @@ class RowCode:
         else:
             bits = self.emit(f"load {type_}, ptr {at}, align {SIZE[kind]}", is_vector)
         return Value(self.widened(bits, dtype, is_vector), dtype, is_vector)
+
+    def place(self, view: View) -> str:
+        """The number of a view's entry in its array; of a row, that of the first lane's."""
+        place = "0"
+        for dim, start in enumerate(view.starts):
+            stride = math.prod(view.whole[dim + 1 :])
+            if isinstance(start, Value):
+                wide = self.emit(f"zext i32 {start.name} to i64", False)
+                moved = self.emit(f"mul i64 {wide}, {stride}", False)
+                place = self.emit(f"add i64 {place}, {moved}", False)
+            elif start:
+                place = self.emit(f"add i64 {place}, {start * stride}", False)
+        return self.emit(f"add i64 {place}, {self.column}", True) if view.dims else place
 
     def widened(self, bits: str, dtype: np.dtype, is_vector: bool) -> str:
         """What is computed with, of what is in memory."""
@@ -308,8 +229,8 @@ class RowCode:
         """Add code that stores a row's pairs."""
         kind = MEMORY[str(view.dtype)]
         bits, type_ = self.narrowed(self.vector(value)), f"<{LANES} x {kind}>"
-        place = self.emit(f"add i64 {view.offset}, {self.column}", True)
-        at = self.emit(f"getelementptr {kind}, ptr {view.pointer}, i64 {place}", True)
+        place = self.place(view)
+        at = self.emit(f"getelementptr {kind}, ptr {view.array}, i64 {place}", True)
         if self.mask:
             mask = f"<{LANES} x i1> {self.mask}"
             call = f"@llvm.masked.store.v{LANES}{SUFFIX[kind]}.p0({type_} {bits}, ptr {at}, i32 {SIZE[kind]}, {mask})"

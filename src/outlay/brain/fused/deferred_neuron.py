@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,24 +19,33 @@ import jax.numpy as jnp
 
 from outlay.brain.brain import Brain
 from outlay.brain.delays import FEW_STEPS, Arrivals, Delays, arrives
-from outlay.brain.fast_cpu.pair_pass import PairPass, TracedRow, check_pass
-from outlay.brain.fast_cpu.row_code import NotCompiled
+from outlay.brain.fused.machine_code_pass import MachineCodePass
+from outlay.brain.fused.pair_pass import PairPass, TracedRow, check_pass
+from outlay.brain.fused.pallas_pass import PallasPass
+from outlay.brain.fused.row_equations import NotCompiled
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron, signed
 from outlay.brain.synapses import Synapses
-from outlay.core.jax_kernels import compiled_for
-from outlay.core.jax_machine_code import NoMachineCode, one_thread_reason
+from outlay.core.jax_machine_code import one_thread_reason
 from outlay.graph.step_graph import LoopForm, Read, StepGraph
 
+PASSES: dict[str, Callable[..., PairPass]] = {"fast-cpu": MachineCodePass, "pallas": PallasPass}
+"""Kinds of passes by the name of the kernel: machine code for this processor, and Pallas for NVIDIA GPUs."""
 
-def fast_graph(brain: Brain, graph: StepGraph) -> StepGraph:
+
+def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
     """The graph of a Brain whose populations take one pass over their pairs in a step, where they can.
 
     Where one cannot, a warning says why, and it runs in plain JAX.
+
+    Args:
+        brain: the Brain.
+        graph: its graph.
+        kernel: the kind of pass, one of `PASSES`.
     """
     parts = {
-        name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name))
+        name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name, kernel))
         if isinstance(brain.modules[name], Neuron)
         else part
         for name, part in graph.parts.items()
@@ -43,16 +53,16 @@ def fast_graph(brain: Brain, graph: StepGraph) -> StepGraph:
     return dataclasses.replace(graph, parts=parts)
 
 
-def _loop_form(brain: Brain, name: str, state: State) -> LoopForm | None:
+def _loop_form(brain: Brain, name: str, kernel: str, state: State) -> LoopForm | None:
     neuron = brain.modules[name]
     assert isinstance(neuron, Neuron)
-    deferred = DeferredNeuron(brain, name, neuron)
+    deferred = DeferredNeuron(brain, name, neuron, kernel)
     try:
         deferred.check(state)
-    except (NotCompiled, NoMachineCode) as reason:
-        warnings.warn(f"{name} runs in plain JAX, not as fast-cpu: {reason}", stacklevel=2)
+    except NotCompiled as reason:
+        warnings.warn(f"{name} runs in plain JAX, not as {kernel}: {reason}", stacklevel=2)
         return None
-    if reason := one_thread_reason():
+    if kernel == "fast-cpu" and (reason := one_thread_reason()):
         warnings.warn(f"{name} takes one thread for its pairs: {reason}", stacklevel=2)
     return LoopForm(deferred.begin, deferred.step, deferred.end)
 
@@ -68,22 +78,21 @@ class DeferredNeuron:
         brain: the Brain.
         name: of the population.
         neuron: the population.
+        kernel: the kind of its pass over the pairs, one of `PASSES`.
     """
 
     brain: Brain
     name: str
     neuron: Neuron
+    kernel: str
 
     def check(self, state: State) -> None:
-        """Raise unless the passes can be compiled, and compute what they should.
+        """Raise unless the pass can be compiled, and computes what it should.
 
         Raises:
-            NotCompiled: this population does something that has no machine code.
-            NoMachineCode: there is none here.
+            NotCompiled: it cannot.
         """
         neuron, steps = self.neuron, self.neuron.delays.num_steps(dt=self.brain.dt)
-        if (platform := compiled_for().platform) != "cpu":
-            raise NoMachineCode(f"it is compiled for {platform}")
         for part, base in ((neuron, Neuron), (neuron.synapses, Synapses), (neuron.delays, Delays)):
             if type(part).step is not base.step:
                 raise NotCompiled(f"{type(part).__name__} has a step of its own")
@@ -169,7 +178,7 @@ class DeferredNeuron:
         arrays = [state["synapses"]["kernel"], *(state[RULE][name] for name in _of_pairs(state, shapes[0]))]
         delays = state["delays"].get("delays")
         quiet, spiking = rows or (None, None)
-        return PairPass(
+        return PASSES[self.kernel](
             rows=tuple(array.dtype for array in arrays),
             num_inputs=arrays[0].shape[1],
             delays=delays.dtype if delays is not None and delays.ndim == 2 else None,

@@ -1,1 +1,0 @@
-"""The passes over pairs of a Brain as machine code for this processor, made when they are traced: `fast-cpu`."""

@@ -1,0 +1,247 @@
+"""One pass over the pairs of a population: the change that the last step left, and the current of this one.
+
+What a pass computes, whoever compiles it, and the test that it does.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from outlay.brain.delays import FEW_STEPS
+from outlay.brain.fused.row_equations import NotCompiled, View
+from outlay.core.jax_compat import is_compile_only
+from outlay.core.jax_kernels import compiled_for
+
+BOOL, UINT8, UINT32, FLOAT = (jnp.dtype(name) for name in ("bool", "uint8", "uint32", "float32"))
+
+
+@dataclass(frozen=True)
+class TracedRow:
+    """The equations of a row as JAX traced them: of the neuron's number, its rows, where a spike arrived, its delays.
+
+    Attributes:
+        jaxpr: the equations; they give the rows after the step.
+        consts: shape and dtype of the arrays that they close over.
+    """
+
+    jaxpr: Any
+    consts: tuple[jax.ShapeDtypeStruct, ...]
+
+    def views(self, arrays: list[Any]) -> list[View]:
+        """The arrays that they close over, as the code calls them."""
+        return [View.of(array, like.dtype, like.shape) for array, like in zip(arrays, self.consts, strict=True)]
+
+
+@dataclass(frozen=True)
+class PairPass(abc.ABC):
+    """A pass over the pairs, made of the rule's equations, so that a rule says them once.
+
+    Attributes:
+        rows: dtypes of the arrays with an entry for each pair: the kernel, then what the rule keeps.
+        num_inputs: pre neurons.
+        delays: dtype of the delays of each pair; None where they are none, or of pre neurons.
+        quiet: the equations of a row whose neuron did not spike; None without a rule.
+        spiking: of one whose neuron spiked.
+    """
+
+    rows: tuple[np.dtype, ...]
+    num_inputs: int
+    delays: np.dtype | None
+    quiet: TracedRow | None
+    spiking: TracedRow | None
+
+    @abc.abstractmethod
+    def check_device(self, device: jax.Device) -> None:
+        """Raise unless there is such a pass for a device.
+
+        Raises:
+            NotCompiled: there is none.
+        """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """What tells passes apart; the pass is compiled for it.
+
+        Raises:
+            NotCompiled: an equation is of a kind that is not known, or nothing can be compiled here.
+        """
+
+    @abc.abstractmethod
+    def compiled(self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]) -> Callable[..., list[jax.Array]]:
+        """The function that computes it, of the arrays that `__call__` passes on.
+
+        Args:
+            results: shape and dtype of what it gives: rows, if they change, and the current.
+            aliases: which argument each of the results may take the memory of.
+        """
+
+    @property
+    def num_tried(self) -> int:
+        """How many neurons its self-test is about, at least two."""
+        return 2
+
+    def computed(self, *inputs: Any) -> tuple[list[np.ndarray], np.ndarray]:
+        """What it computes, for its self-test.
+
+        Raises:
+            NotCompiled: that is not the same each time.
+        """
+        return jax.device_get(jax.jit(self)(*inputs))
+
+    @property
+    def traced(self) -> list[TracedRow]:
+        """The equations of a quiet row and of a spiking one; none without a rule."""
+        return [] if self.quiet is None or self.spiking is None else [self.quiet, self.spiking]
+
+    @property
+    def words_at(self) -> int:
+        """Which argument has the words of past spikes; sign, spiked, pending and what is closed over follow."""
+        return len(self.rows) + (self.delays is not None)
+
+    def __call__(
+        self,
+        rows: list[jax.Array],
+        delays: jax.Array | None,
+        words: jax.Array,
+        sign: jax.Array,
+        spiked: jax.Array,
+        pending: jax.Array,
+        consts: list[jax.Array],
+    ) -> tuple[list[jax.Array], jax.Array]:
+        """The rows after the last step's change, and what spikes bring to each post neuron, in float32.
+
+        Args:
+            rows: kernel, and what the rule keeps, (post, pre).
+            delays: of each pair.
+            words: (pre,): bit 1 says who arrives after a delay of 0 more steps than the pair has, and bit 2 who did a
+                step before.
+            sign: of each pre neuron's spikes, (pre,), 1 or -1.
+            spiked: which post neurons spiked in the last step.
+            pending: whether there was a last step, whose change is still to be made.
+            consts: what the equations close over, those of quiet rows first.
+        """
+        num_rows = len(rows) if self.traced else 0
+        inputs = [*rows, *([] if delays is None else [delays]), words, sign, spiked, pending, *consts]
+        results = [jax.ShapeDtypeStruct(row.shape, row.dtype) for row in rows[:num_rows]]
+        results.append(jax.ShapeDtypeStruct(rows[0].shape[:1], FLOAT))
+        *after, current = self.compiled(results, {k: k for k in range(num_rows)})(*inputs)
+        return list(after) or rows, current
+
+
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
+"""Share of the largest entry by which a row may differ: a product and a sum may be rounded as one operation."""
+_passed: set[str] = set()
+"""The passes that passed."""
+
+
+def check_pass(pairs: PairPass) -> None:
+    """Raise unless a pass can be compiled, and computes what JAX makes of its equations; once in a process.
+
+    It guards against an interface of XLA, or a processor, that is not as it was taken to be. Where the device is not
+    attached nothing is computed.
+
+    Raises:
+        NotCompiled: it cannot, or computes something else.
+    """
+    device = compiled_for()
+    pairs.check_device(device)
+    if pairs.name in _passed:
+        return
+
+    def compare() -> None:
+        tried = _Tried(pairs)
+        if is_compile_only(device):
+            jax.eval_shape(pairs, *tried.inputs(pending=True))
+            return
+        with jax.default_device(jax.local_devices(backend=device.platform)[0]):
+            tried.compare()
+
+    # What is being traced meanwhile, and the mesh that it is traced for, are this thread's alone.
+    with ThreadPoolExecutor(1) as other:
+        other.submit(compare).result()
+    _passed.add(pairs.name)
+
+
+class _Tried:
+    """A pass over the pairs of some neurons, of which every second spiked, and random numbers."""
+
+    def __init__(self, pairs: PairPass) -> None:
+        random, shape = np.random.default_rng(0), (pairs.num_tried, pairs.num_inputs)
+        self.pairs = pairs
+        self.rows = [random.random(shape).astype(dtype) for dtype in pairs.rows]
+        self.words = random.integers(0, 2**32, shape[1], np.uint32)
+        self.sign = random.choice(np.array([-1, 1], np.float32), shape[1])
+        self.delays = random.integers(1, FEW_STEPS + 1, shape).astype(pairs.delays or np.uint8)
+        self.consts = [[_some(random, like) for like in row.consts] for row in pairs.traced]
+
+    def inputs(self, *, pending: bool) -> tuple[Any, ...]:
+        """What the pass takes."""
+        # Of more neurons than there are, each finds what one of those has.
+        repeated = [_repeated(const, self.pairs.num_tried) for of_row in self.consts for const in of_row]
+        delays = None if self.pairs.delays is None else self.delays
+        spiked = np.arange(self.pairs.num_tried) % 2 == 1
+        return [jnp.asarray(x) for x in self.rows], delays, self.words, self.sign, spiked, np.asarray(pending), repeated
+
+    def compare(self) -> None:
+        """Compare the first two neurons with what JAX makes of them.
+
+        Raises:
+            NotCompiled: it computes something else.
+        """
+        pairs, rows, delays = self.pairs, self.rows, self.delays
+        own_delays = pairs.delays is not None
+        seen = self.words >> (delays if own_delays else np.zeros(delays.shape, np.uint32))
+        for pending in (False, True):
+            expected = [row[:2] for row in rows]
+            if pending and pairs.traced:
+                each = [
+                    _evaluated(row, consts, i, [x[i] for x in rows], (seen[i] & 2) != 0, delays[i], own_delays)
+                    for i, (row, consts) in enumerate(zip(pairs.traced, self.consts, strict=True))
+                ]
+                expected = [np.stack(both) for both in zip(*each, strict=True)]
+            brought = (expected[0].astype(np.float64) * self.sign * ((seen[:2] & 1) != 0)).sum(1)
+            after, current = pairs.computed(*self.inputs(pending=pending))
+            for name, got, right in zip(["kernel"] * len(rows), after, expected, strict=True):
+                _check_close(name, got[:2], right, TOLERANCE[str(right.dtype)])
+            _check_close("current", current[:2], brought, TOLERANCE[str(rows[0].dtype)])
+
+
+def _evaluated(
+    row: TracedRow, consts: list[Any], neuron: int, rows: list[Any], arrived: Any, delays: Any, own_delays: bool
+) -> list[np.ndarray]:
+    """The rows after a step, by JAX."""
+    function = jaxpr_as_fun(ClosedJaxpr(row.jaxpr, consts))
+    return [
+        np.asarray(x) for x in jax.jit(function)(np.uint32(neuron), *rows, arrived, *([delays] if own_delays else []))
+    ]
+
+
+def _repeated(const: np.ndarray, num: int) -> np.ndarray:
+    """An array again and again along its first dim, which is at least so long then."""
+    return np.concatenate([const] * -(-num // len(const))) if const.ndim else const
+
+
+def _some(random: np.random.Generator, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    """Numbers from 0 to 1; of whole numbers 0 and 1, which are places in an array."""
+    if jnp.issubdtype(like.dtype, jnp.floating):
+        return random.random(like.shape).astype(like.dtype)
+    return random.integers(0, 2, like.shape).astype(like.dtype)
+
+
+def _check_close(what: str, got: Any, right: np.ndarray, tolerance: float) -> None:
+    got, right = np.asarray(got, np.float64), np.asarray(right, np.float64)
+    off = np.abs(got - right).max() / max(1e-30, np.abs(right).max())
+    if not off <= tolerance:
+        raise NotCompiled(
+            f"in its self-test the {what} is off by {off:.2g} of its largest entry, more than {tolerance:g}"
+        )

@@ -1,0 +1,128 @@
+"""The Pallas kernel computes what plain JAX computes, and XLA compiles it for GPUs that are not here.
+
+There is no GPU to run it on: its equations are computed by Pallas's interpreter, in plain JAX.
+"""
+
+import functools
+import sys
+
+import jax
+import pytest
+from tests.contract.fused_brains import (
+    DELAYS,
+    DTYPES,
+    PLAIN_RULES,
+    RULES,
+    assert_near,
+    brain_of,
+    every_rule,
+    inputs,
+    leaves,
+    population,
+    ran,
+)
+
+import outlay
+from outlay.brain.delays import N2NDelays
+from outlay.brain.fused import deferred_neuron, pair_pass, pallas_pass
+from outlay.brain.fused.deferred_neuron import DeferredNeuron
+from outlay.brain.fused.pallas_pass import PallasPass
+from outlay.brain.fused.row_equations import NotCompiled
+from outlay.brain.learning_rules.hebbian import HebbianRule
+from outlay.brain.learning_rules.zenke import ZenkeRule
+from outlay.brain.run.brain_recipe import BrainRecipe
+from outlay.recipes.prepare import prepare
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    monkeypatch.setitem(deferred_neuron.PASSES, "pallas", functools.partial(PallasPass, interpret=True))
+    monkeypatch.setattr(pair_pass, "_passed", set())
+
+
+def check(brain, name):
+    """Compare the pass of a population with JAX's own evaluation of the same equations."""
+    state = jax.eval_shape(brain.init, jax.random.key(0))[name]
+    DeferredNeuron(brain, name, brain.modules[name], "pallas").check(state)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_rule_computes_what_jax_computes(dtype):
+    brain = every_rule(dtype)
+    rules = RULES if dtype == "float32" else PLAIN_RULES
+    for name in (*rules, "no_rule"):
+        check(brain, name)
+    assert len(pair_pass._passed) > 6, "the passes were not compared"
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_pass_that_computes_something_else_is_not_used(monkeypatch):
+    monkeypatch.setitem(pallas_pass.OPERATIONS, "add", jax.lax.sub)
+    with pytest.raises(NotCompiled, match=r"in its self-test the kernel is off by .* of its largest entry"):
+        check(every_rule("float32"), "zenke")
+
+
+@functools.cache
+def two_pieces():
+    """A population whose rows are computed in two pieces, the second of which is not whole."""
+    return brain_of({"zenke": population(ZenkeRule(), "rd_traced", N2NDelays(max_delay=8.0))})
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_run_leaves_what_plain_jax_leaves(monkeypatch):
+    monkeypatch.setattr(pallas_pass, "MOST_LANES", 16)
+    mesh = outlay.mesh("neurons=3", devices=jax.devices()[:3])
+    plain, pallas = ran(two_pieces(), "jax"), ran(two_pieces(), "pallas")
+    split = ran(two_pieces(), "pallas", layout="by-neuron", mesh=mesh)
+    assert plain["zenke:out_spikes"].any()
+    for path, right in leaves(plain).items():
+        assert_near(leaves(pallas)[path], right, path, DTYPES["float32"])
+        rows = leaves(split)[path]
+        assert (rows[: len(right)] if right.ndim else rows).tobytes() == leaves(pallas)[path].tobytes(), path
+
+
+def one(delays=DELAYS[0]):
+    return brain_of({"one": population(HebbianRule(), "linear", delays)}, "bfloat16")
+
+
+# JAX 0.12 announces the end of the backend that compiles it.
+@pytest.mark.filterwarnings("default:The Pallas Triton backend is deprecated:DeprecationWarning")
+def test_it_compiles_for_a_gpu_that_is_not_here():
+    recipe = BrainRecipe.of(one(), steps=2, chunk=2, inputs=inputs(2), kernel="pallas")
+    mesh = outlay.mesh("devices=1", target="h100:1x1")
+    text = prepare(recipe, layout="copies", mesh=mesh, mode=None).program.compiled.as_text()
+    assert text.count('custom_call_target="__gpu$xla.gpu.triton"') == 2  # in the loop, and after it
+
+
+@pytest.mark.parametrize(
+    ("target", "delays", "reason"),
+    [
+        (None, DELAYS[0], "it is compiled for cpu, and the kernel is for NVIDIA GPUs"),
+        ("tpu-v5e:2x2", DELAYS[0], "it is compiled for tpu, and the kernel is for NVIDIA GPUs"),
+        ("h100:1x1", N2NDelays(max_delay=20.0), "its delays are of up to 20 steps, and the pass takes up to 16"),
+    ],
+)
+def test_what_it_cannot_compute_has_a_reason(target, delays, reason):
+    with jax.set_mesh(outlay.mesh("devices=-1", target=target)), pytest.raises(NotCompiled, match=reason):
+        check(one(delays), "one")
+
+
+def test_an_operation_that_it_does_not_know_has_a_reason(monkeypatch):
+    monkeypatch.delitem(pallas_pass.OPERATIONS, "max")
+    mesh = outlay.mesh("devices=1", target="h100:1x1")
+    with jax.set_mesh(mesh), pytest.raises(NotCompiled, match="max of float32, float32"):
+        check(one(), "one")
+
+
+def test_a_gpu_that_is_too_old_has_a_reason(monkeypatch):
+    monkeypatch.setattr(pallas_pass, "compute_capability", lambda device: (7, 0))
+    with pytest.raises(NotCompiled, match=r"this GPU has compute capability 7\.0, and 8\.0 is needed"):
+        check(one(), "one")
+
+
+def test_a_jax_without_triton_has_a_reason(monkeypatch):
+    monkeypatch.setattr(pallas_pass, "compute_capability", lambda device: (9, 0))
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    with pytest.raises(NotCompiled, match="this JAX has no Pallas for Triton"):
+        check(one(), "one")
