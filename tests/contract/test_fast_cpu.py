@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools
+import re
+import sys
 import warnings
 
 import jax
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorded_spikes, recorded_start
@@ -139,26 +142,54 @@ def test_what_cannot_be_compiled_runs_in_plain_jax_with_the_reason(neuron, reaso
         np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
 
 
-def fallback(monkeypatch, reason):
-    """A population falls back for this reason; its machine code is none that was tried before."""
-    brain = brain_of({"one": population(HebbianRule(pre_tau=21.0, eta=0.123), "linear", NDelays(max_delay=3.0))})
-    monkeypatch.setattr(pair_pass, "_passed", set())
-    with pytest.warns(UserWarning, match=f"one runs in plain JAX, not as fast-cpu: {reason}"):
-        jax.eval_shape(
-            GraphLoop(fused_graph(brain, brain.graph, "fast-cpu")),
-            jax.eval_shape(brain.init, jax.random.key(0)),
-            inputs(),
-        )
+def fallback(reason, dtype="float32"):
+    """Both populations run in plain JAX for this reason; their machine code is none that was tried before."""
+    hebbian = population(HebbianRule(pre_tau=21.0, eta=0.123), "linear", NDelays(max_delay=3.0))
+    brain = brain_of({"one": hebbian, "two": hebbian}, dtype)
+    graph, state = fused_graph(brain, brain.graph, "fast-cpu"), jax.eval_shape(brain.init, jax.random.key(0))
+    with pytest.warns(UserWarning, match="in plain JAX") as warned:
+        jax.eval_shape(GraphLoop(graph), state, inputs())
+    # What is about one population is said of each, what is about all of them once.
+    who = ["one runs", "two runs"] if reason.startswith("in its self-test") else ["all populations run"]
+    for text, subject in zip([str(one.message) for one in warned], who, strict=True):
+        assert re.fullmatch(f"{subject} in plain JAX, not as fast-cpu: {reason}", text), text
 
 
 def test_machine_code_that_computes_something_else_is_not_used(monkeypatch):
+    monkeypatch.setattr(pair_pass, "_passed", set())
     monkeypatch.setitem(row_code.ARITHMETIC, "add", "fsub")
-    fallback(monkeypatch, "in its self-test the kernel is off by .* of its largest entry, more than 1e-05")
+    fallback("in its self-test the kernel is off by .* of its largest entry, more than 1e-05")
 
 
 def test_without_its_extra_the_reason_is_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "llvmlite.binding", None)
-    fallback(monkeypatch, r"llvmlite is not installed \(pip install 'outlay\[fast-cpu\]'\)")
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    fallback(r"llvmlite is not installed \(pip install 'outlay\[fast-cpu\]'\)")
+
+
+def test_an_llvmlite_that_is_too_old_has_a_reason(monkeypatch):
+    monkeypatch.setattr(llvm, "llvm_version_info", (14, 0, 6))
+    fallback(r"llvmlite has LLVM 14, and 15 is needed \(pip install -U llvmlite\)")
+
+
+def test_a_processor_that_llvm_does_not_know_has_a_reason(monkeypatch):
+    def unknown():
+        raise RuntimeError("failed to get host cpu features.")
+
+    monkeypatch.setattr(llvm, "get_host_cpu_features", unknown)
+    fallback("LLVM does not know this processor: failed to get host cpu features.")
+
+
+def test_a_processor_without_float16_has_a_reason(monkeypatch):
+    features = llvm.get_host_cpu_features()
+    features["f16c"] = False
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    fallback("this processor does not convert float16", dtype="float16")
+
+
+@pytest.mark.parametrize(("target", "platform"), [("h100:1x1", "gpu"), ("tpu-v5e:2x2", "tpu")])
+def test_another_platform_has_a_reason(target, platform, monkeypatch):
+    monkeypatch.setattr(pair_pass, "compiled_for", lambda: outlay.mesh("devices=-1", target=target).devices.flat[0])
+    fallback(f"it is compiled for {platform}")
 
 
 def test_a_kernel_that_there_is_not_is_refused():

@@ -234,7 +234,7 @@ def target_machine() -> Any:
     """LLVM's compiler for this processor.
 
     Raises:
-        NoMachineCode: llvmlite is missing or too old.
+        NoMachineCode: llvmlite is missing or too old, or does not know this processor.
     """
     try:
         import llvmlite.binding as llvm
@@ -244,11 +244,14 @@ def target_machine() -> Any:
         raise NoMachineCode(
             f"llvmlite has LLVM {llvm.llvm_version_info[0]}, and 15 is needed (pip install -U llvmlite)"
         )
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features().flatten()
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
+    try:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features().flatten()
+        target = llvm.Target.from_default_triple()
+        return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3)
+    except RuntimeError as error:
+        raise NoMachineCode(f"LLVM does not know this processor: {error}") from error
 
 
 def one_thread_reason() -> str | None:

@@ -22,7 +22,7 @@ from outlay.brain.delays import FEW_STEPS, Arrivals, Delays, arrives
 from outlay.brain.fused.machine_code_pass import MachineCodePass
 from outlay.brain.fused.pair_pass import PairPass, TracedRow, check_pass
 from outlay.brain.fused.pallas_pass import PallasPass
-from outlay.brain.fused.row_equations import NotCompiled
+from outlay.brain.fused.row_equations import NoPasses, NotCompiled
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron, signed
@@ -37,15 +37,22 @@ PASSES: dict[str, Callable[..., PairPass]] = {"fast-cpu": MachineCodePass, "pall
 def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
     """The graph of a Brain whose populations take one pass over their pairs in a step, where they can.
 
-    Where one cannot, a warning says why, and it runs in plain JAX.
+    Where one cannot, a warning says why, and it runs in plain JAX; where none can, it is one warning.
 
     Args:
         brain: the Brain.
         graph: its graph.
         kernel: the kind of pass, one of `PASSES`.
     """
+    warned: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in warned:
+            warned.add(text)
+            warnings.warn(text, stacklevel=2)
+
     parts = {
-        name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name, kernel))
+        name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name, kernel, warn))
         if isinstance(brain.modules[name], Neuron)
         else part
         for name, part in graph.parts.items()
@@ -53,17 +60,20 @@ def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
     return dataclasses.replace(graph, parts=parts)
 
 
-def _loop_form(brain: Brain, name: str, kernel: str, state: State) -> LoopForm | None:
+def _loop_form(brain: Brain, name: str, kernel: str, warn: Callable[[str], None], state: State) -> LoopForm | None:
     neuron = brain.modules[name]
     assert isinstance(neuron, Neuron)
     deferred = DeferredNeuron(brain, name, neuron, kernel)
     try:
         deferred.check(state)
+    except NoPasses as reason:
+        warn(f"all populations run in plain JAX, not as {kernel}: {reason}")
+        return None
     except NotCompiled as reason:
-        warnings.warn(f"{name} runs in plain JAX, not as {kernel}: {reason}", stacklevel=2)
+        warn(f"{name} runs in plain JAX, not as {kernel}: {reason}")
         return None
     if kernel == "fast-cpu" and (reason := one_thread_reason()):
-        warnings.warn(f"{name} takes one thread for its pairs: {reason}", stacklevel=2)
+        warn(f"one thread computes the pairs: {reason}")
     return LoopForm(deferred.begin, deferred.step, deferred.end)
 
 

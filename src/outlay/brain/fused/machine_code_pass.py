@@ -7,7 +7,7 @@ and written. Rows of neurons that spiked have code of their own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass, TracedRow
 from outlay.brain.fused.row_code import LANES, SUFFIX, RowCode, Value
-from outlay.brain.fused.row_equations import NotCompiled, View
+from outlay.brain.fused.row_equations import NoPasses, NotCompiled, View
 from outlay.brain.synapses import num_lanes
 from outlay.core.jax_machine_code import PIECES_OF_THREAD, NoMachineCode, at_most_threads, compile_function, num_threads
 
@@ -31,9 +31,11 @@ class MachineCodePass(PairPass):
     def check_device(self, device: jax.Device) -> None:
         """Raise unless the device is a processor."""
         if device.platform != "cpu":
-            raise NotCompiled(f"it is compiled for {device.platform}")
+            raise NoPasses(f"it is compiled for {device.platform}")
 
-    def compiled(self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]) -> Callable[..., list[jax.Array]]:
+    def compiled(
+        self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
+    ) -> Callable[..., Sequence[jax.Array]]:
         """A call of the function."""
         return jax.ffi.ffi_call(self.name, results, input_output_aliases=aliases)
 
@@ -99,7 +101,7 @@ end:"""
         try:
             return compile_function(body, _declarations(), consts, (num_rows if traced else 0) + 1, self.piece)
         except NoMachineCode as reason:
-            raise NotCompiled(str(reason)) from reason
+            raise NoPasses(str(reason)) from reason
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ What a pass computes, whoever compiles it, and the test that it does.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,7 @@ class PairPass(abc.ABC):
         """Raise unless there is such a pass for a device.
 
         Raises:
-            NotCompiled: there is none.
+            NoPasses: there is none.
         """
 
     @property
@@ -73,11 +73,14 @@ class PairPass(abc.ABC):
         """What tells passes apart; the pass is compiled for it.
 
         Raises:
-            NotCompiled: an equation is of a kind that is not known, or nothing can be compiled here.
+            NotCompiled: an equation is of a kind that is not known.
+            NoPasses: nothing can be compiled here.
         """
 
     @abc.abstractmethod
-    def compiled(self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]) -> Callable[..., list[jax.Array]]:
+    def compiled(
+        self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
+    ) -> Callable[..., Sequence[jax.Array]]:
         """The function that computes it, of the arrays that `__call__` passes on.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from jax import lax
 
 from outlay.analysis.work.traced import count_flops
 from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass, TracedRow
-from outlay.brain.fused.row_equations import NotCompiled, RowEquations, View
+from outlay.brain.fused.row_equations import NoPasses, NotCompiled, RowEquations, View
 from outlay.core.jax_kernels import compute_capability
 from outlay.core.jax_pallas import has_triton, load, rows_kernel, store
 
@@ -56,18 +56,20 @@ class PallasPass(PairPass):
             return
         capability = compute_capability(device)
         if capability is None:
-            raise NotCompiled(f"it is compiled for {device.platform}, and the kernel is for NVIDIA GPUs")
+            raise NoPasses(f"it is compiled for {device.platform}, and the kernel is for NVIDIA GPUs")
         if capability < (8, 0):
-            raise NotCompiled(f"this GPU has compute capability {capability[0]}.{capability[1]}, and 8.0 is needed")
+            raise NoPasses(f"this GPU has compute capability {capability[0]}.{capability[1]}, and 8.0 is needed")
         if not has_triton():
-            raise NotCompiled("this JAX has no Pallas for Triton (JAX 0.10 to 0.12 have)")
+            raise NoPasses("this JAX has no Pallas for Triton (JAX 0.10 to 0.12 have)")
 
     @functools.cached_property
     def name(self) -> str:
         """Of all that there is to it."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
-    def compiled(self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]) -> Callable[..., list[jax.Array]]:
+    def compiled(
+        self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
+    ) -> Callable[..., Sequence[jax.Array]]:
         """A call of the kernel."""
         units, size = results[-1].shape[0], self.num_inputs
         flops = units * (2 * size + (count_flops(self.quiet.jaxpr) if self.quiet else 0))

@@ -17,7 +17,11 @@ N = TypeVar("N")
 
 
 class NotCompiled(Exception):
-    """Equations that a pass cannot compute; says which operation."""
+    """Why a population has no pass."""
+
+
+class NoPasses(NotCompiled):
+    """Why none has: it is about what is compiled for, or what is installed."""
 
 
 @dataclass(frozen=True)
