@@ -196,11 +196,25 @@ def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str
     made = _behind_views(inside, inside.instructions.get(root.operands[1]))
     if made is not None and made.opcode == "parameter" and fused is not None and made.number is not None:
         inside, made = block, _behind_views(block, block.instructions.get(one.operands[made.number]))
-    is_known = made is not None and made.opcode not in ("parameter", "constant", "while")
+    if made is not None and made.opcode == "get-tuple-element":
+        made = _of_round_before(inside, made)
+    is_known = made is not None and made.opcode not in ("parameter", "constant", "while", "get-tuple-element")
     return (inside.name, made) if made is not None and is_known else (computation, one)
 
 
+def _of_round_before(block: Computation, one: Instruction) -> Instruction | None:
+    """What a round of a loop hands on to the next, of the value that a round takes; the value itself of all else."""
+    root, number = block.root, one.number
+    if root is None or root.opcode != "tuple" or number is None or number >= len(root.operands):
+        return one
+    return _behind_views(block, block.instructions.get(root.operands[number]))
+
+
 def _behind_views(block: Computation, one: Instruction | None) -> Instruction | None:
+    """The instruction that makes what an instruction only shows in another way; of what a block takes, its element."""
     while one is not None and one.opcode in _VIEWS and one.operands:
-        one = block.instructions.get(one.operands[0])
+        behind = block.instructions.get(one.operands[0])
+        if one.opcode == "get-tuple-element" and behind is not None and behind.opcode == "parameter":
+            return one
+        one = behind
     return one

@@ -2,6 +2,8 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 from tests.unit.report.explain.programs import programs_file, training
 
@@ -71,3 +73,21 @@ def test_it_is_part_of_the_report_in_all_three_forms(trained):
     page = explanation.to_html()
     assert "Memory over the schedule" in page
     assert page.count("<polygon") == 7
+
+
+def test_what_a_loop_keeps_of_each_round_is_of_the_line_that_makes_it():
+    """The inputs of 16 layers are kept for the backward pass: they are what the round before made, not the loop's."""
+
+    def layer(x, kernel):
+        x = jnp.tanh(x @ kernel)
+        return x * 2.0, None
+
+    def loss(kernels, x):
+        return jax.lax.scan(layer, x, kernels)[0].sum()
+
+    shapes = (jax.ShapeDtypeStruct((16, 64, 64), jnp.float32), jax.ShapeDtypeStruct((256, 64), jnp.float32))
+    held = explain(jax.jit(jax.grad(loss)), *shapes).live_memory.held
+    first = layer.__code__.co_firstlineno
+    kept = [one for one in held if one.num_bytes >= 16 * 256 * 64 * 4 and one.source is not None]
+    assert kept
+    assert all(one.source.line in (first + 1, first + 2) for one in kept), kept
