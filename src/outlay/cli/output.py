@@ -36,9 +36,7 @@ class Lasting(io.RawIOBase):
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
-        self.failure: OSError | None = (
-            None if descriptor is not None else OSError(errno.EBADF, os.strerror(errno.EBADF))
-        )
+        self.failure: OSError | None = None if descriptor is not None else _closed()
 
     def writable(self) -> bool:
         """Return True: the stream is written to, not read."""

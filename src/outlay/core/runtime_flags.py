@@ -48,7 +48,7 @@ def merge_flags(existing: str, flags: Mapping[str, Value]) -> str:
     >>> merge_flags("--xla_dump_to=/dumps", {"xla_force_host_platform_device_count": 8})
     '--xla_dump_to=/dumps --xla_force_host_platform_device_count=8'
     """
-    texts = {name.removeprefix("--"): _text(value) for name, value in flags.items()}
+    texts = {name.removeprefix("--"): flag_text(value) for name, value in flags.items()}
     given = read_flags(existing)
     conflicts = [name for name, value in texts.items() if name in given and not _same(given[name], value)]
     if conflicts:
@@ -98,7 +98,12 @@ def xla_library() -> Path | None:
     return next((file for folder in folders or () for file in sorted(Path(folder).glob("libjax_common*"))), None)
 
 
-def _text(value: Value) -> str:
+def flag_text(value: Value) -> str:
+    """Write the value of a flag as XLA reads it.
+
+    >>> flag_text(True), flag_text(4)
+    ('true', '4')
+    """
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -20,7 +20,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import gpu_library, is_compile_only
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.quantities import counted
-from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags, xla_library
+from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
 from outlay.core.suggest import did_you_mean
 
 RequestedOptions = Mapping[str, Value] | Path | str
@@ -57,7 +57,7 @@ class CompilerOptions:
         return {"source": self.source, "values": dict(self.values), "notes": list(self.notes)}
 
     def __str__(self) -> str:
-        names = ", ".join(f"{name.removeprefix('xla_')}={_shown(value)}" for name, value in self.values.items())
+        names = ", ".join(f"{name.removeprefix('xla_')}={flag_text(value)}" for name, value in self.values.items())
         return f"{self.source}{': ' if names else ''}{names}"
 
 
@@ -210,7 +210,3 @@ def _library(platform: str) -> Path | None:
 
         return Path(libtpu.get_library_path())
     return gpu_library() if platform == "gpu" else xla_library()
-
-
-def _shown(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

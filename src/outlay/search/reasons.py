@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -120,7 +121,10 @@ def nothing_fits(
     head = (
         f"none of the {len(tried)} candidates that were compiled can run on {target} ({format_bytes(memory)} a device)"
     )
-    lines = [f"  {each.candidate}: {each.verdict}: {_indented(each.why)}" for each in tried[:_MAX_LINES]]
+    lines = [
+        textwrap.indent(f"{each.candidate}: {each.verdict}: {each.why}", "    ").removeprefix("  ")
+        for each in tried[:_MAX_LINES]
+    ]
     if len(tried) > _MAX_LINES:
         lines.append(f"  and {len(tried) - _MAX_LINES} more")
     nearest = tried[0].price
@@ -145,7 +149,3 @@ def _fixes(target: Target) -> str:
         f"more devices than {target.num_devices}, a smaller batch, more microbatches (accumulate), recomputing layers "
         "(remat), or a layout that splits more"
     )
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n    ")

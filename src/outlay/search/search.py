@@ -20,7 +20,7 @@ from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.compiled_price import Price
 from outlay.search.reasons import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
-from outlay.search.screening import RuledOut, Screened, in_order, next_to_compile, screen, without_preset
+from outlay.search.screening import Screened, in_order, next_to_compile, screen, without_preset
 from outlay.search.selection import Considered, Selection, Verdict
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
@@ -95,7 +95,11 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         words=question.words,
         compiler_options=question.compiler_options or "preset",
         target=str(question.target),
-        considered=(*considered, *_not_compiled(left, capacity), *_ruled_out(ruled_out)),
+        considered=(
+            *considered,
+            *_not_compiled(left, capacity),
+            *(Considered(each.candidate, "ruled out", each.why) for each in ruled_out),
+        ),
         toml=_toml(question, considered[0]),
         seconds=time.monotonic() - start,
     )
@@ -182,10 +186,6 @@ def _not_compiled(left: Sequence[Screened], capacity: int) -> list[Considered]:
         Considered(each.candidate, "not compiled", why_not_compiled(each.expected, capacity), expected=each.expected)
         for each in left
     ]
-
-
-def _ruled_out(ruled_out: Sequence[RuledOut]) -> list[Considered]:
-    return [Considered(each.candidate, "ruled out", each.why) for each in ruled_out]
 
 
 def _toml(question: Question, chosen: Considered) -> str | None:
