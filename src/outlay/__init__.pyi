@@ -19,7 +19,7 @@ from .program.program import Program as Program
 from .program.make import program as program
 from .core.constrain import constrain as constrain
 from .core.constrain import name as name
-from .core.whole_batch import whole_batch as whole_batch
+from .core.constrain import whole_batch as whole_batch
 
 # -> training
 from .train.step import TrainState as TrainState

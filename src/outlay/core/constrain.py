@@ -1,16 +1,23 @@
-"""Say where a value inside a step should live, by a name that the layout knows or by a spec; never by a mesh."""
+"""What a step says of its values, its sums and its batch, never of a mesh; the mode of a program gives it a meaning.
+
+`constrain` and `name` speak of values inside a step, `gradient_of_sums` of sums over its batch, `whole_batch` of all
+samples where a device has only some. Outside a program none of them changes anything.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
+
+T = TypeVar("T")
 
 Resolver = Callable[["str | PartitionSpec", Any, bool], Any]
 """`resolver(where, tree, optional)` gives `constrain` its meaning in a program."""
@@ -94,12 +101,18 @@ def resolving(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None = No
         resolver: what it calls.
         specs: the specs that rules give to named values, by name.
     """
-    token, own = _resolver.set(resolver), _specs.set(specs or {})
+    with _within(_resolver, resolver), _within(_specs, specs or {}):
+        yield
+
+
+@contextlib.contextmanager
+def _within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a variable while a region is traced."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _resolver.reset(token)
-        _specs.reset(own)
+        variable.reset(token)
 
 
 Sums = Callable[..., tuple[Any, Any]]
@@ -126,14 +139,9 @@ def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) 
     return gradient(sums, params, samples) if runner is None else runner(gradient, sums, params, samples)
 
 
-@contextlib.contextmanager
-def summing(runner: Runner | None) -> Iterator[None]:
+def summing(runner: Runner | None) -> AbstractContextManager[None]:
     """Have `gradient_of_sums` use a runner while a step is traced."""
-    token = _runner.set(runner)
-    try:
-        yield
-    finally:
-        _runner.reset(token)
+    return _within(_runner, runner)
 
 
 _marker: ContextVar[Callable[[Any], Any] | None] = ContextVar("outlay_per_device", default=None)
@@ -149,11 +157,84 @@ def per_device(tree: Any) -> Any:
     return tree if marker is None else marker(tree)
 
 
-@contextlib.contextmanager
-def marking(marker: Callable[[Any], Any]) -> Iterator[None]:
+def marking(marker: Callable[[Any], Any]) -> AbstractContextManager[None]:
     """Have `per_device` mark values while a hand-written region is traced."""
-    token = _marker.set(marker)
-    try:
+    return _within(_marker, marker)
+
+
+class Spread(Protocol):
+    """How a batch is split over devices, while a step is traced for one device's samples.
+
+    Attributes:
+        num_devices: the number of devices it is split over.
+    """
+
+    num_devices: int
+
+    def is_needed(self, function_is_global: bool) -> bool:
+        """Return whether a loss must be computed over the whole batch, because it mixes samples."""
+        ...
+
+    def as_one(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
+        """Compute `function(whole, samples)` as one device would from all samples; per-sample results stay split."""
+        ...
+
+    def mean(self, tree: Any) -> Any:
+        """Return the mean over devices of float arrays; other leaves are equal on all devices already."""
+        ...
+
+    def gather(self, tree: Any) -> Any:
+        """Return the samples of all devices, in order."""
+        ...
+
+
+Gather = Callable[[Any], Any]
+
+_gather: ContextVar[Gather | None] = ContextVar("outlay_whole_batch", default=None)
+_spread: ContextVar[Spread | None] = ContextVar("outlay_spread", default=None)
+
+
+def whole_batch(tree: Any) -> Any:
+    """Return all samples of the batch, inside the loss of a `train_step`, as a contrastive loss needs them.
+
+    In mode manual a loss is given one device's samples. This gathers values computed from them, in the order of the
+    batch, and the gradient of each sample goes back to its device. In other modes the loss already sees the whole
+    batch, and this does nothing. With `accumulate` or `groups`, "the batch" is the microbatch or the group.
+
+    Args:
+        tree: arrays with one entry per sample.
+
+    Example:
+        >>> import optax
+        >>> def loss(params, batch, keys):
+        ...     image, text = batch["image"] @ params["image"], batch["text"] @ params["text"]
+        ...     scores = image @ outlay.whole_batch(text).T
+        ...     return optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(image))), {}
+        >>> optimizer = optax.sgd(0.1)
+        >>> init = outlay.init_state(lambda key: {"image": jnp.eye(4), "text": jnp.eye(4)}, optimizer)
+        >>> batch = {"image": np.eye(16, 4, dtype=np.float32), "text": np.eye(16, 4, dtype=np.float32)}
+        >>> step, mesh = outlay.train_step(loss, optimizer), outlay.mesh(data=8)
+        >>> layout = outlay.data_parallel()
+        >>> program = outlay.program(step, init, batch, layout=layout, mesh=mesh, mode="manual")
+        >>> outlay.verify(program, batches=[batch] * 2, steps=2).ok
+        True
+    """
+    gather = _gather.get()
+    return tree if gather is None else gather(tree)
+
+
+def current_spread() -> Spread | None:
+    """Return how the batch is split over devices; None if it is not."""
+    return _spread.get()
+
+
+@contextlib.contextmanager
+def spreading(spread: Spread | None) -> Iterator[None]:
+    """Set how the batch is split, while a region of mode manual is traced."""
+    with _within(_spread, spread), gathering(None if spread is None else spread.gather):
         yield
-    finally:
-        _marker.reset(token)
+
+
+def gathering(gather: Gather | None) -> AbstractContextManager[None]:
+    """Have `whole_batch` call a function; with None it does nothing."""
+    return _within(_gather, gather)

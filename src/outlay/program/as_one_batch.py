@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jax.extend.core import Literal, jaxprs_in_params
 from jax.sharding import Mesh
 
+from outlay.core.constrain import gathering
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, rerun_scan, run_jaxpr
-from outlay.core.whole_batch import gathering
 from outlay.program import cpu_collectives
 from outlay.program.cpu_collectives import are_apart
 from outlay.program.sample_dims import WHOLE, is_local, sample_dim, sums_samples

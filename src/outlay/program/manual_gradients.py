@@ -19,12 +19,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
+from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, spreading, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path, under
 from outlay.core.quantities import counted
-from outlay.core.whole_batch import spreading
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
 from outlay.program import cpu_collectives

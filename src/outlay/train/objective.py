@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.array_leaves import arrays_only, as_model
+from outlay.core.constrain import current_spread, gathering
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
-from outlay.core.whole_batch import current_spread, gathering
 from outlay.train.contract import called
 
 Loss = Callable[..., Any]
