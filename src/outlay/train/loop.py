@@ -155,6 +155,7 @@ def fit(
         counter = PatienceCounter(patience) if patience else None
         if counter:
             counter.continue_after(writer.earlier if writer else (), first, from_file=metrics_path is not None)
+            # A run that patience has ended must not train on when it is resumed.
             steps = first if counter.is_used_up else steps
         history = History(writer.earlier if writer else ())
         if writer:

@@ -67,6 +67,9 @@ class Objective:
         whole, samples, spread = (params, model_state), (batch, keys, weights), current_spread()
         if self.groups is not None and keys is not None:
             values, new_state = self._by_groups(whole, samples)
+        # In mode manual a device sees only its own samples, but a loss that mixes samples must see the whole batch. A
+        # loss per sample is not traced twice, since few of them mix samples and tracing time would double (decision
+        # 38).
         elif spread is not None and spread.is_needed(self.has_state or self.reduction is not None):
             values, new_state = spread.as_one(self._called, whole, samples)
         else:

@@ -99,6 +99,8 @@ def train_step(
         check_trainable(state.params)
         check_model_state(state.model_state, taken=model_state)
         num = num_samples(batch)
+        # Fold in the step and the position in the global batch, never a device index: the random numbers, such as
+        # dropout masks, must be the same on every mesh.
         key = jax.random.fold_in(state.key, state.step)
 
         def sums(params: Any, samples: Any, model_state: Any) -> tuple[dict[str, jax.Array], Any]:
@@ -108,7 +110,9 @@ def train_step(
         samples = {"batch": batch, "number": jnp.arange(num), "weight": sample_weights(batch, num)}
         gradient = functools.partial(_gradient, accumulate=accumulate, carried=state.model_state)
         grads, total, new_model_state = gradient_of_sums(gradient, sums, state.params, samples)
-        # Microbatches are of one size: the sum of their sums is their mean as often as there are microbatches.
+        # Divide once, by the weight of the global batch: a mean of means is wrong if weights differ (decision 7). With
+        # the reduction "sum" that gives the mean over the equal microbatches of their sums, so multiply by their
+        # number.
         share = (accumulate if reduction == "sum" else 1) / total["weight"]
         means = {name: value / total["weight"] for name, value in total.items() if name != "weight"}
         means["loss"] = total["loss"] * share if reduction == "sum" else means["loss"]
@@ -136,7 +140,7 @@ def train_step(
 
 
 def _downhill(grad: jax.Array) -> jax.Array:
-    """A gradient against which optimizers go; of what is complex JAX gives the conjugate."""
+    """Conjugate a complex gradient: JAX returns the conjugate of the direction that optimizers expect."""
     return jnp.conj(grad) if jnp.issubdtype(grad.dtype, jnp.complexfloating) else grad
 
 

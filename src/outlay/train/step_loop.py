@@ -174,6 +174,8 @@ class StepLoop(abc.ABC):
             if self.saving:
                 self.saving.checkpoints.raise_if_failed()
             self._in_flight.append((start, stop, self.call(start, stop)))
+            # Record as soon as the next call has started, so that `on_step` ends training one step later, not two
+            # (decision 63).
             self.finish(self.max_in_flight - 1)
             is_last = self._evaluate(stop)
             if self.saving:

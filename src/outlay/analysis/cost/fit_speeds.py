@@ -128,6 +128,7 @@ def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]
     """
     own = target.hardware
     base = own if own.file else known_hardware(calibrated=False).get(own.key, replace(own, measured=None))
+    # Repeat, because other speeds change which operations are bound by products and which by memory.
     hardware = replace(base, measured=None)
     events = {event.name: event for block in schedule.blocks.values() for event in block}
     peaks: dict[str, float] = {}

@@ -151,7 +151,7 @@ class Lanes:
 
     def _inside(self, event: Event, timed: TimedBlock, busy: _Busy) -> None:
         blocks = [self.time(name) for name in event.calls]
-        if event.kind == "branch":
+        if event.kind == "branch":  # only one side runs; adding up both counted it like a loop (decision 27)
             blocks = sorted(blocks, key=lambda block: block.seconds)[-1:]
         if not blocks:
             return

@@ -113,6 +113,7 @@ class _Simulation(StepLoop):
         super().__init__(prepared.program, num_steps, step=begin.step, state=begin.state, saving=saving)
         self.recipe, self.kept_in = prepared.recipe, kept_in
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
+        # A closed loop needs the outputs of one call before it can make the inputs of the next.
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
         self.programs = {self.recipe.chunk: prepared.program}
         state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # those of the program may be padded
@@ -144,6 +145,8 @@ class _Simulation(StepLoop):
             self.state = self.program.init(jax.random.key(self.recipe.seed))
         if not self.step:
             self.gathered.weights = self._weights()
+        # Compile all chunk lengths now, the shorter last chunk included: later, compiling would count as simulation
+        # time.
         for length in dict.fromkeys(stop - start for start, stop in self.spans()):
             _ = self._program_of(length).compiled_parts  # compile now
         return self.gathered.seconds
@@ -156,6 +159,7 @@ class _Simulation(StepLoop):
         try:
             check_finite(batch, start)
         except BrainError as error:
+            # Record the chunks in flight first: the error carries the recording of all valid steps.
             self.finish(0)
             raise self._not_finite(str(error).partition("\n")[0], list(error.problems)) from None
         self.state, results = self._program_of(stop - start)(self.state, batch)
@@ -234,6 +238,7 @@ class _Simulation(StepLoop):
         weights = {}
         for path, leaf in flatten_paths(self.program.crop(self.state))[0]:
             if path.endswith(".kernel"):
+                # Copy the sample: a NumPy view would keep the whole kernel in memory.
                 whole = gather(leaf).astype(np.float32).reshape(-1)
                 weights[path] = whole[:: -(-whole.size // _MAX_WEIGHTS)].copy()
         return weights

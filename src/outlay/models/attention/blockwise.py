@@ -144,7 +144,10 @@ def _forward(
         jnp.zeros(own, jnp.float32),
         jnp.zeros((*own, dim), jnp.float32),
     )
+    # One loop over all pairs has a known trip count, so that its work is counted exactly. In two nested loops, the
+    # bound of the inner one would depend on the outer one and be unknown (decision 22).
     (mixed, log_sums, *_), _ = jax.lax.scan(add, blocks.alike(start), blocks.pairs)
+    # With these names, a remat policy can save both outputs, and the backward pass need not repeat this loop.
     mixed = checkpoint_name(mixed[:, : query.shape[1]].reshape(query.shape), "attention")
     log_sums = checkpoint_name(log_sums, "attention")
     return mixed, (query, key, value, segments, mixed, log_sums)

@@ -67,6 +67,8 @@ def attention(
     _check_arguments(query, key, value, causal, window, segment_ids)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
+    # Decide while tracing: jax.lax.platform_dependent would trace every implementation for every program, and all tools
+    # that read traced programs would see all of them (decision 22).
     device = jax_kernels.compiled_for()
     no_kernel = refusal(device, query, key, segment_ids, split)
     missed = None if device.platform == "cpu" else no_kernel  # no warning on CPUs, which have no kernel
@@ -104,7 +106,9 @@ class _Kernel:
         own = functools.partial(jax_kernels.splash_attention, **how)
         if self.split is None:
             return own(query, key, value)
-        # check_vma is off: the types of a Pallas kernel do not say over which axes its outputs vary.
+        # The compiler cannot partition a Pallas kernel, and compile-only TPUs lack the callbacks of custom_partitioning
+        # (decision 22), hence shard_map. check_vma is off: the types of a Pallas kernel do not say over which axes its
+        # outputs vary.
         mapped = jax.shard_map(own, in_specs=(self.split,) * 3, out_specs=self.split, check_vma=False)
         return mapped(query, key, value)
 

@@ -68,6 +68,7 @@ class Transformer(nnx.Module):
         """
         if self.head is None:
             return table.T
+        # The barrier has the same reason as in `Embedding.table`: gather the compute dtype, not the parameter dtype.
         kernel = self.head.kernel[...].astype(jnp.dtype(self.config.dtype))
         return constrain(jax.lax.optimization_barrier(kernel), "head", optional=True)
 
@@ -90,6 +91,7 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     if remat == "full":
         policy = policies.nothing_saveable
     elif remat == "products":
+        # The products of attention have batch dims, which the policy for products recomputes, so save them by name.
         mixed = policies.save_only_these_names("attention")
         policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, mixed)
     else:

@@ -149,6 +149,8 @@ class Checkpoints:
         def complete() -> None:  # holds no reference to an array, so that the copies can be freed
             try:
                 self._array_files().finish_writing()
+                # The manifest comes last and the rename after it, so that a kill at any moment leaves no incomplete
+                # checkpoint under the name of a step.
                 if is_first():
                     manifest = Manifest(step, leaves, saved_files(partial), writer)
                     self._left += self._folder.complete(partial, manifest)
@@ -243,6 +245,8 @@ class Checkpoints:
             )
         check_runnable(program.mesh, "a state cannot be restored")
         self.wait()
+        # Process 0 chooses for all: on a shared file system, another process may still see an older list of
+        # checkpoints.
         saved_step = as_first_finds(lambda: self._choose(step))
         folder = self._folder.step_folder(saved_step)
         manifest = read_manifest(folder)
