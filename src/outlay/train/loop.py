@@ -325,7 +325,7 @@ def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, fl
     metrics = evaluate(program, state)
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
         raise ProgramError(
-            "evaluate(program, state) used up the state that training goes on with"
+            "evaluate(program, state) donated the state that training continues with"
             "\n  fix: a program that only reads: outlay.program(..., donate=False)"
         )
     return {f"{EVALUATED}{name}": as_numbers(value) for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""The folder that a run leaves behind: what was run, where everything lived, how it went."""
+"""The folder of a run: its configuration, plan, metrics, checkpoints and report."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from outlay.train.multihost import is_first, wait_for_all
 _CONFIG, _METRICS = "config.json", "metrics.jsonl"
 _CHECKPOINTS = "checkpoints"
 RECORDING, COLLECTED = "recording.zarr", "collected"
-"""The recording of a run, and the folder of what is saved beside its checkpoints."""
+"""The recording of a run, and the folder of what is saved with its checkpoints."""
 _FILES = (_CONFIG, "plan.json", _METRICS, "loss.png", "sample.txt", "report.html")
 _ARRAY_FILE = re.compile(r"\d+\.npz|zarr\.json")
-"""The files that are written into folders of a run; the other things there are Zarr arrays."""
+"""The files in the folders of a run; everything else there is a Zarr array."""
 
 
 class RunFolder:
     """The folder of one run: `config.json`, `plan.json`, `report.html`, `checkpoints/`, `recording.zarr`, and results.
 
-    The folder is new or empty, or one that Outlay has marked as a run folder, with a list of what it wrote there. Only
-    what is on the list is ever replaced or removed, and only when the new run begins: everything that can be checked
-    is checked before. One run at a time has the folder; it is free again when the run is over or its process ends.
+    The folder must be new, empty, or marked by Outlay as a run folder with a list of the files that it wrote. Only
+    listed files are ever replaced or removed, and only when the new run starts, after all checks. One run at a time can
+    use the folder; the lock ends with the run or its process.
 
-    In a job of several processes every one of them opens the folder, and the first alone writes to it.
+    In a job of several processes, every process opens the folder, but only the first writes to it.
 
     Args:
-        path: the folder; made if it is not there.
-        force: replace the run that is there. Only what Outlay wrote is replaced; anything else stays.
-        resume: continue the run that is there, or begin one where there is none.
-        on_begin: called when the run has begun: when what it replaces is gone and its config is there.
+        path: the folder; created if missing.
+        force: replace an existing run. Only Outlay's files are replaced; all others stay.
+        resume: continue an existing run, or start one if there is none.
+        on_begin: called when the run has started: the old run is removed and the new config is written.
 
     Attributes:
-        earlier: the config of the run that is continued; None for a new run.
+        earlier: the config of the continued run; None for a new run.
 
     Raises:
-        RunFolderError: something is there already that is not to be replaced or continued, or another run is writing
-            there, or nobody can; nothing of it was touched.
+        RunFolderError: the folder has content that must not be replaced or cannot be continued, another run is writing
+            to it, or it is not writable; nothing was touched.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class RunFolder:
         self._on_begin = on_begin
         if path == Path() or not str(path).strip():
             raise RunFolderError(
-                "the run folder is the current folder, or given by a variable that is empty"
-                "\n  fix: --run-folder with the name of a folder that is for this run alone"
+                "the run folder is the current folder, or comes from an empty variable"
+                "\n  fix: --run-folder with the name of a folder for this run alone"
             )
         self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-folder {_free(path)} for a new one")
         self._own.check_owned()
@@ -77,7 +77,7 @@ class RunFolder:
 
     @property
     def metrics_path(self) -> Path | None:
-        """The metrics of each step, one JSON object a line; None in a process that does not write."""
+        """The file of the metrics, one JSON object per line; None in a process that does not write."""
         return self.path / _METRICS if is_first() else None
 
     @property
@@ -86,10 +86,10 @@ class RunFolder:
         return self.path / _CHECKPOINTS
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Begin the run: what it replaces goes now. Then write down what is run and with which choices.
+        """Start the run: remove what it replaces, and write its configuration.
 
         Raises:
-            RunFolderError: it cannot be written.
+            RunFolderError: the configuration cannot be written.
         """
         if is_first() and self.earlier is None:
             checkpoints = CheckpointFolder(self.checkpoints_path)
@@ -105,15 +105,15 @@ class RunFolder:
             self._on_begin()
 
     def make_room(self, results: Iterable[str], *, continued: bool, folders: Mapping[str, bool]) -> None:
-        """Remove results of an earlier run that this one writes anew, and list the folders that it will write.
+        """Remove results of an earlier run that this one rewrites, and list the folders that it will write.
 
         Args:
             results: names of files.
-            continued: whether the run goes on with the folders of the earlier one; else they are removed.
+            continued: whether the run continues the folders of the earlier one; otherwise they are removed.
             folders: names of folders, and whether this run writes them.
 
         Raises:
-            RunFolderError: something is in the way that Outlay did not write, or cannot be removed.
+            RunFolderError: a file in the way is not Outlay's, or cannot be removed.
         """
         if is_first():
             for name in (*results, *(() if continued else folders)):
@@ -123,26 +123,26 @@ class RunFolder:
         wait_for_all("the first process has emptied the run folder")
 
     def write_plan(self, plan: Plan) -> None:
-        """Where every array lived; `Plan.from_json` reads it."""
+        """Write the plan; `Plan.from_json` reads it."""
         self.write("plan.json", plan.to_json() + "\n")
 
     def write_loss(self, history: Sequence[Mapping[str, float]]) -> Path:
-        """The loss over steps as a picture."""
+        """Plot the loss over steps."""
         return self.write("loss.png", picture_bytes(loss_plot(history)))
 
     def write_sample(self, text: str) -> Path:
-        """What the recipe shows of the trained state."""
+        """Write the recipe's sample of the trained state."""
         return self.write("sample.txt", text)
 
     def write_report(self, html: str) -> Path:
-        """The page that puts it together."""
+        """Write the report page."""
         return self.write("report.html", html)
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file, whole or not at all: without its config a run cannot be continued.
+        """Write a file atomically: a run with half a config could not be continued.
 
         Raises:
-            RunFolderError: it cannot be written, or Outlay did not write what is there.
+            RunFolderError: the file cannot be written, or exists and is not Outlay's.
         """
         path = self.path / name
         if is_first():
@@ -154,19 +154,19 @@ class RunFolder:
         return path
 
     def will_write(self, name: str) -> Path:
-        """List a file or folder that is about to be written, so that later runs know whose it is.
+        """List a file or folder before it is written, so that later runs know that it is Outlay's.
 
         Raises:
-            RunFolderError: there is one of this name that Outlay did not write.
+            RunFolderError: the name exists and is not Outlay's.
         """
         self._own.will_write(name)
         return self.path / name
 
     def remove(self, name: str) -> None:
-        """Remove what Outlay wrote, if it did; of a folder the arrays, and the folder where nothing else is in it.
+        """Remove a file that Outlay wrote; from a folder, remove the arrays, and the folder if it is then empty.
 
         Raises:
-            RunFolderError: it cannot be removed.
+            RunFolderError: the file cannot be removed.
         """
         if name not in self._own.names():
             return
@@ -182,13 +182,13 @@ class RunFolder:
                     shutil.rmtree(entry)
                 elif _ARRAY_FILE.fullmatch(entry.name):
                     entry.unlink()
-            with contextlib.suppress(OSError):  # somebody else's files are in it
+            with contextlib.suppress(OSError):  # not empty: it has files of somebody else
                 path.rmdir()
         except OSError as error:
             raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  fix: another --run-folder") from error
 
     def close(self) -> None:
-        """Let other runs have the folder."""
+        """Unlock the folder for other runs."""
         self._own.release()
 
     def _check_free(self, force: bool) -> None:
@@ -220,28 +220,28 @@ def _free(path: Path) -> Path:
 
 def _cannot_be_written(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(
-        f"{path} cannot be written: {error.strerror}; what was there of this run is there"
-        "\n  fix: make room or give permission, then go on with --resume if the run saved checkpoints"
+        f"{path} cannot be written: {error.strerror}; earlier files of this run are intact"
+        "\n  fix: free space or fix the permissions, then continue with --resume if the run saved checkpoints"
     )
 
 
 def _config_of(path: Path) -> dict[str, Any] | None:
     try:
         if (path / _CONFIG).exists() and not (path / _CONFIG).is_file():  # a pipe or a device might never end
-            raise ValueError("it is no plain file")
+            raise ValueError("it is not a regular file")
         config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
         _check_config(config)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
         raise RunFolderError(
-            f"{path / _CONFIG} is no config of a run: {error}\n  fix: put it back, or --force to begin the run anew"
+            f"{path / _CONFIG} is not the config of a run: {error}\n  fix: restore it, or --force to start a new run"
         ) from error
     return config
 
 
 def _check_config(config: Any) -> None:
-    """What is read of it must be what a run writes; it may have been edited."""
+    """Check the values that are read from a config, since it may have been edited."""
     if not isinstance(config, dict):
         raise ValueError(f"it holds a {type(config).__name__} and not an object")
     for name, is_optional in (("num_steps", False), ("checkpoint_every", True)):
@@ -259,10 +259,10 @@ _LINE, _FAINT, _TEXT = "#2b6cb0", "#a9c7e8", "#333333"
 
 
 def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
-    """Loss against step: every step faintly, and their running mean as the line to read.
+    """Plot the loss over steps: faint values, and their running mean.
 
     Args:
-        history: the metrics of every step, with `step` and `loss`, as `Fit` holds them.
+        history: the metrics of every step, with `step` and `loss`, as in `Fit`.
     """
     steps = np.array([metrics["step"] for metrics in history])
     losses = np.array([metrics["loss"] for metrics in history])
@@ -284,7 +284,7 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
 
 
 def _running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """The mean of `width` values around each place; of those there are, at the ends."""
+    """Average `width` values around each position; fewer at the ends."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     places = np.arange(len(values))
     starts = np.maximum(places - width // 2, 0)

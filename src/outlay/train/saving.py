@@ -1,4 +1,4 @@
-"""What a run saves on its way: the state, and beside it what was collected on the host."""
+"""Save and restore a run: the state, and what it collected on the host."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from outlay.train.multihost import StopTogether, is_first
 
 @dataclass(frozen=True)
 class Saved:
-    """What a run is continued from.
+    """A saved run to continue.
 
     Attributes:
-        step: how many steps were taken.
-        state: the state after them; used up by the run.
-        collected: what was collected in them on the host.
+        step: the number of steps taken.
+        state: the state after them; the run donates it.
+        collected: what was collected on the host in these steps.
     """
 
     step: int
@@ -35,17 +35,17 @@ class Saved:
 
 
 class Saving:
-    """Saves a run every so many steps and at its end; restores what was saved onto any layout and devices.
+    """Save a run at intervals and at its end, and restore it onto any layout and devices.
 
     Args:
-        checkpoints: the states.
-        every: after how many steps; None for the last step only.
-        collected: the folder of what is collected on the host; None where nothing is.
-        step_unit: a run can be continued after steps that this divides.
+        checkpoints: the checkpoints of the state.
+        every: the number of steps between saves; None to save only after the last step.
+        collected: the folder for what is collected on the host; None if nothing is.
+        step_unit: a run can only be continued after a multiple of this many steps.
 
     Attributes:
-        checkpoints: the states.
-        every: after how many steps.
+        checkpoints: the checkpoints of the state.
+        every: the number of steps between saves.
     """
 
     def __init__(
@@ -56,42 +56,42 @@ class Saving:
         self._written: set[int] = set()
 
     def begin(self, step: int) -> None:
-        """From now on SIGUSR1 asks the run, which is after this step, to save and to end."""
+        """Start to treat SIGUSR1 as a request to save and to end; `step` is the step after which the run starts."""
         self._stop = StopTogether(step)
 
     def is_asked_to_stop(self, step: int) -> bool:
-        """Whether to stop after a step; all processes ask after the same ones."""
+        """Whether to stop after a step; all processes must call it after the same steps."""
         return self._stop.after(step)
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
-        """Whether the state after a step is to be saved."""
-        if is_last and step % self._step_unit == 0:  # in between, other steps would be recorded after it
+        """Whether to save the state after a step."""
+        if is_last and step % self._step_unit == 0:  # in between, a continued run would record other steps
             return True
         return self.every is not None and step % self.every == 0
 
     def next_due(self, step: int) -> int:
-        """The next step after this one that is saved; no step at all, `sys.maxsize`, where only the last is."""
+        """Return the next step to save after this one, or `sys.maxsize` if only the last step is saved."""
         return step + self.every - step % self.every if self.every else sys.maxsize
 
     def save(self, step: int, program: Program, state: Any, collected: Mapping[str, np.ndarray]) -> None:
-        """Save; it returns when the state is copied.
+        """Save the run. Returns when the state is copied; it is written in the background.
 
         Args:
-            step: how many steps were taken.
-            program: what ran them.
+            step: the number of steps taken.
+            program: the program.
             state: the state.
             collected: what was collected on the host, by name.
         """
-        self.checkpoints.wait()  # which ones there are, and so whose files stay, is certain then
+        self.checkpoints.wait()  # only then is it certain which checkpoints exist, and so which files to keep
         if self._collected and is_first():
             self._write(self._collected, step, collected)
         self.checkpoints.save(step, program.crop(state))
 
     def restore(self, program: Program) -> Saved | None:
-        """What was saved last; None where nothing was.
+        """Restore the last save; None if there is none.
 
         Raises:
-            CheckpointError: it is damaged, or of another program.
+            CheckpointError: it is damaged, or belongs to another program.
         """
         if not self.checkpoints.exist():
             return None
@@ -104,8 +104,8 @@ class Saving:
                 return Saved(step, state, dict(arrays))
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(
-                f"{file}, what the run had collected in its first {step} steps, cannot be read: {error}"
-                "\n  fix: put it back, or --force to begin the run anew"
+                f"{file}, which the run collected in its first {step} steps, cannot be read: {error}"
+                "\n  fix: restore it, or --force to start a new run"
             ) from error
 
     def _write(self, folder: Path, step: int, collected: Mapping[str, np.ndarray]) -> None:
@@ -113,7 +113,7 @@ class Saving:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             saved = set(self.checkpoints.steps())
-            for gone in self._written - saved:  # and no other file, whatever its name: it may be somebody else's
+            for gone in self._written - saved:  # and no other file: it may belong to somebody else
                 (folder / f"{gone}.npz").unlink(missing_ok=True)
             self._written = saved | {step}
             arrays = io.BytesIO()

@@ -1,4 +1,4 @@
-"""One training step from a per-sample loss and an optax optimizer: the same numbers on any mesh."""
+"""Make a training step from a loss and an optax optimizer, with the same numbers on any mesh."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ def train_step(
     reduction: Reduction | None = None,
     metrics: Collection[str] = (),
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """The step of a program that trains: gradients of the mean loss, then the optimizer's update.
+    """Make a training step: gradients of the mean loss, then the optimizer's update.
 
-    Means are over the global batch, weighted by the batch's `weight` entry (B,) where it has one: a sample of weight
-    0, such as padding, does not count. Each sample has a PRNG key of its own, made from the state's key, the step and
-    the sample's place in the global batch, so dropout masks depend neither on the mesh nor on `accumulate`.
+    Means are over the global batch, weighted by the batch's `weight` entry (B,) if present: a sample of weight
+    0, such as padding, does not count. Each sample has its own PRNG key, derived from the state's key, the step and
+    the sample's position in the global batch, so dropout masks depend neither on the mesh nor on `accumulate`.
     Gradients pass through `outlay.constrain(grads, "grads", optional=True)`, so a layout can place them.
 
     Args:
         loss: `loss(params, batch, keys) -> (losses, metrics)`. The batch is any tree of arrays with leading dim B;
             `keys` are B PRNG keys, or None in evaluation. `losses` has shape (B,), one loss per sample, and
-            `metrics` names further arrays of shape (B,), or (B, K) for rows of numbers such as one-hot classes, or
+            `metrics` has further arrays of shape (B,), or (B, K) for rows of numbers such as one-hot classes, or
             Python numbers.
-        optimizer: any optax optimizer. One that asks for more than gradients, such as `optax.lbfgs`, is given `value`
+        optimizer: any optax optimizer. An optimizer that needs more than gradients, such as `optax.lbfgs`, gets `value`
             (the mean loss), `grad`, and `value_fn`, the mean loss of other parameters over the same batch.
-        accumulate: take the gradients in this many microbatches, one after the other, for a fraction of the memory.
-            The result is the same up to rounding: sums are accumulated in float32, or in float64 where
-            losses, weights or gradients are, and divided once. Microbatches
-            take every n-th sample, so that each stays spread over the devices as long as the microbatch size B/n is
-            a multiple of the axis that splits the batch. A loss that mixes samples sees a microbatch.
-        model_state: the loss has the form `loss(params, model_state, batch, keys) -> (losses, metrics, model_state)`,
-            and the new state goes into `TrainState.model_state`, from microbatch to microbatch and from step to step.
-            Statistics over the batch, such as BatchNorm's, are over the whole batch in every mode.
-        groups: give the loss this many groups of neighbouring samples instead, each as a batch of its own: statistics
-            are each group's, and of the new states of floats the mean is kept. The numbers depend on `groups`, and not
-            on the mesh; in mode manual each device takes whole groups, and BatchNorm needs no collective.
-        reduction: the loss returns one number for the batch, the `mean` or the `sum` over it, and so do its metrics;
-            this says how those of microbatches are combined. It sees to the batch's `weight` itself.
-        metrics: also return these of the step: `grad_norm`, `param_norm` (of the new parameters), `update_norm`,
-            and `learning_rate`, which an optimizer knows that is made by `optax.inject_hyperparams`.
+        accumulate: compute the gradients in this many microbatches, one after the other, for a fraction of the memory.
+            The result is the same up to rounding: sums are accumulated in float32, or in float64 if
+            losses, weights or gradients are, and divided once. A microbatch takes every n-th sample, so that it stays
+            spread over the devices if the microbatch size B/n is a multiple of the axis that splits the batch. A loss
+            that mixes samples sees one microbatch.
+        model_state: the loss has the form `loss(params, model_state, batch, keys) -> (losses, metrics, model_state)`.
+            The new state goes into `TrainState.model_state`, from microbatch to microbatch and from step to step.
+            Batch statistics, such as those of BatchNorm, are over the whole batch in every mode.
+        groups: call the loss on this many groups of neighbouring samples instead, each as a separate batch: statistics
+            are per group, and the new states are averaged. The numbers depend on `groups` but not on the mesh; in mode
+            manual each device takes whole groups, and BatchNorm needs no collective.
+        reduction: the loss and its metrics return one number for the batch, the `mean` or the `sum`; this determines
+            how microbatches are combined. The loss must handle the batch's `weight` itself.
+        metrics: also return these metrics of the step: `grad_norm`, `param_norm` (of the new parameters),
+            `update_norm`, and the `learning_rate` of an optimizer made with `optax.inject_hyperparams`.
 
     Returns:
         `step(state, batch) -> (state, metrics)`: the mean `loss`, a scalar, and the mean of each metric.
 
     Raises:
         ProgramError: when the program is built: the batch does not divide, the loss takes or returns something else,
-            parameters are no floats, there is no such metric, or the optimizer asks for more.
+            parameters are not floats, a metric is unknown, or the optimizer needs other arguments.
 
     Example:
         >>> def loss(params, batch, keys):
@@ -88,7 +88,7 @@ def train_step(
         (1.0, [0.10000000149011612, 0.10000000149011612])
     """
     if accumulate < 1:
-        raise ProgramError(f"accumulate={accumulate}: a step takes its batch in 1 microbatch or more")
+        raise ProgramError(f"accumulate={accumulate}: a step needs at least 1 microbatch")
     check_metric_names(metrics, tuple(_OF_THE_STEP))
 
     objective = Objective(loss, model_state, reduction, groups)
@@ -122,7 +122,7 @@ def train_step(
             totals, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
             return totals["loss"] * ((accumulate if reduction == "sum" else 1) / totals["weight"])
 
-        with jax.named_scope("optimizer"):  # the name by which reports know this part of the step
+        with jax.named_scope("optimizer"):  # reports recognize the phase by this name
             grads = jax.tree.map(lambda g, p: _downhill(g * share).astype(p.dtype), grads, state.params)
             with _asking_for_no_more():
                 updates, opt_state = optimizer.update(
@@ -162,12 +162,12 @@ _OF_THE_STEP: dict[str, Callable[[Any, Any, TrainState], jax.Array]] = {
     "update_norm": lambda grads, updates, state: optax.tree.norm(updates),
     "learning_rate": lambda grads, updates, state: _learning_rate(state),
 }
-"""What a step can say of itself, by name."""
+"""The metrics of a step, by name."""
 
 
 @contextlib.contextmanager
 def _asking_for_no_more() -> Iterator[None]:
-    """Say what an optimizer lacks that asks for more than `train_step` can give."""
+    """Explain the error of an optimizer that needs arguments which `train_step` does not provide."""
     try:
         yield
     except TypeError as error:
@@ -175,16 +175,16 @@ def _asking_for_no_more() -> Iterator[None]:
         if lacking is None:
             raise
         raise ProgramError(
-            f"the optimizer's {lacking[1]} asks for {lacking[2]}; outlay.train_step gives an optimizer value= (the "
+            f"the optimizer's {lacking[1]} needs {lacking[2]}; outlay.train_step passes value= (the "
             "mean loss), grad= and value_fn= (the mean loss of other parameters, over the same batch)"
-            "\n  fix: another optimizer, or a step of your own that calls optimizer.update with what it asks for"
+            "\n  fix: use another optimizer, or write your own step that passes these to optimizer.update"
         ) from error
 
 
 def _gradient(
     sums: Callable[..., tuple[dict[str, jax.Array], Any]], params: Any, samples: Any, *, accumulate: int, carried: Any
 ) -> tuple[Any, dict[str, jax.Array], Any]:
-    """Gradients of the summed loss, all sums, and the last model state, microbatch by microbatch."""
+    """Compute gradients of the summed loss, all sums, and the last model state, microbatch by microbatch."""
 
     def summed_loss(params: Any, samples: Any, carried: Any) -> tuple[jax.Array, Any]:
         summed, carried = sums(params, samples, carried)
@@ -206,19 +206,19 @@ def _at_least_float32(grad: jax.Array) -> jax.Array:
 def sum_over_microbatches(
     sums: Callable[[Any, Any], tuple[Any, Any]], samples: Any, num_microbatches: int, carried: Any = None
 ) -> tuple[Any, Any]:
-    """`sums(samples, carried)`, taken microbatch by microbatch and added up; every sample is seen once.
+    """Sum `sums(samples, carried)` over microbatches; every sample counts once.
 
     Args:
-        sums: from samples and what the microbatch before left, to a tree of sums over them and what it leaves.
-        samples: a tree of arrays of leading dim B.
-        num_microbatches: how many microbatches; it divides B.
-        carried: what the first microbatch is given.
+        sums: maps samples and a carry to a tree of sums over the samples and the next carry.
+        samples: a tree of arrays with leading dim B.
+        num_microbatches: the number of microbatches; it must divide B.
+        carried: the initial carry.
 
     Returns:
-        The sums, and what the last microbatch left.
+        The sums, and the last carry.
 
     Raises:
-        ProgramError: B does not divide.
+        ProgramError: `num_microbatches` does not divide B.
 
     Example:
         >>> sum_over_microbatches(lambda x, last: (x.sum(), x[-1]), jnp.arange(8.0), 4, 0.0)
@@ -235,7 +235,7 @@ def sum_over_microbatches(
         shapes, carried = sums(microbatch, carried)
         return (jax.tree.map(jnp.add, total, shapes), carried), None
 
-    # From the values, not their shapes: on Explicit axes the sums' shardings are part of their types.
+    # Evaluate on the values, not on their shapes: on Explicit axes, shardings are part of the types.
     shapes = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
     zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), shapes))
     with jax.named_scope(MICROBATCHES):
@@ -245,8 +245,8 @@ def sum_over_microbatches(
 def strided(x: jax.Array, num_microbatches: int) -> jax.Array:
     """Split the first dim (B, …) into microbatches (n, B/n, …) that take every n-th sample.
 
-    Samples are spread over devices in runs of neighbours. Cutting the batch into runs would put each microbatch on a
-    few devices, and the compiler would gather the batch to spread it again; every n-th sample is spread already.
+    Each device has a contiguous block of samples. Contiguous microbatches would each live on a few devices, and the
+    compiler would gather the batch to spread them again; every n-th sample is already spread.
 
     >>> strided(jnp.arange(6), 2).tolist()
     [[0, 2, 4], [1, 3, 5]]
@@ -264,7 +264,7 @@ def _check_divisible(num_samples: int, num_microbatches: int) -> None:
     choices = " or ".join(f"accumulate={n}" for n in [below, *larger[:1]])
     up = -(-num_samples // num_microbatches) * num_microbatches
     raise ProgramError(
-        f"a batch of {num_samples} samples cannot be taken in {num_microbatches} equal microbatches: "
+        f"a batch of {num_samples} samples cannot be split into {num_microbatches} equal microbatches: "
         f"{num_samples} / {num_microbatches} leaves {num_samples % num_microbatches} over\n"
         f"  fix: {choices}, or a batch of {up} samples"
     )
@@ -279,10 +279,10 @@ class TrainState:
 
     Attributes:
         params: the parameters, any tree of float arrays.
-        opt_state: the optax optimizer's state for them.
-        step: how many steps have been taken, a scalar int32.
-        key: the PRNG key that every sample's key of every step comes from.
-        model_state: what the model itself keeps from step to step, such as running averages; None without such.
+        opt_state: the state of the optax optimizer.
+        step: the number of steps taken, a scalar int32.
+        key: the PRNG key from which the keys of all samples and steps are derived.
+        model_state: the state of the model itself, such as running averages; None if it has none.
     """
 
     params: Any
@@ -295,15 +295,15 @@ class TrainState:
 def init_state(
     init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, *, model_state: bool = False
 ) -> Callable[[jax.Array], TrainState]:
-    """An init function for `outlay.program`: from a key to a whole `TrainState`.
+    """Make an init function for `outlay.program` that maps a key to a `TrainState`.
 
     Args:
-        init_params: from a key to the parameters; pure.
-        optimizer: the optimizer whose state goes along.
-        model_state: `init_params` returns a pair, the parameters and the model state.
+        init_params: a pure function from a key to the parameters.
+        optimizer: the optimizer.
+        model_state: whether `init_params` returns a pair of the parameters and the model state.
 
     Raises:
-        ProgramError: when the state is made: the optimizer's masks or labels are for other parameters, or match none.
+        ProgramError: on initialization, if the optimizer's masks or labels are for other parameters, or match none.
 
     Example:
         >>> init = outlay.init_state(lambda key: {"w": jax.random.normal(key, (4, 2))}, optax.adam(1e-3))
@@ -317,8 +317,8 @@ def init_state(
         made = init_params(key_params)
         if model_state and not (isinstance(made, tuple) and len(made) == 2):
             raise ProgramError(
-                f"init_params must return a pair (params, model_state), and returned a {type(made).__name__}\n"
-                "  fix: return params, model_state; or leave model_state=True out"
+                f"init_params must return a pair (params, model_state), but returned a {type(made).__name__}\n"
+                "  fix: return params, model_state; or leave out model_state=True"
             )
         params, model_arrays = arrays_only(made if model_state else (made, None))
         return TrainState(

@@ -1,4 +1,4 @@
-"""The loop of every run: a bounded number of calls in flight, saved on its way, an orderly stop when it is asked to."""
+"""The loop of every run: bounded calls in flight, checkpoints, and a clean stop on request."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from outlay.train.saving import Saving
 
 
 class StepLoop(abc.ABC):
-    """Takes the steps of a run, one or many in a call; what a kind of run does with them is its subclass.
+    """Run the steps of a run, one or many per call; subclasses define the kind of run.
 
     Args:
-        program: what is run.
-        num_steps: how many steps in all.
-        step: the step to go on after.
-        state: the state after it; used up.
-        saving: saves the run on its way, and ends it early when somebody asks for that.
+        program: the program.
+        num_steps: the total number of steps.
+        step: the step after which to continue.
+        state: the state after it, which is donated.
+        saving: saves the run, and ends it early on request.
 
     Attributes:
-        step: how many steps are finished: what they returned is recorded.
-        took: the seconds of all steps, without compiling; there when the run has ended.
-        is_enough: set where the run shall end before its last step.
-        max_in_flight: calls under way at a time. Two, so that the devices never wait for Python. Without a bound, host
-            memory fills with waiting batches, the progress shown runs far ahead of the devices, and simulated devices
-            can starve each other of threads.
+        step: the number of finished steps, whose results are recorded.
+        took: the seconds of all steps, without compiling; set when the run has ended.
+        is_enough: set it to end the run before its last step.
+        max_in_flight: the number of calls in flight. Two, so that the devices never wait for Python. Without a bound,
+            host memory fills with waiting batches, the progress shown runs far ahead of the devices, and simulated
+            devices can starve each other of threads (decision 6).
     """
 
     max_in_flight = 2
@@ -53,55 +53,55 @@ class StepLoop(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, stack: contextlib.ExitStack) -> float:
-        """Compile everything and make what is missing; how many seconds the steps took that the run goes on after.
+        """Compile everything and initialize; returns the seconds of the earlier steps of a continued run.
 
         Args:
-            stack: what is entered there is left when the run ends.
+            stack: contexts to leave when the run ends.
         """
 
     @abc.abstractmethod
     def call(self, start: int, stop: int) -> Any:
-        """Begin the steps from `start` to before `stop`; what they will return."""
+        """Dispatch the steps from `start` up to `stop`, and return their future results."""
 
     @abc.abstractmethod
     def fetch(self, results: Any) -> Any:
-        """What a call returned, on the host, once it is done."""
+        """Fetch the results of a call to the host, after waiting for them."""
 
     @abc.abstractmethod
     def record(self, start: int, stop: int, fetched: Any) -> str:
-        """Keep what the steps returned; what to show of it, in words."""
+        """Record the results of the steps, and return a summary for the progress display."""
 
     @abc.abstractmethod
     def partial(self) -> tuple[Any, str]:
-        """What was measured so far, and where it is, as words that follow a message."""
+        """Return the results so far, and their location as the end of a message."""
 
     def next_stop(self, start: int) -> int:
-        """Where the call that begins at a step ends."""
+        """Return the end of the call that starts at a step."""
         return start + 1
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
-        """Whether more than the steps return is measured of the state after a call."""
+        """Whether to evaluate the state after a call."""
         return False
 
     def evaluate(self, results: Any) -> Any:
-        """What the latest call returned, with what is measured besides."""
+        """Evaluate the state, and add the results to those of the latest call."""
         return results
 
     def collected(self) -> Mapping[str, np.ndarray]:
-        """What is saved beside the state."""
+        """Return what to save with the state."""
         return {}
 
     def can_fetch(self, results: Any) -> bool:
-        """Whether results can be fetched though the run has failed: other processes may never finish their part."""
+        """Whether results can be fetched after a failure: other processes may never finish their part."""
         return jax.process_count() == 1
 
     @property
     def seconds(self) -> float:
-        """What the steps took so far, without compiling."""
+        """The duration of the steps so far, without compiling."""
         return time.perf_counter() - self._began
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """The calls that are left, as the first step of each and the one that follows its last."""
+        """Yield the remaining calls as (first step, step after the last)."""
         start = self.step
         while start < self.num_steps:
             stop = min(self.next_stop(start), self.num_steps)
@@ -111,15 +111,15 @@ class StepLoop(abc.ABC):
             start = stop
 
     def run(self, progress: Progress | None) -> None:
-        """Take the steps.
+        """Run the steps.
 
         Args:
-            progress: shows how far it is; None to show nothing.
+            progress: the progress display; None to show nothing.
 
         Raises:
             Interrupted: on Ctrl-C.
-            Stopped: a `SystemExit`, where somebody asked for a stop.
-            OutputError: what was measured cannot be written.
+            Stopped: a `SystemExit`, after a request to stop.
+            OutputError: results cannot be written.
         """
         with contextlib.ExitStack() as stack:
             self._progress = stack.enter_context(progress) if progress else None
@@ -149,7 +149,7 @@ class StepLoop(abc.ABC):
             end_on_request(self.step, self.num_steps, self.saving.checkpoints, say=progress is not None)
 
     def finish(self, most_left: int) -> None:
-        """Record what the oldest calls returned, until so many are left under way."""
+        """Record the results of the oldest calls until at most `most_left` are in flight."""
         while len(self._in_flight) > most_left:
             start, stop, results = self._in_flight.popleft()
             try:
@@ -158,17 +158,17 @@ class StepLoop(abc.ABC):
                 beat(stop, f"step {stop + 1}" if stop < self.num_steps else AFTER_THE_LAST)
                 facts = self.record(start, stop, fetched)
             except BaseException:
-                self._in_flight.clear()  # or what is later would be recorded, and this be missing before it
+                self._in_flight.clear()  # otherwise later steps would be recorded without this one
                 raise
             if self._progress:
                 self._progress.show(stop, self.seconds, facts)
 
     def last_saved(self) -> int | None:
-        """The step of the last checkpoint; None where there is none."""
+        """Return the step of the last checkpoint; None if there is none."""
         return self.saving.checkpoints.last_saved() if self.saving else None
 
     def _take_steps(self) -> bool:
-        """Take what is left, and save it; whether somebody asked for a stop before the end."""
+        """Run and save the remaining steps; returns whether a stop was requested before the end."""
         is_stopped = False
         for start, stop in self.spans():
             if self.saving:
@@ -181,7 +181,7 @@ class StepLoop(abc.ABC):
             if self.saving:
                 is_stopped = not is_last and self.saving.is_asked_to_stop(stop)
                 if is_stopped or self.saving.is_due(stop, is_last=is_last):
-                    self.finish(0)  # what was measured must be written before a checkpoint after it exists
+                    self.finish(0)  # the metrics of a step must be on disk before a checkpoint after it exists
                     beat(None, "saving")
                     self.saving.save(stop, self.program, self.state, self.collected())
             if is_stopped or is_last:
@@ -192,7 +192,7 @@ class StepLoop(abc.ABC):
         return is_stopped
 
     def _evaluate(self, stop: int) -> bool:
-        """Measure the state after a call, where that is due; whether the call is the last."""
+        """Evaluate the state after a call if that is due; returns whether the call is the last."""
         is_last = stop == self.num_steps or self.is_enough
         if self.is_evaluated(stop, is_last=is_last):
             beat(None, "evaluating")
@@ -202,7 +202,7 @@ class StepLoop(abc.ABC):
         return is_last or self.is_enough
 
     def _finish_what_can_be(self) -> None:
-        """After a failure, record what came before it; other processes are not waited for."""
+        """After a failure, record the earlier results without waiting for other processes."""
         with contextlib.suppress(Exception):
             while self._in_flight and self.can_fetch(self._in_flight[0][2]):
                 self.finish(len(self._in_flight) - 1)
@@ -214,12 +214,12 @@ class StepLoop(abc.ABC):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a run; says how far it came.
+    """Raised on Ctrl-C during a run.
 
     Attributes:
-        partial: what the run has measured until then: the metrics of its steps, as in `Fit`, or a recording.
-        step: how many steps were finished.
-        saved: the step of the last checkpoint; None where there is none.
+        partial: the results so far: the metrics of the steps, as in `Fit`, or a recording.
+        step: the number of finished steps.
+        saved: the step of the last checkpoint; None if there is none.
     """
 
     def __init__(self, partial: Any, step: int, num_steps: int, where: str, saved: int | None) -> None:
@@ -228,13 +228,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: bool) -> NoReturn:
-    """End a program that was asked to, once its state is saved.
+    """End a program on request, after its state was saved.
 
     Args:
-        step: the step that it is after.
-        num_steps: how many there would be in all.
-        checkpoints: where it is saved.
-        say: whether to say so on stderr.
+        step: the number of finished steps.
+        num_steps: the total number of steps.
+        checkpoints: the checkpoints of the run.
+        say: whether to print a message on stderr.
 
     Raises:
         Stopped: always.
@@ -247,9 +247,9 @@ def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: 
 
 
 def last_checkpoint_in_words(saved: int | None) -> str:
-    """What the message of a run that ended early says at its end; empty where nothing was saved.
+    """Write the end of the message of a run that ended early; empty if nothing was saved.
 
     Args:
-        saved: the step of the last checkpoint; None where there is none.
+        saved: the step of the last checkpoint; None if there is none.
     """
     return f"; the last checkpoint is of step {saved}" if saved is not None else ""

@@ -125,7 +125,7 @@ def test_accumulation_that_does_not_divide_says_what_each_device_takes():
     with pytest.raises(
         outlay.errors.ProgramError,
         match=r"each of 8 devices along 'data' takes 48/8 = 6 samples, and the numbers that follow are one device's\n"
-        r"a batch of 6 samples cannot be taken in 4 equal microbatches.*\n  fix: accumulate=3 or accumulate=6",
+        r"a batch of 6 samples cannot be split into 4 equal microbatches.*\n  fix: accumulate=3 or accumulate=6",
     ):
         built.lowered  # noqa: B018 - a property that traces
 

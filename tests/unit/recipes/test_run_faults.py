@@ -147,7 +147,7 @@ def test_the_current_folder_is_no_run_folder(tmp_path, name, monkeypatch):
     (tmp_path / "checkpoints" / "best_model.bin").write_text("thesis")
     before = contents(tmp_path)
     for options in ({}, {"force": True}, {"resume": True}):
-        with pytest.raises(RunFolderError, match="is the current folder, or given by a variable that is empty"):
+        with pytest.raises(RunFolderError, match="is the current folder, or comes from an empty variable"):
             RunFolder(Path(name), **options)
     assert contents(tmp_path) == before
 
@@ -272,5 +272,7 @@ def test_three_hundred_configs_that_were_changed_end_in_outlays_errors(earlier):
             finally:
                 folder.close()
     path.write_text("[1, 2]")
-    with pytest.raises(RunFolderError, match=r"config.json is no config of a run: it holds a list and not an object"):
+    with pytest.raises(
+        RunFolderError, match=r"config.json is not the config of a run: it holds a list and not an object"
+    ):
         RunFolder(earlier, resume=True)

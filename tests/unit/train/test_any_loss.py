@@ -66,7 +66,7 @@ def test_a_state_without_a_loss_that_takes_it_and_the_other_way_round():
 
 def test_init_params_without_the_state():
     init = outlay.init_state(lambda key: {"w": jnp.zeros(3)}, OPTIMIZER, model_state=True)
-    with pytest.raises(ProgramError, match=r"must return a pair \(params, model_state\), and returned a dict"):
+    with pytest.raises(ProgramError, match=r"must return a pair \(params, model_state\), but returned a dict"):
         init(jax.random.key(0))
 
 

@@ -60,7 +60,7 @@ def test_parameters_that_are_no_floats_are_named():
 
 
 def test_a_batch_that_does_not_divide_is_found_when_the_program_is_built():
-    with pytest.raises(ProgramError, match="16 samples cannot be taken in 3 equal microbatches"):
+    with pytest.raises(ProgramError, match="16 samples cannot be split into 3 equal microbatches"):
         build(lambda params, batch, keys: (losses(params, batch), {}), accumulate=3)
 
 
@@ -118,7 +118,7 @@ def test_an_optimizer_that_asks_for_more_than_there_is():
     optimizer = optax.GradientTransformationExtraArgs(lambda params: (), update)
     step = train_step(lambda params, batch, keys: (losses(params, batch), {}), optimizer)
     state = init_state(lambda key: {"w": jnp.zeros(3)}, optimizer)(jax.random.key(0))
-    with pytest.raises(ProgramError, match=r"(?s)asks for 'curvature'; outlay\.train_step gives .*value_fn"):
+    with pytest.raises(ProgramError, match=r"(?s)needs 'curvature'; outlay\.train_step passes .*value_fn"):
         step(state, np.ones((16, 3), np.float32))
 
 

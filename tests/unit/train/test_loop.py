@@ -275,7 +275,7 @@ def test_evaluations_that_cannot_be(program):
         run(program, evaluate_every=3)
     with pytest.raises(ProgramError, match="evaluate_every=0"):
         run(program, evaluate=held_out, evaluate_every=0)
-    with pytest.raises(ProgramError, match=r"used up the state.*\n  fix: a program that only reads"):
+    with pytest.raises(ProgramError, match=r"donated the state.*\n  fix: a program that only reads"):
         run(program, evaluate=lambda program, state: program(state, BATCHES[0])[1])
 
 

@@ -109,7 +109,7 @@ def test_zero2_places_the_gradients():
 
 
 def test_accumulate_must_be_positive():
-    with pytest.raises(ProgramError, match="accumulate=0: a step takes its batch in 1 microbatch or more"):
+    with pytest.raises(ProgramError, match="accumulate=0: a step needs at least 1 microbatch"):
         train_step(problem.loss, problem.OPTIMIZER, accumulate=0)
 
 

@@ -191,7 +191,7 @@ def test_the_recording_is_missed(tmp_path):
 def test_what_was_collected_is_missed(tmp_path):
     run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     (tmp_path / "collected" / "40.npz").unlink()
-    with pytest.raises(CheckpointError, match=r"40.npz, what the run had collected in its first 40 steps, cannot be"):
+    with pytest.raises(CheckpointError, match=r"40.npz, which the run collected in its first 40 steps, cannot be"):
         run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
 
 
