@@ -83,7 +83,7 @@ brain = outlay.brain.read_brain(file)
 print(brain.inspect())
 
 # %% [markdown]
-# What is wrong is said with its line, all at once: here a setting that does not exist, and a time in mV.
+# Errors name the line, and one message has all of them: here an unknown setting, and a time in mV.
 
 # %%
 wrong = folder / "wrong.toml"
@@ -139,7 +139,7 @@ figures["potentials"]
 # ## Go on, and record less
 #
 # `state` is what a run ended with, and another one can go on from it. `stride` records after every so many steps,
-# `windows` are pieces of time in ms, and `triggers` are events: here what happens around the moments at which the
+# `windows` are time windows in ms, and `triggers` are events: here what happens around the moments at which the
 # inhibitory population is busy.
 
 # %%
@@ -155,7 +155,7 @@ print(later)
 assert 0 < len(later.times) < 2000
 
 # %% [markdown]
-# What is recorded changes nothing of what happens. With `to=` it is written to disk while the run goes on, as
+# Recording does not change the result. With `to=` the recording is written to disk during the run, as
 # [Zarr](https://zarr.dev), and read back lazily:
 
 # %%

@@ -14,7 +14,7 @@
 #
 # A training step, written once for one device, runs here under three layouts: *data parallel* (DP), where every
 # device has the whole model; *ZeRO-1*, where the optimizer's state is split; and *fully sharded* (FSDP), where the
-# parameters are split too. To go from one to another you change a name.
+# parameters are split as well. To switch between them, you change a name.
 
 # %%
 import outlay
@@ -68,9 +68,9 @@ def classifier(dtype, rate):
 
 
 # %% [markdown]
-# `outlay.train_step` makes the step from the loss and an optimizer. `accumulate=4` takes the gradients of a batch in
-# four microbatches, for a quarter of the memory for activations. The batch is random: to learn it by heart, the model
-# must really be trained.
+# `outlay.train_step` makes the step from the loss and an optimizer. `accumulate=4` computes the gradients of a batch in
+# four microbatches, with a quarter of the memory for activations. The batch is random, so the model
+# can only fit it by memorizing it.
 
 # %%
 optimizer = optax.adamw(1e-3)
@@ -99,7 +99,7 @@ layouts = {
 programs = {name: outlay.program(step, init, batch, layout=layout, mesh=mesh) for name, layout in layouts.items()}
 
 # %% [markdown]
-# Nothing is compiled yet. What will be where is known, and so are the shapes of the metrics:
+# Nothing is compiled yet, but the location of every leaf is known, and so are the shapes of the metrics:
 
 # %%
 _, metric_shapes = jax.eval_shape(step, programs["dp"].state_shapes, programs["dp"].batch_shapes)
@@ -156,8 +156,8 @@ assert held == {
 # %% [markdown]
 # ## Train
 #
-# Each device initializes its own pieces of the state, and none ever holds a split leaf whole. Global shapes are those
-# of one device.
+# Each device initializes its own shards of the state, and no device ever holds a split leaf whole. Global shapes are
+# those on one device.
 
 # %%
 start = programs["fsdp"].init(jax.random.key(42))
@@ -184,8 +184,8 @@ for name, program in programs.items():
 np.testing.assert_allclose(list(losses.values()), losses["dp"], rtol=0.02)  # computed in bfloat16: 8 bits
 
 # %% [markdown]
-# The dropout masks are the same under each layout, too. A sample's key is made from the seed, the step and the number
-# of the sample, never from the device.
+# The dropout masks are the same under every layout as well. The key of a sample is derived from the seed, the step and
+# the number of the sample, never from the device.
 #
 # ## What travels
 
@@ -207,18 +207,18 @@ assert "all-gather" in collectives(programs["fsdp"].compiled)
 # DP sums gradients and gathers nothing. ZeRO-1 updates a piece of the parameters on each device and gathers them
 # afterwards. FSDP gathers each parameter where it is used.
 #
-# The counts are of the program's text: what stands in the loop over microbatches runs four times a step. And the
-# compiler does not find everything. Under FSDP it sums whole gradients on every device and then cuts them, where a
+# These are counts in the program's text: collectives in the loop over microbatches run four times a step. The
+# compiler is not perfect: under FSDP it sums whole gradients on every device and then slices them, where a
 # reduce-scatter would move half as much, and it moves a few activations that could stay. Mode `manual` does neither.
 #
 # ## The same layouts by hand
 #
-# `mode="manual"` takes gradients with hand-written collectives: a split parameter is gathered where it is used, its
-# gradient is summed and scattered, and the gradients of whole parameters are summed in one all-reduce. Neither the loss
+# `mode="manual"` computes gradients with explicit collectives: a split parameter is gathered where it is used, its
+# gradient is reduce-scattered, and the gradients of whole parameters are summed in one all-reduce. Neither the loss
 # nor the layout changes.
 #
 # To compare numbers closely, compute in float32, without dropout, for three steps. Adam divides a gradient by its size,
-# so a gradient that is nearly zero comes out as rounding, blown up. A larger `eps` prevents that:
+# so it amplifies the rounding of gradients that are nearly zero. A larger `eps` prevents that:
 
 # %%
 exact_step = outlay.train_step(classifier(jnp.float32, rate=0), optax.adamw(1e-3, eps=1e-4))
@@ -291,12 +291,12 @@ np.testing.assert_allclose(over_devices(published)(w, x, y), 8 * gradient, rtol=
 
 # %% [markdown]
 # Eight times too large. The parameters `w` are the same on every device, so today's `shard_map` returns the gradient of
-# the sum over devices: it has added already, and the mean of eight equal values changes nothing. With `check_vma=False`
-# the same lines are right, as they were under `pmap`. With Adam the mistake hides, because Adam divides by the size of
-# the gradient. With plain gradient descent, or with clipping, it does not.
+# the sum over devices: it has already summed, and the mean of eight equal values changes nothing. With
+# `check_vma=False` the same code is right, as it was under `pmap`. Adam hides the mistake, because it divides by the
+# size of the gradient. Plain gradient descent and clipping do not.
 #
-# `outlay.verify` finds such mistakes. It runs a program and one device on the same numbers, and compares all that comes
-# out:
+# `outlay.verify` finds such mistakes. It runs the program and one device on the same numbers, and compares all
+# results:
 
 
 # %%
@@ -330,7 +330,7 @@ def average_first(w, x, y):
 np.testing.assert_allclose(over_devices(average_first)(w, x, y), gradient, rtol=1e-4)
 
 # %% [markdown]
-# Or say that each device has parameters of its own, so that nothing is added behind your back:
+# Or declare that each device has its own parameters, so that `shard_map` adds no sum:
 
 
 # %%
@@ -348,7 +348,7 @@ np.testing.assert_allclose(over_devices(own_parameters)(w, x, y), gradient, rtol
 # ### Dropped samples
 #
 # Accumulation is often written as `size = len(batch) // num_microbatches`, followed by a loop. With 128 samples and 3
-# microbatches that leaves out two samples of every batch, for ever the last two. Outlay takes all, or says why not:
+# microbatches that drops two samples of every batch, always the last two. Outlay uses all samples, or raises an error:
 
 # %%
 num_seen = 3 * (128 // 3)
@@ -368,13 +368,13 @@ print(message)
 assert "fix: accumulate=2 or accumulate=4" in message
 
 # %% [markdown]
-# The last batch of a data set is often too small to be split evenly. Fill it up with anything and give it an entry
-# `weight`, 1 for samples and 0 for what was filled in. `outlay.fit` does so by itself.
+# The last batch of a data set is often too small to split evenly. Pad it with arbitrary samples and add an entry
+# `weight`, 1 for real samples and 0 for padding.
 #
 # ### A state used twice
 #
-# A step reuses the memory of the state it is given, so that there is never room needed for two. The old state is then
-# gone. To pass it again is an error that names the leaves:
+# A step donates its state: the new state reuses the memory, so that there is never a second copy. Passing the old state
+# again is an error that names the leaves:
 
 # %%
 state, _ = programs["fsdp"](start, batch)
@@ -391,7 +391,7 @@ assert "fix" in message
 # ### A dim that does not divide
 #
 # The output's bias has ten numbers, and ten is not divisible by eight. Above it stayed whole because it is smaller than
-# `min_size`. Ask for it to be split, and you are told what it would take:
+# `min_size`. A rule that splits it is an error that lists the alternatives:
 
 # %%
 try:

@@ -12,9 +12,9 @@
 # %% [markdown]
 # # Getting started
 #
-# In this tutorial you train a small classifier on one device in plain JAX, then train the same one over
-# eight devices. The model and the training step stay as they are. You write rules that say where the arrays
-# live, look at the plan that comes out, run it, and check that it computes the same numbers.
+# In this tutorial you train a small classifier on one device in plain JAX, then train the same one on
+# eight devices. The model and the training step do not change. You write rules that say where the arrays
+# live, look at the resulting plan, run it, and check that it computes the same numbers.
 #
 # The eight devices are simulated on the CPU, so a laptop will do. The data are handwritten
 # digits that come with Outlay.
@@ -90,8 +90,8 @@ print(f"loss {metrics_alone['loss']:.6f} on {alone['params']['up']['kernel'].dev
 # %% [markdown]
 # ## Make a mesh
 #
-# A mesh arranges the devices along named axes. Here the axis `data` has four places and the axis `model`
-# has two:
+# A mesh arranges the devices along named axes. Here the axis `data` has size four and the axis `model`
+# size two:
 
 # %%
 mesh = outlay.mesh(data=4, model=2)
@@ -110,8 +110,8 @@ layout = outlay.data_parallel("data")
 print(layout)
 
 # %% [markdown]
-# The left column holds patterns over the paths of the arrays. Those of the state are the keys you wrote,
-# joined by dots: `params.up.kernel`. The arrays of the batch begin with `batch`.
+# The left column has patterns over the paths of the arrays. The path of a state array is its keys
+# joined by dots: `params.up.kernel`. The paths of the batch begin with `batch`.
 #
 # ## Make the program and look at its plan
 #
@@ -135,8 +135,8 @@ outlay.show(program.plan)
 # %% [markdown]
 # ## Run it
 #
-# `program.init` makes the state in place, and calling the program runs a step. The state you pass in is
-# used up: its memory becomes the new state's.
+# `program.init` initializes the state already sharded, and calling the program runs a step. The program donates the
+# state that you pass: the new state reuses its memory.
 
 # %%
 state = program.init(jax.random.key(0))
@@ -147,8 +147,8 @@ print(f"loss {metrics['loss']:.6f}")
 # %% [markdown]
 # ## Check the numbers
 #
-# Eight devices add in another order than one, so floating-point results may differ in the last digits and
-# no more:
+# Eight devices sum in another order than one, so floating-point results may differ in the last digits, but not
+# more:
 
 
 # %%
@@ -213,8 +213,8 @@ for name, each_program in {"dp": program, "fsdp": program_fsdp, "fsdp+tp": progr
 # %% [markdown]
 # ## Get a rule wrong
 #
-# A rule that matches nothing would leave an array where you did not want it. Outlay refuses it, along with
-# everything else that is wrong, and says what to write:
+# A rule that matches nothing would leave an array where you did not want it. Outlay raises an error that lists it,
+# along with every other mistake, and says what to write:
 
 # %%
 wrong = outlay.Layout([("params.up.kernal", P(None, "model")), ("params.down.bias", P("model", "data"))]) + fsdp

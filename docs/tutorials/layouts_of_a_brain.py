@@ -14,8 +14,8 @@
 #
 # Six devices, one spiking network, three ways to lay it out. A published recipe for this moves the arrays of each
 # module to a device of its own, and then cannot run ("Received incompatible devices for jitted computation"); its
-# automatic variant keeps six whole copies. Here every layout runs, gives the spikes of one device bit for bit, and says
-# what it is worth.
+# automatic variant keeps six whole copies. Here every layout runs, produces the spikes of one device bit for bit, and
+# reports what it brings.
 
 # %%
 import os
@@ -83,7 +83,7 @@ assert {leaf.devices().pop().id for leaf in jax.tree.leaves(state)} == {0}
 # A step reads what the modules produced in the step *before*. That is what `cache` holds, and it is why the modules of
 # one step do not depend on each other, wherever they run.
 #
-# A *graph loop* runs many steps in one compiled loop. It is what is laid out:
+# A *graph loop* runs many steps in one compiled loop. A program lays it out:
 
 # %%
 NUM_STEPS = 140
@@ -161,7 +161,7 @@ placed = program(layout, six, mode="placed")
 state, spikes = run(placed)
 
 # %% [markdown]
-# It runs, as six programs that wait for nothing but the spikes they read, and what it gives is what one device gave:
+# It runs as six programs that wait only for the spikes that they read, and the result is that of one device:
 
 # %%
 assert_same(spikes, alone)
@@ -193,8 +193,8 @@ shown
 #
 # ## What is it worth?
 #
-# `outlay.explain` compiles each module, runs nothing, and says what it costs where it is placed, what is sent to whom,
-# and the most that can be gained:
+# `outlay.explain` compiles each module, runs nothing, and reports the cost of each placed module, the traffic between
+# devices, and the best possible speedup:
 
 # %%
 explained = outlay.explain(placed)
@@ -206,8 +206,8 @@ assert parts.bytes_per_step == 2 * 512 + 4 * 256 + 2 * 64
 explained
 
 # %% [markdown]
-# All the work over the largest part: with A and B of the same size that is about two, whatever number of devices there
-# are. On simulated devices, which share the cores of this machine, it is not even that.
+# That is the total work over the largest part: about two for equal A and B, whatever the number of devices. On
+# simulated devices, which share the cores of this machine, the speedup is even less.
 
 # %%
 assert 2 < parts.best_gain < 2.5
@@ -224,8 +224,9 @@ times = outlay.analysis.measure_parts(graph_loop, brain.init, {"drive": drive}, 
 print(times)
 
 # %% [markdown]
-# It has been claimed that the modules take similar times, so that six devices would be six times as fast. They do not:
-# `A_ex` and `B_ex` take many times as long as the spiker and the integrator, and all devices wait for the slowest part.
+# The published recipe claims that the modules take similar times, so that six devices would be six times as fast. They
+# do not: `A_ex` and `B_ex` take many times as long as the spiker and the integrator, and all devices wait for the
+# slowest part.
 
 # %%
 assert set(times.seconds) == set(types)

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(globals().get("__file__", "here")).resolve().parent 
 # this machine.
 #
 # ```{note}
-# No cluster was at hand when this page was made. The scripts are shown, not submitted. Where one is run below, a
-# small script takes the place of `srun`: it starts two processes with the variables that SLURM would set, each with
-# simulated devices. Asking for real GPUs by `--gres=gpu` is the one part that has not been tried here.
+# This page was made without a cluster. The scripts are shown, not submitted. Where one runs below, a
+# small script replaces `srun`: it starts two processes with the variables that SLURM would set, each with
+# simulated devices. Requesting real GPUs with `--gres=gpu` was not tested here.
 # ```
 
 # %%
@@ -121,6 +121,6 @@ assert "after 20 steps" in printed
 assert "whole checkpoints of steps 10, 20" in printed
 
 # %% [markdown]
-# One run, by two processes: process 0 wrote metrics and report, both wrote their pieces of the checkpoints. The guide
-# [On a SLURM cluster](../guides/slurm.md) has what else such a script can do: go back into the queue before the time
-# limit and continue, load modules, follow a template of your site.
+# Both processes took part in one run: process 0 wrote metrics and report, and both wrote their shards of the
+# checkpoints. The guide [On a SLURM cluster](../guides/slurm.md) shows what else such a script can do: requeue itself
+# before the time limit and continue, load modules, follow your site's template.

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(globals().get("__file__", "here")).resolve().parent 
 # %% [markdown]
 # # Several processes
 #
-# On more than one machine, a JAX program runs in several processes. Each runs the same lines, drives its own devices,
-# and holds its own pieces of every array. This tutorial starts two processes on one machine, and goes through what is
-# different: who is who, how an array that no process holds comes to be, and how to get at its numbers.
+# On more than one machine, a JAX program runs in several processes. Each runs the same code, drives its own devices,
+# and holds its own shards of every array. This tutorial starts two processes on one machine, and shows what is
+# different: how processes are numbered, how to make an array that no single process holds, and how to read its numbers.
 #
 # The programs below are files. `terminal.run` runs a command as you would in a terminal.
 
@@ -35,7 +35,7 @@ terminal.work_in_a_new_folder("who.py", "turns.py", "arrays.py", "pencils.py", "
 # %% [markdown]
 # ## Who is who
 #
-# A program becomes part of a job by one line, `outlay.join()`, before anything uses JAX's devices.
+# A program joins a job with one line, `outlay.join()`, before anything uses JAX's devices.
 #
 # ```{literalinclude} programs/who.py
 # :language: python
@@ -47,12 +47,13 @@ terminal.work_in_a_new_folder("who.py", "turns.py", "arrays.py", "pencils.py", "
 printed = terminal.run("outlay launch -n 2 --devices-per-process 4 -- python who.py")
 
 # %% [markdown]
-# First the table: which process, on which machine, with which devices. Then the lines of each behind its number.
+# The output starts with a table of processes, machines and devices. Then each line is prefixed with the number of its
+# process.
 #
 # Both processes see all eight devices, and `x` is *one* array over them: its shape is (8,) for both, its picture is
 # the same for both. Each holds four of the eight shards, so `x` is not fully addressable. A device is written
-# `process:index`. The last array was made without a mesh: each process has one of its own, and the picture says
-# whose.
+# `process:index`. The last array was made without a mesh: each process has its own, and the picture says
+# whose it is.
 
 # %%
 first, second = (terminal.of_process(number, printed) for number in (0, 1))
@@ -70,9 +71,9 @@ assert pictures[0] == pictures[1]
 # %% [markdown]
 # ## In turns
 #
-# Lines come as they are written. With `--in-order` they come step by step, and of each step process by process.
-# `outlay.fit` says where a step ends; a loop of your own does it by `beat`. A barrier, behind which nobody goes
-# before all have come, is JAX's `sync_global_devices`.
+# Lines appear as they are written. With `--in-order` they are sorted by step, and within a step by process.
+# `outlay.fit` reports the end of each step; in your own loop, call `beat`. For a barrier, which no process passes
+# before all have arrived, use JAX's `sync_global_devices`.
 #
 # ```{literalinclude} programs/turns.py
 # :language: python
@@ -86,9 +87,9 @@ assert lines == [f"step {step} of process {process}" for step in (1, 2, 3) for p
 # %% [markdown]
 # ## Global arrays
 #
-# No process can hold all of a large array. So each gives what it has: a piece (`from_pieces`), the same numpy array
-# (`put`, which does not compare it between processes as `jax.device_put` does), or the name of a file, of which only
-# its own slices are read (`from_file`). To see numbers again, `gather` fetches the whole, `slice_of` a part.
+# No process can hold a large array as a whole. So each process passes what it has: a piece (`from_pieces`), the same
+# numpy array (`put`, which does not compare it between processes as `jax.device_put` does), or the name of a file, of
+# which only its own slices are read (`from_file`). To see numbers again, `gather` fetches the whole, `slice_of` a part.
 #
 # ```{literalinclude} programs/arrays.py
 # :language: python
@@ -99,8 +100,8 @@ np.save("data.npy", np.repeat(np.arange(64, dtype=np.float32), 8192).reshape(64,
 printed = terminal.run("outlay launch -n 2 --devices-per-process 4 -- python arrays.py")
 
 # %% [markdown]
-# `np.asarray` of an array that is spread over processes is an error of JAX's. What `outlay.show` says of such an
-# array is what to do instead. And a wrong source is one error in all processes, so none waits for another.
+# `np.asarray` of an array that is spread over processes raises an error in JAX. `outlay.show` of such an
+# array says what to do instead. A wrong source raises the same error in all processes, so that none waits for another.
 
 # %%
 first, second = (terminal.of_process(number, printed) for number in (0, 1))
@@ -121,9 +122,9 @@ for text in (first, second):
 # %% [markdown]
 # ## Pencils
 #
-# Some computations need one dim whole on every device, then another. That takes a redistribution: every device sends
-# what it had and gets what it needs, and the global values stay. On a mesh of 4 x 2, an array goes from `P("a", "b")`
-# to `P("b", "a")`:
+# Some computations need first one dim whole on every device, then another. That takes a redistribution: every device
+# sends what it had and receives what it needs, and the global values do not change. On a 4 x 2 mesh, an array goes from
+# `P("a", "b")` to `P("b", "a")`:
 #
 # ```{literalinclude} programs/pencils.py
 # :language: python

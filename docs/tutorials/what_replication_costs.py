@@ -12,9 +12,9 @@
 # %% [markdown]
 # # What replication costs
 #
-# An array that no rule splits is *replicated*: every device of the mesh holds a copy. It looks as if it were
-# everywhere, and so distributed. In truth each copy takes memory, and each device that works on a copy repeats the
-# work of the others. This tutorial measures both, and shows where Outlay says so.
+# An array that no rule splits is *replicated*: every device of the mesh holds a copy. It may look distributed, because
+# it is everywhere. But each copy takes memory, and each device that works on a copy repeats the
+# work of the others. This tutorial measures both, and shows where Outlay reports it.
 
 # %%
 import outlay
@@ -50,8 +50,8 @@ assert {leaf.num_copies for leaf in plan} == {6}
 assert not any(leaf.is_split for leaf in plan)
 
 # %% [markdown]
-# The column `copies` says six for every array, and the note below the table says what that means. It also looks for a
-# way out, and finds none on this mesh: neither 256 nor 832 is divisible by 6.
+# The column `copies` is six for every array, and the note below the table explains what that means. It also looks for
+# an alternative, but there is none on this mesh: neither 256 nor 832 is divisible by 6.
 
 # %%
 (note,) = plan.notes
@@ -59,7 +59,7 @@ assert "this layout gains nothing: every leaf is replicated 6 times" in note
 assert "no dim of B_ex.synapses.kernel (256, 832) is divisible by 6" in note
 
 # %% [markdown]
-# The arrays themselves tell the same:
+# The arrays themselves show the same:
 
 # %%
 placed = outlay.arrays.put(brain, plan, six)
@@ -128,9 +128,9 @@ assert plan_of_eight["B_ex.synapses.kernel"].local_shape == (32, 832)
 assert plan_of_eight.notes == ()
 
 # %% [markdown]
-# **Give each module a device of its own.** Each array is then stored once. Modules that need each other's results still
-# wait for each other, so what this saves is memory. Arrays can be planned and put so; a program that runs them so is
-# not there yet.
+# **Give each module its own device.** Each array is then stored once. Modules that need each other's results still
+# wait for each other, so this saves memory rather than time. Ordinary programs cannot run this way, but graphs of parts
+# can: see [Parts on devices of their own](../concepts/placed.md).
 
 # %%
 by_module = outlay.by_module({"A_ex": 2, "B_ex": 4, "B_in": 5, "integrator": 1})
@@ -144,9 +144,9 @@ outlay.show(plan_by_module)
 #
 # ## Where replication is right
 #
-# Data parallel training keeps the model whole on every device. The work is not repeated, because each device has other
-# samples. The memory is, and so is the optimizer's update, which every device does for every parameter. Compare it with
-# splitting the optimizer's state (ZeRO-1) and the parameters too (FSDP):
+# Data parallel training keeps the model whole on every device. Devices do not repeat work, because each has other
+# samples. But every device stores all parameters and updates all of them. Compare this with
+# splitting the optimizer's state (ZeRO-1), and the parameters as well (FSDP):
 
 # %%
 optimizer = optax.adam(1e-3)
@@ -179,7 +179,7 @@ assert plans["fsdp"].replication < 1.01
 
 # %% [markdown]
 # *Replication* is the bytes on all devices over the bytes counted once: 8 where all is copied, 1 where nothing is.
-# `diff` says what a change of layout brings, leaf by leaf:
+# `diff` shows the effect of a change of layout, leaf by leaf:
 
 # %%
 print(plans["dp"].diff(plans["fsdp"]))

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(globals().get("__file__", "here")).resolve().parent 
 # %% [markdown]
 # # When something dies
 #
-# The processes of a job need one another: each waits in every collective for all the others. So when one dies, hangs
-# or goes home early, the rest would wait, in plain JAX for five minutes or for ever. This tutorial kills processes,
-# and looks at three things: how soon all have ended, what is said, and what is lost.
+# The processes of a job depend on each other: in every collective, each waits for all others. So if one dies, hangs
+# or exits early, the rest would wait, in plain JAX for five minutes or forever. This tutorial kills processes,
+# and looks at three things: how soon all have ended, what the messages say, and what is lost.
 
 # %%
 import json
@@ -38,7 +38,7 @@ terminal.work_in_a_new_folder("mistake.py", "stuck.py")
 # %% [markdown]
 # ## A process is killed
 #
-# First, for comparison, a run that nothing disturbs, on one device:
+# First, for comparison, an undisturbed run on one device:
 
 # %%
 start = time.monotonic()
@@ -49,9 +49,9 @@ outlay run digits --devices 1 --layout dp --steps 30 --run-folder undisturbed 2>
 seconds_of_a_run = time.monotonic() - start
 
 # %% [markdown]
-# Now the same training in two processes with four devices each. A checkpoint is saved every five steps, and as soon
-# as that of step 10 is there, process 1 is killed with the signal that nobody can catch. That is also what the system
-# does when memory runs out.
+# Now the same training in two processes with four devices each. The run saves a checkpoint every five steps. As soon
+# as that of step 10 exists, process 1 is killed with SIGKILL, which a process cannot catch; the system sends it as well
+# when memory runs out.
 
 # %%
 job = subprocess.Popen(
@@ -72,8 +72,8 @@ assert job.returncode == 128 + signal.SIGKILL
 assert "process 1 of 2 failed first: ended by SIGKILL" in Path("job.out").read_text()
 
 # %% [markdown]
-# All have ended. Process 0 was in the middle of a collective with a process that was no longer there, and complained
-# about it at length. That is kept in a file, since it says nothing about the cause.
+# All processes have ended. Process 0 was in the middle of a collective with a dead process, and reported it at length.
+# Those messages go to a file, since they say nothing about the cause.
 
 # %%
 for pid in pids:
@@ -85,8 +85,8 @@ for pid in pids:
         raise AssertionError(f"process {pid} was left behind")
 
 # %% [markdown]
-# What is lost is what came after the last checkpoint. It was killed perhaps while it saved the next one, but a
-# checkpoint gets its name only when it is whole.
+# Only the steps after the last checkpoint are lost. The process may have been killed while it saved the next one, but a
+# checkpoint gets its name only when it is complete.
 
 # %%
 printed = terminal.run("outlay checkpoint show run | head -n 1")
@@ -95,7 +95,7 @@ assert {5, 10} & set(saved)
 assert all(step % 5 == 0 for step in saved)
 
 # %% [markdown]
-# The run goes on from there, in one process with four devices, because that is what is left:
+# The run continues from there, in one process with the remaining four devices:
 
 # %%
 printed = terminal.run("""
@@ -116,8 +116,8 @@ assert len(losses("run")) == len(losses("undisturbed")) == 30
 assert difference < 1e-5
 
 # %% [markdown]
-# Batches, dropout and the order of examples follow from the step, not from the process that asks. So the losses are
-# those of the run that nothing disturbed, up to the order in which sums are taken.
+# Batches, dropout and the order of examples depend on the step, not on a process. So the losses are
+# those of the undisturbed run, up to the order of summation.
 #
 # ## A mistake in one process
 #
@@ -125,9 +125,8 @@ assert difference < 1e-5
 # :language: python
 # ```
 #
-# The traceback of the process that failed first comes last, whole. With `--max-restarts` the job is then started
-# again, and `outlay.join().restart` says how often that has happened. `outlay run` continues from the last checkpoint
-# then.
+# The full traceback of the process that failed first comes last. With `--max-restarts`, the job then restarts,
+# `outlay.join().restart` counts the restarts, and `outlay run` continues from the last checkpoint.
 
 # %%
 printed = terminal.run("outlay launch -n 2 --devices-per-process 4 --max-restarts 1 -- python mistake.py")
@@ -143,9 +142,9 @@ assert again.count("the sum is 28.0") == 2
 # :language: python
 # ```
 #
-# Nothing fails here: both processes wait. What is too long, only you know, or the steps that the job has taken so far.
-# Here it shall be twice what the whole first run took, with its start and compiling. Without a sign of life for that
-# long, all processes say where they are, and the job ends:
+# Nothing fails here: both processes wait. Only you know how long is too long, or the steps that the job has taken so
+# far. This example uses twice the duration of the whole first run, with start-up and compiling. Without a heartbeat for
+# that long, all processes print their stacks, and the job ends:
 
 # %%
 printed = terminal.run(
@@ -156,15 +155,15 @@ assert "the job is stuck" in printed
 assert "in next_batch" in printed.partition("process 1 is here:")[2]
 
 # %% [markdown]
-# Process 1 stands in `next_batch`, and process 0 waits for it.
+# Process 1 hangs in `next_batch`, and process 0 waits for it.
 #
 # ## Every way to die
 #
-# `benchmarks/faults.py` has all of this happen to two processes, with real signals and a disk that is really full,
-# and measures. These are the fewest and the most seconds of three rounds until all had ended, on a machine of two
-# cores that was busy with other work:
+# `benchmarks/faults.py` measures all of these events with two processes, real signals and a really full disk.
+# The table has the minimum and the maximum of three rounds until all processes had ended, on a busy machine with two
+# cores:
 #
-# | event | what is said | exit code | seconds | lost |
+# | event | message | exit code | seconds | lost |
 # |---|---|---|---|---|
 # | an exception in process 0, or in 1 | its traceback | 13 | 0.2 to 0.6 | steps |
 # | SIGKILL of process 0, the coordinator, or of 1 | process and signal | 137 | 0.2 to 0.4 | steps |
@@ -181,10 +180,10 @@ assert "in next_batch" in printed.partition("process 1 is here:")[2]
 # | Ctrl-C, or SIGTERM of the launcher | that it was stopped | 130, 143 | 0.2 to 0.9 | steps |
 # | SIGKILL of the launcher | nothing; all end with it, on Linux | 137 | 0.0 to 0.2 | steps |
 #
-# *Steps* are those since the last checkpoint: of a truncated one, since the one before it. No other checkpoint was
-# lost, and no process was left behind. `benchmarks/kill_during_save.py` kills a process at 50 random moments while it
-# saves again and again. At 49 of them a checkpoint was being written. After each, the newest was whole, and it was
-# the last that had been announced, or the one being saved. The same held for two processes that save together, one of
+# *Steps* means the steps since the last checkpoint; for a truncated one, since the checkpoint before it. No other
+# checkpoint was lost, and no process was left behind. `benchmarks/kill_during_save.py` kills a process at 50 random
+# moments while it saves repeatedly. At 49 of them a checkpoint was being written. Each time, the newest checkpoint was
+# complete: the last announced one, or the one being saved. The same held for two processes that save together, one of
 # which was killed, 12 times.
 #
-# What has not been tried: machines that lose power or their network, and real GPUs.
+# Not tested: machines that lose power or their network, and real GPUs.

@@ -75,8 +75,8 @@ class Coincidence(Module):
 # %% [markdown]
 # ## In a Brain
 #
-# A Brain is its modules and connections. Shapes follow by themselves, and whatever does not fit is said at once, with
-# the names of both ends:
+# A Brain consists of modules and connections. Shapes are inferred, and one message lists everything that does not fit,
+# with the names of both ends:
 
 # %%
 brain = Brain(
@@ -113,7 +113,7 @@ assert state["trace"].tolist() == [0.0, 1.0]
 # %% [markdown]
 # ## Run it
 #
-# Inputs that all spike more often for a moment are found:
+# It detects that all inputs spike more often for a moment:
 
 
 # %%
@@ -130,9 +130,9 @@ run.figures()["raster"]
 # %% [markdown]
 # ## On several devices
 #
-# `by_neuron` names the leaves whose rows belong to single neurons. That is all a module has to say: under the
+# `by_neuron` names the leaves whose rows belong to single neurons. A module needs no more: under the
 # layout `by-neuron` each device computes some of the 50 neurons of the detector, and the spikes are the same, bit
-# for bit. Four devices do not divide 50; two rows that nobody reads fill up.
+# for bit. Four does not divide 50, so two rows that nobody reads pad the arrays.
 
 # %%
 split = outlay.brain.run_brain(
