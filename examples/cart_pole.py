@@ -1,11 +1,11 @@
-"""A Brain that learns to balance a pole: a closed loop with Gymnasium, and plasticity that a reward modulates.
+"""A Brain that learns to balance a pole, in a closed loop with Gymnasium and with reward-modulated plasticity.
 
     python examples/cart_pole.py
     outlay run examples/cart_pole.py:recipe --steps 40000
 
-What the cart senses excites cells that each prefer a value; two populations, `left` and `right`, read all of them, and
-the one that spiked more in 20 ms pushes the cart its way. Its synapses then change by a three-factor rule: those from
-cells that were active grow where the push made the fall slower, and shrink where it made it faster.
+The cart's senses excite cells that are tuned to different values. Two populations, `left` and `right`, read all cells,
+and the one that spikes more in 20 ms pushes the cart its way. Its synapses then change by a three-factor rule: those
+from active cells grow if the push made the fall slower, and shrink if it made it faster.
 """
 
 import gymnasium
@@ -24,14 +24,14 @@ from outlay.brain import (
 )
 
 RANGES = np.array([2.4, 2.0, 0.21, 2.0])
-"""Position (m), velocity (m/s), angle (rad) and its velocity (rad/s) up to which cells are spread."""
+"""The ranges of the cells: position (m), velocity (m/s), angle (rad) and angular velocity (rad/s)."""
 NOT_MINE = -0.1
-"""The reward at which the three-factor rule stands still: gamma (reward + 0.1)."""
+"""The reward at which the three-factor rule, gamma (reward + 0.1), changes nothing."""
 STEPS_PER_ACTION = 20
 
 
 def cart_pole_brain() -> Brain:
-    """Cells for what is sensed, and a population for each way to push."""
+    """Connect sensory cells to one population for each direction."""
     cells = TopologicalPoissonSpiker(mins=-1.0, maxs=1.0, resolution=16, max_freq=200.0, sigma=1 / 16)
     population = Neuron(
         20,
@@ -53,14 +53,14 @@ def cart_pole_brain() -> Brain:
 
 
 class Senses:
-    """What the Brain hears of the cart and what the cart hears of the Brain."""
+    """Encode observations for the Brain, and decode its spikes to actions."""
 
     def __init__(self, seed: int = 0) -> None:
         self._draws = np.random.default_rng(seed)
         self._action, self._fall = 0, None
 
     def encode(self, observation: np.ndarray, reward: float) -> dict[str, np.ndarray]:
-        """The senses, scaled to -1 to 1, and for the population that pushed how much slower the pole falls now."""
+        """Scale the senses to -1 to 1, and reward the population that pushed if the pole now falls more slowly."""
         _, _, angle, turning = observation
         fall = abs(angle + 0.4 * turning)
         better = 0.0 if self._fall is None else float(np.clip((self._fall - fall) / 0.1, -1, 1))
@@ -78,7 +78,7 @@ class Senses:
 
 
 def closed_loop(seed: int = 0) -> outlay.brain.ClosedLoop:
-    """The pole and its senses."""
+    """Connect the pole to its senses."""
     senses = Senses(seed)
     return outlay.brain.ClosedLoop(
         gymnasium.make("CartPole-v1"),
@@ -90,7 +90,7 @@ def closed_loop(seed: int = 0) -> outlay.brain.ClosedLoop:
 
 
 def recipe(seed: int = 0) -> outlay.brain.BrainRecipe:
-    """For `outlay run`."""
+    """Return the recipe for `outlay run`."""
     return outlay.brain.BrainRecipe.of(
         cart_pole_brain(), name="cart_pole", inputs=closed_loop(seed), steps=40_000, seed=seed
     )

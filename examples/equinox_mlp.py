@@ -1,4 +1,4 @@
-"""An Equinox model, laid out over eight devices: the module goes in as it is, functions and all."""
+"""An Equinox model on eight devices: the module goes into the state directly, with its functions."""
 
 import equinox as eqx
 import jax
@@ -15,13 +15,13 @@ def make_model(key):
 
 
 def init(key):
-    """The whole training state, with the module as it is: Outlay lays out its arrays."""
+    """Initialize the whole training state; Outlay lays out the arrays of the module."""
     model = make_model(key)
     return {"params": model, "opt_state": optimizer.init(eqx.filter(model, eqx.is_array))}
 
 
 def step(state, batch):
-    """One training step, written for one device: it names no mesh."""
+    """Take one training step, written for one device."""
 
     def loss_of(model):
         logits = jax.vmap(model)(batch["x"])
@@ -33,7 +33,7 @@ def step(state, batch):
 
 
 def make_batch(num_samples=32):
-    """Sixteen random features a sample; the class is the largest of the first four."""
+    """Make samples with sixteen random features; the class is the largest of the first four."""
     x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
     return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
 
@@ -61,7 +61,7 @@ def recipe():
 
 def main():
     mesh = outlay.mesh(data=4, model=2)
-    # The first layer is split by its outputs, the next one by its inputs; FSDP takes what is left.
+    # The first layer is split by its outputs, the next one by its inputs; FSDP splits the rest.
     # Equinox weights are (outputs, inputs): the outputs are dim 0.
     layout = (
         outlay.tensor_parallel("model", columns=["params.layers.0.*"], rows=["params.layers.1.weight"], outputs=0)

@@ -1,4 +1,4 @@
-"""A Flax Linen model, laid out over eight devices; the layout stands outside the model."""
+"""A Flax Linen model on eight devices; the layout is separate from the model."""
 
 import flax.linen as nn
 import jax
@@ -19,13 +19,13 @@ class MLP(nn.Module):
 
 
 def init(key):
-    """The whole training state."""
+    """Initialize the whole training state."""
     params = MLP().init(key, jnp.zeros((1, 16)))["params"]
     return {"params": params, "opt_state": optimizer.init(params)}
 
 
 def step(state, batch):
-    """One training step, written for one device: it names no mesh."""
+    """Take one training step, written for one device."""
 
     def loss_of(params):
         logits = MLP().apply({"params": params}, batch["x"])
@@ -37,7 +37,7 @@ def step(state, batch):
 
 
 def make_batch(num_samples=32):
-    """Sixteen random features a sample; the class is the largest of the first four."""
+    """Make samples with sixteen random features; the class is the largest of the first four."""
     x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
     return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
 

@@ -1,4 +1,4 @@
-"""A Flax NNX model and optimizer, laid out over eight devices; both are pytrees, so they are the state as they are."""
+"""A Flax NNX model and optimizer on eight devices; both are pytrees, so they go into the state directly."""
 
 import jax
 import numpy as np
@@ -18,13 +18,13 @@ class MLP(nnx.Module):
 
 
 def init(key):
-    """The whole training state. Under `optimizer`, its moments follow the parameters."""
+    """Initialize the whole training state. Under `optimizer`, the moments follow the parameters."""
     model = MLP(nnx.Rngs(key))
     return {"params": model, "optimizer": nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)}
 
 
 def step(state, batch):
-    """One training step, written for one device: it names no mesh."""
+    """Take one training step, written for one device."""
     model, optimizer = state["params"], state["optimizer"]
 
     def loss_of(model):
@@ -37,7 +37,7 @@ def step(state, batch):
 
 
 def make_batch(num_samples=32):
-    """Sixteen random features a sample; the class is the largest of the first four."""
+    """Make samples with sixteen random features; the class is the largest of the first four."""
     x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
     return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
 

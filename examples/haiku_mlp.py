@@ -1,4 +1,4 @@
-"""A Haiku model, laid out over eight devices. Its paths hold slashes and tildes: `params.mlp/~/linear_0.w`."""
+"""A Haiku model on eight devices. Its paths contain slashes and tildes: `params.mlp/~/linear_0.w`."""
 
 import haiku as hk
 import jax
@@ -13,13 +13,13 @@ model = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([64, 4], activat
 
 
 def init(key):
-    """The whole training state."""
+    """Initialize the whole training state."""
     params = model.init(key, jnp.zeros((1, 16)))
     return {"params": params, "opt_state": optimizer.init(params)}
 
 
 def step(state, batch):
-    """One training step, written for one device: it names no mesh."""
+    """Take one training step, written for one device."""
 
     def loss_of(params):
         logits = model.apply(params, batch["x"])
@@ -31,7 +31,7 @@ def step(state, batch):
 
 
 def make_batch(num_samples=32):
-    """Sixteen random features a sample; the class is the largest of the first four."""
+    """Make samples with sixteen random features; the class is the largest of the first four."""
     x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
     return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
 

@@ -1,6 +1,6 @@
-"""Low-rank adapters over a model that somebody else trained: its weights from a file, frozen, split over eight devices.
+"""Train low-rank adapters for a published model, whose weights come from a file, are frozen and split over eight devices.
 
-The file has the names and the orders of dims of PyTorch, as models from Hugging Face do.
+The file has PyTorch's names and order of dims, as models from Hugging Face do.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ import outlay
 RANK = 4
 SIZES = {"hidden": (16, 64), "out": (64, 4)}
 
-# Only the adapters have moments; what the optimizer would do to the base is set to zero.
+# Only the adapters have optimizer moments; updates of the base are set to zero.
 optimizer = optax.multi_transform(
     {"adapters": optax.adam(3e-2), "base": optax.set_to_zero()},
     lambda params: {name: jax.tree.map(lambda _, name=name: name, part) for name, part in params.items()},
@@ -31,7 +31,7 @@ NAMES = [
 
 
 def init_params(key):
-    """The base, which a file may fill, and adapters that change nothing yet: of each pair one is zero."""
+    """Initialize the base, which a file may fill, and adapters whose product is zero at first."""
     keys = dict(zip(SIZES, jax.random.split(key, len(SIZES)), strict=True))
     return {
         "base": {
@@ -62,13 +62,13 @@ def loss(params, batch, keys):
 
 
 def make_examples(num, first=0):
-    """Sixteen random features a sample; the class is the largest of four of them, from `first` on."""
+    """Make samples with sixteen random features; the class is the largest of four of them, from `first` on."""
     x = np.random.default_rng(0).normal(size=(num, 16)).astype(np.float32)
     return {"x": x, "y": x[:, first : first + 4].argmax(axis=1).astype(np.int32)}
 
 
 def recipe():
-    """For the command line: `outlay run examples/lora.py:recipe --devices 8`. Its base is random: it reads no file."""
+    """Return the recipe for `outlay run examples/lora.py:recipe --devices 8`; its base is random, it reads no file."""
     examples = make_examples(1024)
     return outlay.Recipe.training(
         "lora",
@@ -83,7 +83,7 @@ def recipe():
 
 
 def write_pretrained(path):
-    """What another program has left us: a model that knows the first four features."""
+    """Stand in for another program: train and save a model that knows the first four features."""
     params, examples = init_params(jax.random.key(0)), make_examples(512)
     training = optax.adam(1e-2)
 

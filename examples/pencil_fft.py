@@ -1,10 +1,10 @@
-"""A 3-D FFT by pencils: one dim after the other is whole on every device, while a 2-axis mesh splits the other two.
+"""A 3-D FFT by pencils: one dim after another is whole on every device, while a 2-axis mesh splits the other two.
 
     python examples/pencil_fft.py
 
-Each transform runs on a device's own lines, and each move from pencils to the next ones exchanges blocks between the
-devices along one mesh axis only. No device ever holds the array whole. In a job of several processes the same lines run
-on the devices of all:
+Each transform runs on a device's own lines, and each transposition of the pencils exchanges blocks between devices
+along one mesh axis only. No device ever holds the whole array. In a job of several processes, the same code runs
+on the devices of all processes:
 
     outlay launch -n 2 --devices-per-process 4 -- python examples/pencil_fft.py
 """
@@ -19,21 +19,21 @@ SHAPE = (32, 16, 24)
 
 
 def fft_along(dim, x, mesh):
-    """The FFT of every line along one dim, on pencils along it."""
+    """Transform every line along one dim, on pencils along it."""
     spec = outlay.arrays.pencil(x.shape, mesh, along=dim).spec
     lines = jax.shard_map(lambda piece: jnp.fft.fft(piece, axis=dim), mesh=mesh, in_specs=spec, out_specs=spec)
     return lines(x)
 
 
 def fft(x, mesh):
-    """The FFT over all three dims. Between two transforms XLA moves the array to the next pencils."""
+    """Transform all three dims. Between two transforms, XLA redistributes the array to the next pencils."""
     for dim in (2, 1, 0):
         x = fft_along(dim, x, mesh)
     return x
 
 
 def wave(index):
-    """Any slice of the field to transform; each process makes only its own."""
+    """Compute any slice of the field; each process makes only its own slices."""
     i, j, k = np.ogrid[index]
     return (np.sin(0.3 * i) * np.cos(0.5 * j + 0.1 * k) + 0.01 * (i * k % 7)).astype(np.complex64)
 

@@ -1,4 +1,4 @@
-"""A plain pytree, laid out over eight devices: dictionaries of arrays and functions, no framework."""
+"""A plain pytree on eight devices: dictionaries of arrays and functions, no framework."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ optimizer = optax.adam(1e-2)
 
 
 def init(key):
-    """The whole training state, as any tree of arrays."""
+    """Initialize the whole training state, as any tree of arrays."""
     hidden_key, out_key = jax.random.split(key)
     params = {
         "hidden": {"kernel": jax.random.normal(hidden_key, (16, 64)) / 4, "bias": jnp.zeros(64)},
@@ -26,7 +26,7 @@ def forward(params, x):
 
 
 def step(state, batch):
-    """One training step, written for one device: it names no mesh."""
+    """Take one training step, written for one device."""
 
     def loss_of(params):
         logits = forward(params, batch["x"])
@@ -38,7 +38,7 @@ def step(state, batch):
 
 
 def make_batch(num_samples=32):
-    """Sixteen random features a sample; the class is the largest of the first four."""
+    """Make samples with sixteen random features; the class is the largest of the first four."""
     x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
     return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
 

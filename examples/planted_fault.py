@@ -1,10 +1,10 @@
-"""A step with the commonest mistake of data parallelism in it, for `outlay verify` to find.
+"""A step with the most common mistake of data parallelism, for `outlay verify` to find.
 
     outlay verify examples/planted_fault.py:recipe
 
-The step is written by hand for one device's share of the batch. Its loss is the mean over the device's own samples, and
-JAX sums the gradients of parameters that all devices share. So the gradient is the sum of eight means: eight times too
-large. The loss goes down all the same, for as long as the learning rate is small enough.
+The step is written by hand for one device's part of the batch. Its loss is the mean over the device's own samples, and
+JAX sums the gradients of parameters that are the same on all devices. So the gradient is a sum of eight means: eight
+times too large. The loss still decreases, as long as the learning rate is small enough.
 """
 
 import jax
