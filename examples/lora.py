@@ -1,4 +1,4 @@
-"""Train low-rank adapters for a published model: its weights are read from a file, frozen, and split over eight devices.
+"""Train low-rank adapters for a published model: its weights come from a file, frozen and split over eight devices.
 
 The file has PyTorch's names and order of dims, as models from Hugging Face do.
 """
