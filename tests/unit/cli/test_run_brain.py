@@ -124,7 +124,7 @@ def test_show_and_verify_take_a_brain(pair, layout):
         (["--input", "light=dark.npy"], "there is no file dark.npy"),
         (["--input", "ligth=0.5"], "did you mean 'light'"),
         (["--checkpoint-every", "5", "--stride", "2"], "between two of the steps that are recorded, every 2"),
-        (["--input", "light=light.npy", "--steps", "301"], "there are inputs for 300 steps, and 301 are asked for"),
+        (["--input", "light=light.npy", "--steps", "301"], "there are inputs for 300 steps, but the run needs 301"),
     ],
 )
 def test_what_cannot_be_run_says_why(pair, arguments, message):

@@ -1,4 +1,4 @@
-"""A Brain as a recipe: its step is a graph loop of many steps of dt, its batches are the inputs of these steps."""
+"""Make a Brain a recipe: its step is a graph loop of many steps of dt, its batches are the inputs of these steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from outlay.layout.layout import Layout
 from outlay.recipes.recipe import Recipe
 
 CHUNK = 200
-"""Steps that one call of the program takes: enough that the call itself costs nothing, few enough to see it go on."""
+"""The steps of one call: enough to make the overhead of a call negligible, few enough for a live progress display."""
 NUM_STEPS = 1000
 KERNELS = ("jax", *PASSES)
 """What computes the pairs: plain JAX anywhere; or one pass over them, in machine code for this processor with the extra
@@ -37,28 +37,28 @@ KERNELS = ("jax", *PASSES)
 
 @dataclass(frozen=True)
 class Chunks:
-    """The inputs of the chunks of a run, by their number: what `Recipe.data` is for a Brain."""
+    """The inputs of the chunks of a run by index: the `Recipe.data` of a Brain."""
 
     feed: Feed
     size: int
 
     def __getitem__(self, number: int) -> Any:
-        """The inputs of a chunk; where an environment makes them, those of its present observation."""
+        """Return the inputs of a chunk; for an environment, those of its current observation."""
         start = 0 if self.feed.listens else number * self.size
         return self.feed.batch(start, start + self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrainRecipe(Recipe):
-    """A Brain with its inputs and with what is recorded; make one with `BrainRecipe.of`.
+    """A Brain with its inputs and recordings; make one with `BrainRecipe.of`.
 
-    As a `Recipe` it has a step that takes `chunk` steps of the Brain, so that all commands know it.
+    As a `Recipe`, its step runs `chunk` steps of the Brain, so that all commands can use it.
 
     Attributes:
         brain: the Brain.
         feed: its inputs.
-        moments: in which steps the addresses of `record` are recorded.
-        chunk: steps of the Brain in one call of the program.
+        moments: the steps in which `record` is recorded.
+        chunk: the steps of the Brain in one call of the program.
         loop: the environment of a closed loop; None without one.
         kernel: what computes the pairs: one of `KERNELS`.
     """
@@ -88,20 +88,20 @@ class BrainRecipe(Recipe):
         chunk: int = CHUNK,
         kernel: str = "jax",
     ) -> BrainRecipe:
-        """A Brain ready to run.
+        """Make a recipe of a Brain.
 
         Args:
             brain: the Brain.
-            name: what runs of it are called.
-            inputs: for each input of the Brain an array with one entry a step, something constant, or a function of
-                the step; or a `ClosedLoop`. An input that is left out gets slow waves.
-            steps: steps a run takes unless it is told otherwise; as many as there are inputs for, or 1000.
-            record: patterns of what is recorded, such as `*_ex:out_spikes` or `**.soma.potential`.
-            stride: record every so many steps.
-            windows: record only in these pieces of time, as (from, to) in ms or as text, `"100..200"`.
+            name: the name of its runs.
+            inputs: for each input of the Brain, an array with one entry per step, a constant, or a function of
+                the step; or a `ClosedLoop`. Inputs that are not given get slow waves.
+            steps: the default number of steps; None for as many as there are inputs, or 1000.
+            record: address patterns, such as `*_ex:out_spikes` or `**.soma.potential`.
+            stride: the number of steps between two recorded steps.
+            windows: record only in these time windows, as (from, to) in ms or as text, `"100..200"`.
             triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`.
-            seed: of what is random in the Brain's state.
-            chunk: steps in one call of the program.
+            seed: the seed of the Brain's random initial state.
+            chunk: the steps in one call of the program.
             kernel: what computes the pairs: `jax`; `fast-cpu`, machine code for this processor; or `pallas`, a kernel
                 for NVIDIA GPUs.
 
@@ -135,7 +135,7 @@ class BrainRecipe(Recipe):
         ).recording(record, stride)
 
     def recording(self, record: Sequence[str], stride: int = 1) -> BrainRecipe:
-        """Return the recipe with other addresses recorded, every so many steps; in the same windows of time.
+        """Return the recipe with another recording and stride, in the same time windows.
 
         Raises:
             BrainError: an address matches nothing, or the stride does not fit.
@@ -156,13 +156,13 @@ class BrainRecipe(Recipe):
         )
 
     def with_layout(self, layout: Layout) -> BrainRecipe:
-        """The recipe under a layout of one's own, on the mesh and in the mode that its rules ask for."""
+        """Return the recipe under a custom layout, on the mesh and in the mode that its rules need."""
         mesh, mode = goes_with(layout)
         return dataclasses.replace(self, layouts={"given": layout}, meshes={"given": mesh}, modes={"given": mode})
 
 
 def watched(brain: Brain, moments: Moments) -> StepGraph:
-    """The graph of a Brain that also returns, in every step, what rates are counted of and triggers watch.
+    """Extend the graph of a Brain to return, in every step, the ports for rates and triggers.
 
     Args:
         brain: the Brain.
@@ -174,7 +174,7 @@ def watched(brain: Brain, moments: Moments) -> StepGraph:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise for what is no whole number of at least 1."""
+    """Raise unless the value is an integer of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BrainError(f"{name} must be a whole number of at least 1, not {value!r}")
 
@@ -188,7 +188,7 @@ def _feed(brain: Brain, inputs: Mapping[str, Any] | ClosedLoop | None) -> Feed:
 
 
 def _chunk(most: int, stride: int, inputs: Any) -> int:
-    """Steps in one call, a multiple of the stride: then each chunk records at the same places."""
+    """Choose the steps in one call: a multiple of the stride, so that every chunk records at the same positions."""
     if not isinstance(inputs, ClosedLoop):
         return -(-most // stride) * stride
     if inputs.steps_per_action % stride:
@@ -211,15 +211,15 @@ def _check_ports(brain: Brain, moments: Moments) -> None:
 
 
 PERIOD = 250.0
-"""Of the first wave, in ms: several periods in a run of a second, and long beside a neuron's time constants."""
-_RATIO = (1 + math.sqrt(5)) / 2  # no two waves ever come back to where they began together
+"""The period of the first wave in ms: several periods in a second, but long compared with a neuron's time constants."""
+_RATIO = (1 + math.sqrt(5)) / 2  # irrational, so that no two waves ever repeat together
 
 
 def waves(shape: Shape, dt: float) -> Callable[[int], np.ndarray]:
-    """A function from the step to numbers between -1 and 1, one sine a number, each of another period.
+    """Return a function from the step to numbers between -1 and 1: sines with different periods.
 
     Args:
-        shape: of the input.
+        shape: the shape of the input.
         dt: the duration of a step in ms.
 
     Example:

@@ -109,7 +109,7 @@ class Stimulus:
         """
         if self.num_steps is not None and stop > self.num_steps:
             raise BrainError(
-                f"the inputs are over after {self.num_steps} steps, and {stop} were asked for"
+                f"the inputs end after {self.num_steps} steps, but the run needs {stop}"
                 f"\n  fix: {self.num_steps} steps, longer arrays, or a function of the step"
             )
         if not self._shapes:

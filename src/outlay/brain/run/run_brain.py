@@ -57,24 +57,24 @@ def run_brain(
     """Run a Brain: many steps in one compiled loop, on one device unless a layout is given.
 
     Args:
-        brain: the Brain, or its file: Outlay's TOML, a `.scfg` of Spark, or a `.nir`.
-        steps: how many steps of dt.
-        inputs: for each input of the Brain an array with one entry a step, a number or an array for all steps, or a
-            function from the step, counted from 0; or a `ClosedLoop`. An input that is left out gets slow waves.
-        record: what is recorded: patterns of addresses, such as `*_ex:out_spikes`, `**.soma.potential` or
-            `B_in.synapses.kernel`. Recording changes nothing of the result.
-        stride: record after every so many steps.
-        windows: record only in these pieces of time, as (from, to) in ms or as text, `"100..200"`.
+        brain: the Brain, or its file: Outlay's TOML, Spark's `.scfg`, or a `.nir`.
+        steps: the number of steps of dt.
+        inputs: for each input of the Brain, an array with one entry per step, a number or an array for all steps, or a
+            function of the step, counted from 0; or a `ClosedLoop`. Inputs that are not given get slow waves.
+        record: address patterns, such as `*_ex:out_spikes`, `**.soma.potential` or
+            `B_in.synapses.kernel`. Recording does not change the result.
+        stride: the number of steps between two recorded steps.
+        windows: record only in these time windows, as (from, to) in ms or as text, `"100..200"`.
         triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`: 50 ms before and after the
             population's mean rate over 10 ms is above 80 Hz.
-        to: a folder that the recording is written to as Zarr while the run goes on; in memory if None.
-        state: what to begin with, such as `run.state` of an earlier run, under this layout or any other, on any number
-            of devices; it may be used up.
-        seed: of what is drawn at random when the state is made.
+        to: a folder to which the recording is written as Zarr during the run; None to record in memory.
+        state: the initial state, such as `run.state` of an earlier run, from any layout and any number
+            of devices; it may be donated.
+        seed: the seed of the random initial state.
         layout: `copies`, `by-neuron`, `by-module`, or a `Layout`.
-        mesh: the mesh; all devices where a layout is given, and else the first one alone.
-        mode: how it is executed; as goes with the layout if None.
-        chunk: steps in one call of the program.
+        mesh: the mesh; by default all devices if a layout is given, and otherwise the first device.
+        mode: the mode; None for that of the layout.
+        chunk: the steps in one call of the program.
         kernel: what computes the pairs: `jax`; or the same equations in one pass: `fast-cpu`, machine code for this
             processor, about twice as fast, which needs `outlay[fast-cpu]`; or `pallas`, a kernel for NVIDIA GPUs, which
             has been compiled but not measured. A population that it cannot compute runs in plain JAX, and a warning
@@ -82,8 +82,8 @@ def run_brain(
         progress: show time, speed and rates on stderr.
 
     Raises:
-        BrainError: an argument is of another kind; inputs or state do not fit, an address matches nothing; or the run
-            stopped, because inputs or state were not finite: then `error.recording` is what was recorded before.
+        BrainError: an argument has the wrong type; inputs or state do not fit, an address matches nothing; or the run
+            stopped because inputs or state were not finite: then `error.recording` has the recording so far.
 
     Example:
         >>> from outlay.brain import Brain

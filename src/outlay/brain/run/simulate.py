@@ -51,7 +51,7 @@ def check_simulation(prepared: Prepared, num_steps: int) -> None:
         raise BrainError(*excess)
     if recipe.feed.num_steps is not None and num_steps > recipe.feed.num_steps:
         raise BrainError(
-            f"there are inputs for {recipe.feed.num_steps} steps, and {num_steps} are asked for"
+            f"there are inputs for {recipe.feed.num_steps} steps, but the run needs {num_steps}"
             f"\n  fix: {recipe.feed.num_steps} steps, longer arrays, or functions of the step"
         )
     end = num_steps * recipe.brain.dt
@@ -180,7 +180,7 @@ class _Simulation(StepLoop):
         self.step = start + sound
         if bad is not None:
             problems = not_finite_problems(self.step, self.brain.dt, bad[1], self.state)
-            headline = f"the run stopped in step {self.step} of {self.num_steps}: a state is no number"
+            headline = f"the run stopped in step {self.step} of {self.num_steps}: a state is not finite"
             raise self._not_finite(headline, problems)
         self.feed.hear(start, outputs)
         return "  ".join(f"{self.names[port]} {rate:.0f}" for port, rate in rates.items()) + (" Hz" if rates else "")

@@ -127,7 +127,7 @@ def test_force_on_a_run_that_cannot_be_taken_to_its_end_removes_nothing(tmp_path
 
     before = left()
     late = dataclasses.replace(short, moments=Moments.of(["30..40"], []))
-    for longer, says, steps in ((short, "inputs for 20 steps, and 21 are asked for", 21), (late, "window", 20)):
+    for longer, says, steps in ((short, "inputs for 20 steps, but the run needs 21", 21), (late, "window", 20)):
         with pytest.raises(BrainError, match=says):
             run_prepared(prepare(longer), RunFolder(tmp_path, force=True), steps=steps)
         assert left() == before

@@ -156,7 +156,7 @@ def test_ctrl_c_keeps_what_was_recorded():
     ("arguments", "message"),
     [
         ({"steps": 0}, "steps must be a whole number of at least 1, not 0"),
-        ({"steps": 500}, "there are inputs for 450 steps, and 500 are asked for"),
+        ({"steps": 500}, "there are inputs for 450 steps, but the run needs 500"),
         ({"steps": 5, "stride": 0}, "stride must be a whole number of at least 1"),
         ({"steps": 5, "record": ["eye:spikes"]}, "eye:spikes"),
         ({"steps": 5, "triggers": ["ey:out_spikes > 5"]}, "did you mean 'eye:out_spikes'"),
