@@ -79,7 +79,7 @@ def test_a_disk_that_fills_up_under_a_recording_is_told_with_the_last_checkpoint
             return np.zeros(2, np.float32)
 
         folder = RunFolder(tmp_path)
-        with pytest.raises(OutputError, match=r"the recording .* cannot be written on .*checkpoint.* step 16"):
+        with pytest.raises(OutputError, match=r"the recording .* cannot be extended .*checkpoint.* step 16"):
             run_prepared(prepare(recipe(until(30, fill))), folder, checkpoint_every=16)
 
 
