@@ -112,7 +112,7 @@ class RDTracer:
 
 @dataclass(frozen=True)
 class RFSTracer:
-    """A trace that rises, then decays fast at first and slowly later: a mixture of two `RDTracer`s.
+    """A trace that rises, then decays fast at first and slowly later: a mixture of two tracers like `RDTracer`.
 
     In every step::
 

@@ -102,7 +102,7 @@ def test_leaves_that_come_and_go_are_named() -> None:
 
 def test_another_container_of_the_same_leaves_is_refused() -> None:
     message = error_of(lambda state, batch: (OrderedDict(state), {}))
-    assert "returns a state of the the leaves of the model state in another container" in message
+    assert "returns a state of the same leaves in another container" in message
     assert re.search(r"took .*\{'n': \*, 'w': \*\}", message)
     assert re.search(r"returned .*OrderedDict", message)
     assert "dataclasses.replace(state, ...)" in message

@@ -158,7 +158,7 @@ def test_a_metrics_file_with_gaps_is_refused(tmp_path):
     run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=4)
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
-    with pytest.raises(CheckpointError, match=r"cannot be continued after step 4: it begins with 1 line, and step 2"):
+    with pytest.raises(CheckpointError, match=r"cannot be continued after step 4: it has 1 line, and step 2"):
         run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True), steps=6)
 
 

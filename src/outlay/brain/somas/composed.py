@@ -196,8 +196,7 @@ class ComposedIzhikevichSoma(Mechanisms, IzhikevichMembrane):
     Sources: `AdaptiveIzhikevichSoma` of Spark (Nogarx/Spark); Izhikevich, IEEE Trans. Neural Networks 14 (2003) 1569.
 
     State: `potential` (units,), mV above rest; `recovery` (units,), u; and for active mechanisms `since_spike`
-        (units,),
-    steps; `threshold` (units,), the increase of the threshold, mV; `adaptation` (units,), w in pA.
+    (units,), steps; `threshold` (units,), the increase of the threshold, mV; `adaptation` (units,), w in pA.
 
     Attributes:
         potential_rest: the initial potential, mV.

@@ -129,7 +129,7 @@ def test_kernels_may_be_files_named_from_the_folder_of_the_brain(tmp_path):
     assert read_brain(tmp_path / "model.toml") == brain
     np.testing.assert_array_equal(brain.init(jax.random.key(0))["A"]["synapses"]["kernel"], kernel)
     np.save(tmp_path / "kernel.npy", kernel.T)
-    with pytest.raises(BrainError, match=r"it holds \(3, 2\), and the kernel is \(2, 3\)"):
+    with pytest.raises(BrainError, match=r"it has shape \(3, 2\), but the kernel is \(2, 3\)"):
         brain.init(jax.random.key(0))
     (tmp_path / "kernel.npy").unlink()
     with pytest.raises(BrainError, match=r"a file that numpy\.save has written"):
