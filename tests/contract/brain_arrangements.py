@@ -49,7 +49,6 @@ def main() -> None:
     arrangements = {
         "by module": (outlay.by_module(MODULES), 6, "all", "placed"),
         "mixed": (outlay.by_module(MODULES | {"A_ex": [1, 2], "B_ex": [3, 4, 5]}), 6, "all", "placed"),
-        "by neuron over 3": (outlay.layout.by_rows("neurons"), 3, "neurons", "manual"),
         "by neuron over 6": (outlay.layout.by_rows("neurons"), 6, "neurons", "manual"),
     }
     for name, arrangement in arrangements.items():

@@ -159,52 +159,27 @@ def test_a_missing_argument_of_a_strategy_is_asked_for(read):
         read('[[rule]]\nstrategy = "by_module"\n')
 
 
-def test_an_unknown_strategy_names_what_was_meant(read):
-    with pytest.raises(outlay.errors.LayoutError, match=r"unknown strategy: layout\.toml:2\n.*'fdsp'\n.*mean 'fsdp'"):
-        read('[[rule]]\nstrategy = "fdsp"\n')
-    with pytest.raises(outlay.errors.LayoutError, match=r'write match = "\*\*" and replicate = true'):
-        read('[[rule]]\nstrategy = "replicate"\n')
-    with pytest.raises(outlay.errors.LayoutError, match="there is no strategy 3"):
-        read("[[rule]]\nstrategy = 3\n")
-
-
-def test_a_rule_without_a_pattern_is_pointed_at(read):
-    with pytest.raises(
-        outlay.errors.LayoutError, match=r"missing match: layout\.toml:2\n.*which leaves it is for\n.*add match"
-    ):
-        read('\n[[rule]]\nspec = ["data"]\n')
-
-
-def test_a_rule_without_a_placement_is_pointed_at(read):
-    with pytest.raises(
-        outlay.errors.LayoutError, match=r"no placement: layout\.toml:1\n.*where the leaves live\n.*add one of spec"
-    ):
-        read('[[rule]]\nmatch = "a"\n')
-
-
-def test_two_placements_in_one_rule_are_named(read):
-    with pytest.raises(
-        outlay.errors.LayoutError, match=r"two placements: layout\.toml:4\n.*2 placements: spec, replicate\n.*keep one"
-    ):
-        read('[[rule]]\nmatch = "a"\nspec = ["x"]\nreplicate = true\n')
-
-
-def test_match_next_to_a_strategy_is_an_unknown_key(read):
-    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml:3\n.*'fsdp' does not take 'match'"):
-        read('[[rule]]\nstrategy = "fsdp"\nmatch = "a"\n')
-
-
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
+        ('strategy = "fdsp"', r"unknown strategy: layout\.toml:3\n.*'fdsp'\n.*mean 'fsdp'"),
+        ('strategy = "replicate"', r'write match = "\*\*" and replicate = true'),
+        ("strategy = 3", "there is no strategy 3"),
+        ('strategy = "fsdp"\nmatch = "a"', r"layout\.toml:4\n.*'fsdp' does not take 'match'"),
+        ('spec = ["data"]', r"missing match: layout\.toml:2\n.*which leaves it is for\n.*add match"),
+        ('match = "a"', r"no placement: layout\.toml:2\n.*where the leaves live\n.*add one of spec"),
+        (
+            'match = "a"\nspec = ["x"]\nreplicate = true',
+            r"two placements: layout\.toml:5\n.*2 placements: spec, replicate\n.*keep one",
+        ),
         ('match = "a..b"\nreplicate = true', r"malformed pattern: layout\.toml:2 'a\.\.b'"),
         ('match = "a"\nspec = ["x", "x"]', r"one axis twice: layout\.toml:2 a\n.*'x' appears 2 times"),
         ('match = "a"\nreplicate = true\notherwise = "pad"', r"unknown fallback: layout\.toml:2 a\n.*'pad'"),
         ('match = "a"\non = [2, 2]', r"not a placement: layout\.toml:2 on\(2, 2\)"),
     ],
 )
-def test_what_a_rule_refuses_is_located_in_the_file(read, body, said):
-    with pytest.raises(outlay.errors.LayoutError, match=said):
+def test_what_a_rule_refuses_is_located_in_the_file(read, body, message):
+    with pytest.raises(outlay.errors.LayoutError, match=message):
         read(f"\n[[rule]]\n{body}\n")
 
 

@@ -12,7 +12,7 @@ from outlay.program.program import Program
 from outlay.recipes.corpus import python_sources
 from outlay.recipes.lm import lm
 
-LAYOUTS = ["dp", "zero1", "fsdp", "tp", "fsdp+tp", "fsdp+tp+sp"]
+LAYOUTS = ["dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"]
 
 
 def program_of(recipe, layout, mesh=None):
