@@ -231,7 +231,7 @@ def test_the_guide_lists_exactly_what_is_known():
         theme: ", ".join(message.name for message in messages)
         for theme, messages in itertools.groupby(KNOWN, key=lambda message: message.theme)
     }
-    assert f"\n{len(KNOWN)} messages of JAX" in guide
+    assert f" {len(KNOWN)} messages of JAX" in guide
 
 
 @pytest.mark.parametrize(
