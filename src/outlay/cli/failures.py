@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -179,6 +178,7 @@ def _room(number: int) -> str:
 
 def _report(error: BaseException, words: Sequence[str]) -> str:
     """Return what to send with the report of a bug; the traceback goes to a file."""
+    import shlex
     import tempfile  # with all that it imports, the help would take longer
 
     from outlay.core.runtime_flags import versions

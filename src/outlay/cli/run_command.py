@@ -13,10 +13,9 @@ import typer
 from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
 from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
 from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
-from outlay.jobs.stall import Limits
-from outlay.jobs.stop_request import listen
 
 if TYPE_CHECKING:
+    from outlay.jobs.stall import Limits
     from outlay.recipes.run_kind import Result
 
 
@@ -101,6 +100,8 @@ def run(
     from outlay.jobs.process_info import is_launched
 
     if processes is not None and not is_launched():
+        from outlay.jobs.stall import Limits
+
         limits = Limits(stuck_after, start_within)
         of_job = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
         raise typer.Exit(run_in_processes(processes, options.devices, **of_job))
@@ -114,6 +115,8 @@ def run(
         hint = next(name for name, given in of_jobs.items() if given)
         raise typer.BadParameter("it needs --processes P; P may be 1", param_hint=hint)
     if checkpoint_every or resume:
+        from outlay.jobs.stop_request import listen
+
         listen()  # from the start: a request while the program is compiled counts too
     devices = own_devices(options.devices, is_shared=processes is not None)
     own = replace(options, devices=devices)

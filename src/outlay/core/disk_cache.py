@@ -1,12 +1,14 @@
-"""What took long to find out, kept in the user's cache folder: small files that say that Outlay made them."""
+"""Keep answers that took long to compute in the user's cache folder: small files that say that Outlay made them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import stat
+import sys
 import warnings
 import zlib
 from dataclasses import dataclass
@@ -14,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from outlay.core.output_file import whole_file
+from outlay.core.user_code import is_library
 
 MAX_BYTES = 2**28
 """How much a cache holds, unless it is told otherwise: some thousand compiled programs."""
 
+_OUTLAY = Path(__file__).parents[1]
 _MARKER = b"# Written by outlay as part of its cache; sha256 "
 _ENDING = ".outlay"
 _LONGEST = 2**30
@@ -40,6 +44,30 @@ def key_of(*parts: object) -> str:
     False
     """
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+def loaded_code() -> str:
+    """Return a hash of the code that can change an answer from one call to the next, as a part of its key.
+
+    It covers Outlay's own code and the user's modules that are imported now. Installed packages are not read: their
+    versions belong into the key.
+    """
+    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = sorted({file for file in modules if file and not is_library(file)})
+    return hashlib.sha256("".join([_own_code(), *map(_hash_of, files)]).encode()).hexdigest()
+
+
+@functools.cache
+def _own_code() -> str:
+    files = (file for ending in ("py", "toml") for file in _OUTLAY.rglob(f"*.{ending}"))
+    return "".join(f"{file.relative_to(_OUTLAY)} {_hash_of(str(file))}" for file in sorted(files))
+
+
+def _hash_of(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return file
 
 
 @dataclass(frozen=True)

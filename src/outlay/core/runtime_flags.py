@@ -1,15 +1,15 @@
-"""What a process runs with: XLA flags, malloc settings, variables for simulated devices, installed versions."""
+"""What a process runs with: XLA flags, malloc settings, variables for simulated devices, installed versions.
+
+`outlay --help` loads this file. What takes long to import (package metadata reads zip files and mail headers) is
+imported in the function that needs it.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import mmap
 import os
-import platform
 import re
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 
 from outlay.core.error_types import MeshError
@@ -81,6 +81,8 @@ def flags_of_library(library: Path) -> set[str]:
     Args:
         library: the file. It is searched from end to end, which takes a second.
     """
+    import mmap
+
     names = set()
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(b"xla_")
@@ -128,6 +130,9 @@ def keep_memory() -> bool:
     Returns:
         Whether it took effect: only with glibc, that is on most Linux systems. Elsewhere nothing changes.
     """
+    import ctypes
+    import platform
+
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -185,11 +190,12 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
     >>> versions(["no-such-package"])
     {'no-such-package': None}
     """
-    return {package: _version(package) for package in packages}
+    from importlib import metadata
 
+    def version(package: str) -> str | None:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return {package: version(package) for package in packages}

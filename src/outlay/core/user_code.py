@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import sys
 import sysconfig
 import traceback
 from dataclasses import dataclass
@@ -39,7 +36,7 @@ class Call:
 def user_call(stack: traceback.StackSummary) -> Call | None:
     """Return the innermost frame of the user's own code."""
     for frame in reversed(stack):
-        if not _is_library(frame.filename):
+        if not is_library(frame.filename):
             return Call(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
     return None
 
@@ -78,29 +75,6 @@ _JAX_NOTE = (
 )
 
 
-def loaded_code() -> str:
-    """A hash of the code that can change an answer from one call to the next: Outlay's own and the user's modules.
-
-    Those of the user are the ones that are imported now; of installed packages their versions tell.
-    """
-    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    files = sorted({file for file in modules if file and not _is_library(file)})
-    return hashlib.sha256("".join([_own_code(), *map(_hash_of, files)]).encode()).hexdigest()
-
-
-@functools.cache
-def _own_code() -> str:
-    files = (file for ending in ("py", "toml") for file in Path(_OUTLAY).rglob(f"*.{ending}"))
-    return "".join(f"{file.relative_to(_OUTLAY)} {_hash_of(str(file))}" for file in sorted(files))
-
-
-def _hash_of(file: str) -> str:
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:
-        return file
-
-
 def _trimmed(stack: traceback.StackSummary, files: frozenset[str]) -> traceback.StackSummary:
     frames = list(stack)
     first = next((i for i, frame in enumerate(frames) if _is_users(frame.filename, files)), len(frames))
@@ -109,9 +83,10 @@ def _trimmed(stack: traceback.StackSummary, files: frozenset[str]) -> traceback.
 
 
 def _is_users(file: str, files: frozenset[str]) -> bool:
-    return file in files or not (file.startswith("<") or _is_library(file))
+    return file in files or not (file.startswith("<") or is_library(file))
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Return whether a file belongs to the standard library, an installed package, or Outlay."""
     installed = "site-packages" in file or "dist-packages" in file
     return installed or file.startswith(("<frozen", _OUTLAY, _STDLIB))

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.disk_cache import DiskCache, cache_folder, key_of
+from outlay.core.disk_cache import DiskCache, cache_folder, key_of, loaded_code
 from outlay.core.error_types import OutlayError
 from outlay.core.quantities import format_bytes
-from outlay.core.user_code import loaded_code
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
