@@ -8,7 +8,7 @@ from outlay.cli import interrupt
 
 
 def main() -> None:
-    """The `outlay` command."""
+    """Run the `outlay` command."""
     try:
         interrupt.answer()
         from outlay.cli.main import main as command

@@ -233,7 +233,7 @@ class GivenKernel(Initializer):
     values: np.ndarray = field(repr=False)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other kernel has the same values."""
+        """Return whether the other kernel has the same values."""
         return isinstance(other, GivenKernel) and np.array_equal(self.values, other.values)
 
     def __hash__(self) -> int:

@@ -106,7 +106,7 @@ class RDTracer:
         }
 
     def value(self, trace: dict[str, jax.Array]) -> jax.Array:
-        """The trace itself."""
+        """Return the trace itself."""
         return trace["decay"] - trace["rise"]
 
 
@@ -139,7 +139,7 @@ class RFSTracer:
         return {"fast": self.fast.step(trace["fast"], x, dt=dt), "slow": self.slow.step(trace["slow"], x, dt=dt)}
 
     def value(self, trace: dict[str, dict[str, jax.Array]]) -> jax.Array:
-        """The trace itself."""
+        """Return the trace itself."""
         return self.alpha * self.fast.value(trace["fast"]) + (1 - self.alpha) * self.slow.value(trace["slow"])
 
 

@@ -29,7 +29,7 @@ _patience = 10.0
 
 
 def answer() -> None:
-    """From now on the first Ctrl-C raises `KeyboardInterrupt`, and a second one ends the process at once.
+    """Raise `KeyboardInterrupt` at the first Ctrl-C from now on; a second one ends the process at once.
 
     If Ctrl-C is ignored or handled already, by whoever started the process, that stays.
     """
@@ -56,7 +56,7 @@ def answer() -> None:
 
 
 def watch(patience: float = 10.0) -> None:
-    """From now on, end the process if native code, such as a compiler, keeps Python from seeing Ctrl-C.
+    """End the process from now on if native code, such as a compiler, keeps Python from seeing Ctrl-C.
 
     It uses a thread, which a process that only starts others should not have.
 

@@ -68,7 +68,7 @@ def outlay(
 
 
 def main() -> None:
-    """The `outlay` command."""
+    """Run the `outlay` command."""
     interrupt.answer()
     output.last()
     try:

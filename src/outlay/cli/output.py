@@ -104,7 +104,7 @@ _answer = _Answer()
 
 @contextlib.contextmanager
 def answering(*, as_json: bool) -> Iterator[None]:
-    """For the time of a command: with `as_json`, send everything else that is printed to stdout to stderr.
+    """Collect the answer of a command; with `as_json`, everything else printed to stdout goes to stderr.
 
     Args:
         as_json: whether the command was asked for JSON.

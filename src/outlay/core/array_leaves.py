@@ -17,7 +17,7 @@ _OF_NO_NUMBERS = "OSUMm"
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array, or a number that JAX takes for one."""
+    """Return whether a leaf is an array, or a number that JAX takes for one."""
     if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in _OF_NO_NUMBERS or leaf.dtype.names):
         return False
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))

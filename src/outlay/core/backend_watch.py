@@ -47,7 +47,7 @@ def watch() -> None:
 
 
 def started_by() -> Call | None:
-    """The call that started the backend last, or None when no start has been seen."""
+    """Return the call that started the backend last; None if no start has been seen."""
     watch_filter = _watch()
     return watch_filter.started_by if watch_filter else None
 

@@ -29,7 +29,7 @@ _LONGEST = 2**30
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept: `$XDG_CACHE_HOME/outlay/compiled`, by default in `~/.cache`.
+    """Return the folder of compiled programs: `$XDG_CACHE_HOME/outlay/compiled`, by default in `~/.cache`.
 
     As the XDG base directory specification has it, a path that is not absolute counts as none.
     """
@@ -38,7 +38,7 @@ def cache_folder() -> Path:
 
 
 def key_of(*parts: object) -> str:
-    """The name of an entry: a hash of all that it depends on.
+    """Return the name of an entry: a hash of everything that it depends on.
 
     >>> key_of("program", "h100") == key_of("program", "h200")
     False
@@ -86,7 +86,7 @@ class DiskCache:
     max_bytes: int = MAX_BYTES
 
     def load(self, key: str) -> Any:
-        """The JSON-ready data of a key; None where there is none, or it cannot be read."""
+        """Read the JSON-ready data of a key; None if there is none, or it cannot be read."""
         path = self._path(key)
         try:
             content = _content(path, self.max_bytes)

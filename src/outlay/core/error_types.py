@@ -138,7 +138,7 @@ class Problem:
     fix: str
 
     def text(self) -> str:
-        """The problem as an indented paragraph, for a message."""
+        """Return the problem as an indented paragraph, for a message."""
         fix = self.fix.replace("\n", "\n           ")
         return f"  {self.kind}: {self.where or 'the bare array'}\n    {self.what}\n    fix: {fix}"
 
@@ -187,7 +187,7 @@ def message(headline: str, problems: Sequence[Problem]) -> str:
 
 
 def _by_layer(problems: Sequence[Problem]) -> list[list[int]]:
-    """The numbers of problems, in groups that say the same of equal layers; a few are groups of their own."""
+    """Group problems that say the same about equal layers, by number; a few problems stay single."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for number, problem in enumerate(problems):
         words = (problem.kind, *map(without_layers, (problem.where, problem.what, problem.fix)))

@@ -18,7 +18,7 @@ _MAX_RUNS = 4
 
 
 def fold_numbers(names: Sequence[str]) -> str:
-    """One name for several that differ in nothing but numbers, as a shell would write it.
+    """Fold names that differ only in numbers into one, as a shell would write it.
 
     >>> fold_numbers(["layers.0.kernel", "layers.1.kernel", "layers.2.kernel"]), fold_numbers(["w7", "w1", "w0"])
     ('layers.{0..2}.kernel', 'w{0..1,7}')
@@ -53,7 +53,7 @@ def consecutive(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def without_layers(text: str) -> str:
-    """A text in which no path has a number: the same for texts that speak of equal layers.
+    """Remove the numbers from all paths in a text, so that texts about equal layers become the same.
 
     >>> without_layers("params.layers.7.kernel is split, 1.5 KiB a device, at model.py:120")
     'params.layers.*.kernel is split, 1.5 KiB a device, at model.py:120'
@@ -62,7 +62,7 @@ def without_layers(text: str) -> str:
 
 
 def as_pattern(texts: Sequence[str]) -> str:
-    """One text for several about equal layers, with their paths as a rule would name all of them.
+    """Fold texts about equal layers into one, with their paths as a rule would name all of them.
 
     >>> as_pattern(["('layers.0.kernel', P('data'))", "('layers.1.kernel', P('data'))"])
     "('layers.*.kernel', P('data'))"

@@ -24,7 +24,7 @@ from outlay.core.flag_check import check_flags
 
 
 def backend_is_started() -> bool:
-    """Whether JAX has created its backend, after which the number of devices is fixed. Does not create it."""
+    """Return whether JAX has created its backend, after which the number of devices is fixed. Does not create it."""
     return xla_bridge.backends_are_initialized()
 
 
@@ -182,7 +182,7 @@ def attached_devices() -> list[jax.Device]:
 
 
 def settle_on_cpu() -> None:
-    """On a machine without accelerators, tell JAX not to look for them: the search is noisy.
+    """Tell JAX not to look for accelerators on a machine without any: the search is noisy.
 
     JAX would end up on the CPU anyway. Nothing changes once the backend has started, or where the user chose a
     platform.

@@ -231,7 +231,7 @@ class NoMachineCode(Exception):
 
 
 def target_machine() -> Any:
-    """LLVM's compiler for this processor.
+    """Return LLVM's compiler for this processor.
 
     Raises:
         NoMachineCode: llvmlite is missing or too old, or does not know this processor.
@@ -255,7 +255,7 @@ def target_machine() -> Any:
 
 
 def one_thread_reason() -> str | None:
-    """Why functions that have been called got no threads, though there are cores for them; None if they did."""
+    """Explain why compiled functions got no threads although there are cores; None if they did."""
     if missing := [symbol for symbol, address in _addresses().items() if not address]:
         return f"the C library of this system has no {', '.join(missing).lower()}"
     return "XLA has no threads for it" if _refused.value else None
@@ -272,7 +272,7 @@ def at_most_threads(num: int) -> Iterator[None]:
 
 
 def _addresses() -> dict[str, int]:
-    """Where functions find what they call and what they look at; 0 of what is not there."""
+    """Return the addresses of what the functions call and read; 0 for what is missing."""
     symbols = {name.upper(): _address(name) for name in ("malloc", "free", "sched_yield")}
     if not all(symbols.values()):
         num_threads.value = 1
@@ -280,7 +280,7 @@ def _addresses() -> dict[str, int]:
 
 
 def _address(symbol: str) -> int:
-    """Where a function of the C library is in this process; 0 if it is not there."""
+    """Return the address of a function of the C library in this process; 0 if it is missing."""
     try:
         return ctypes.cast(getattr(ctypes.CDLL(None), symbol), ctypes.c_void_p).value or 0
     except (AttributeError, OSError, TypeError):

@@ -136,7 +136,7 @@ def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iter
 
 
 def is_traced(value: Any) -> bool:
-    """Whether a value is one that JAX is tracing."""
+    """Return whether a value is one that JAX is tracing."""
     return isinstance(value, Tracer)
 
 

@@ -16,7 +16,7 @@ from jax.extend.core import Literal, Primitive
 
 
 def is_tracing() -> bool:
-    """Whether this thread is inside jit, grad, vmap or another transformation."""
+    """Return whether this thread is inside jit, grad, vmap or another transformation."""
     return not trace_state_clean()
 
 

@@ -158,7 +158,7 @@ def first_part(pattern: str) -> str | None:
 
 
 def only_path(pattern: str) -> Parts | None:
-    """The parts of the one path that a pattern without wildcards matches; None for any other pattern.
+    """Split the one path that a pattern without wildcards matches; None for other patterns.
 
     >>> only_path("params.'a.b'"), only_path("params.*")
     (('params', 'a.b'), None)

@@ -41,7 +41,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _pairs(name: str) -> set[str]:
-    """The pairs of neighbouring letters in a name."""
+    """Return the pairs of neighbouring letters in a name."""
     return {name[i : i + 2] for i in range(len(name) - 1)}
 
 

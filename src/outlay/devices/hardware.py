@@ -118,7 +118,7 @@ def known_hardware(*, calibrated: bool = True) -> dict[str, Hardware]:
 
 
 def hardware_in(name: str) -> Hardware:
-    """The hardware that a file of its own describes, as `outlay profile --calibrate` writes it: one table.
+    """Read the one table of a hardware file, as `outlay profile --calibrate` writes it.
 
     It starts from what is built in, or from the user's file, as a table of that one does.
 
@@ -144,7 +144,7 @@ def hardware_in(name: str) -> Hardware:
 
 
 def _files(*, calibrated: bool) -> list[Path]:
-    """The files that are there and change what is built in."""
+    """List the existing files that change the built-in hardware."""
     path = user_file()
     if os.environ.get(USER_FILE) and not path.is_file():
         raise TargetError(f"{USER_FILE}={path}: there is no such file\n  fix: correct or unset {USER_FILE}")
@@ -152,7 +152,7 @@ def _files(*, calibrated: bool) -> list[Path]:
 
 
 def _tables(files: Iterable[Path]) -> tuple[dict[str, Table], dict[str, str]]:
-    """The tables that are built in, changed by files, and which file changed each."""
+    """Return the built-in tables with the changes of files, and which file changed each."""
     tables, sources = _built_in_tables(), {}
     for file in files:
         changed = read_tables(file)

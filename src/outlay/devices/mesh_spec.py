@@ -94,7 +94,7 @@ class MeshSpec:
         return MeshSpec(sizes, dict(self.over))
 
     def __str__(self) -> str:
-        """The text form; `MeshSpec.parse` reads it back."""
+        """Return the text form; `MeshSpec.parse` reads it back."""
         at = {name: f"@{where}" for name, where in self.over}
         return ",".join(f"{name}={size}{at.get(name, '')}" for name, size in self.axes)
 

@@ -101,7 +101,7 @@ class Target:
         return self.hardware.kind != "cpu"
 
     def __str__(self) -> str:
-        """The text form; `Target.parse` reads it back."""
+        """Return the text form; `Target.parse` reads it back."""
         slices = f"*{self.num_slices}" if self.num_slices > 1 else ""
         return f"{self.hardware.file or self.hardware.key}:{'x'.join(map(str, self.shape))}{slices}"
 

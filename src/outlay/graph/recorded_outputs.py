@@ -93,7 +93,7 @@ def empty(recorded_outputs: Sequence[RecordedOutput], values: Values, num_steps:
 def keep(
     recorded_outputs: Sequence[RecordedOutput], buffers: Buffers, values: Callable[[], Values], step: jax.Array
 ) -> Buffers:
-    """The buffers after a step.
+    """Return the buffers after a step.
 
     Args:
         recorded_outputs: what is kept.

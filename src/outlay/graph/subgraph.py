@@ -78,7 +78,7 @@ class Subgraph:
         return {**after, "own": inside._own(after["own"])}
 
     def _loop(self, both: tuple[Carry, Any], inputs: Any, num_steps: int) -> tuple[Carry, Any]:
-        """All steps, with states as they are in the loop."""
+        """Run all steps, with states in the form of the loop."""
         if not self.block:
             return _repeat(lambda both: self._steps(both, inputs, 1), both, num_steps)
         both = _repeat(lambda both: self._steps(both, inputs, self.block), both, num_steps // self.block)
@@ -86,7 +86,7 @@ class Subgraph:
         return self._steps(both, inputs, rest) if rest else both
 
     def _own(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """The parts' own states, of those in the loop."""
+        """Return the parts' own states from those in the loop."""
         return {**states, **{name: form.end(states[name]) for name, form in self.loop_forms.items()}}
 
     def _step_of(self, name: str) -> PartStep:

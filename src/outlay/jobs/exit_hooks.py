@@ -143,7 +143,7 @@ class ExitReason:
 
 
 def watch_exits() -> None:
-    """From now on, remember with which `SystemExit` the program ends: atexit hooks cannot ask Python for it."""
+    """Remember from now on the `SystemExit` that ends the program: atexit hooks cannot ask Python for it."""
     sys.exit = _exit
     own = SystemExit.__dict__["code"]
     if isinstance(own, property):

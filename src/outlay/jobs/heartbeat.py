@@ -29,7 +29,7 @@ _marks: tuple[int, ...] = ()
 
 
 def start_beating(folder: Path, process: int) -> None:
-    """From now on, write each heartbeat of this process to the job's folder."""
+    """Write each heartbeat of this process to the job's folder from now on."""
     global _file, _last_step, _last_of, _marks
     path = JobFolder(folder).beat_path(process)
     with contextlib.suppress(OSError):  # no room on the disk: the launcher knows less of this process
@@ -83,7 +83,7 @@ def last_beat() -> Beat:
 
 
 def report_to(listener: Callable[[], object]) -> None:
-    """From now on, call this at each heartbeat that is not a step; steps are polled."""
+    """Call a function at each heartbeat from now on that is not a step; steps are polled."""
     global _listener
     _listener = listener
 
@@ -108,7 +108,7 @@ _devices_work_unseen: Callable[[], bool] = bool  # which is False, until somebod
 
 
 def ask_of_devices(work_unseen: Callable[[], bool]) -> None:
-    """From now on, ask this whether devices work without a sign in this process; nothing here imports JAX."""
+    """Ask a function from now on whether devices work silently in this process; nothing here imports JAX."""
     global _devices_work_unseen
     _devices_work_unseen = work_unseen
 

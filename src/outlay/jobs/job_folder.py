@@ -124,11 +124,11 @@ class JobFolder:
     _read: dict[Path, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def beat_path(self, process: int) -> Path:
-        """The file that a process overwrites with each beat."""
+        """Return the file that a process overwrites with each beat."""
         return self.path / f"{process}.beat"
 
     def stacks_path(self, process: int) -> Path:
-        """The file to which a process appends the stacks of its threads."""
+        """Return the file to which a process appends the stacks of its threads."""
         return self.path / f"{process}.stacks"
 
     @property

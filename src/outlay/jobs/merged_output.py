@@ -115,7 +115,7 @@ class MergedOutput:
             self._show(stream, order.ready())
 
     def hold_errors(self) -> None:
-        """From now on, write stderr only to the file: once a process has failed, the others complain about it."""
+        """Write stderr only to the file from now on: once a process has failed, the others complain about it."""
         if self._held is None:
             self._show_rest()
             self._held = [0] * len(self._errors)

@@ -86,7 +86,7 @@ class ProcessInfo:
 
 
 def is_launched() -> bool:
-    """Whether `outlay launch` or `outlay run --processes` started this process."""
+    """Return whether `outlay launch` or `outlay run --processes` started this process."""
     return NUM_PROCESSES in os.environ
 
 

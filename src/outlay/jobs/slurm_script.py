@@ -113,7 +113,7 @@ class Script:
         return shlex.join(["outlay", "run", self.recipe, *self.arguments, *resume])
 
     def values(self) -> dict[str, Any]:
-        """What a template may use, by name."""
+        """Return what a template may use, by name."""
         own = {name: getattr(self, name) for name in self.__dataclass_fields__}
         derived = {name: getattr(self, name) for name in _DERIVED}
         return own | derived

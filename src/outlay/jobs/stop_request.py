@@ -36,7 +36,7 @@ class Stopped(SystemExit):
 
 
 def listen() -> None:
-    """From now on, SIGUSR1 asks this process to stop; under `outlay launch`, SIGUSR1 to the launcher does."""
+    """Let SIGUSR1 ask this process to stop from now on; under `outlay launch`, SIGUSR1 to the launcher does."""
     global _folder
     if path := os.environ.get(process_info.JOB_DIR):
         _folder = JobFolder(Path(path))

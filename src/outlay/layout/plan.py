@@ -108,7 +108,7 @@ class Plan:
         return len(self.leaves)
 
     def of_kind(self, kind: Kind) -> tuple[LeafPlan, ...]:
-        """The leaves of one kind."""
+        """Return the leaves of one kind."""
         return tuple(leaf for leaf in self.leaves if leaf.kind == kind)
 
     @property

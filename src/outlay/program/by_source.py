@@ -184,7 +184,7 @@ class _BySource:
         return path if number == 1 else f"{path}#{number}"
 
     def _values(self, jaxpr: Any, sources: Mapping[int, Line | Scope]) -> dict[Any, _Value]:
-        """The values of a program that rules speak of, but for those inside its loops and calls."""
+        """Find the values that rules name, except those inside loops and calls."""
         values: dict[Any, _Value] = {}
         made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
         named = [
@@ -228,7 +228,7 @@ class _BySource:
             self.used.add(value.rank)
 
     def _deep(self, jaxpr: Any, sources: Mapping[int, Line | Scope]) -> Iterator[_Value]:
-        """The values in a program, those inside its operations included."""
+        """Find the values of a program, including those inside its operations."""
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         yield from self._values(jaxpr, sources).values()
         for eqn in jaxpr.eqns:
@@ -237,7 +237,7 @@ class _BySource:
                 yield from self._deep(inner, self._sources_inside(eqn, sources))
 
     def _sources_inside(self, eqn: Any, sources: Mapping[int, Line | Scope] | None = None) -> dict[int, Line | Scope]:
-        """The lines and scopes whose values may be inside an operation: it does not stand there itself."""
+        """Return the lines and scopes whose values may be inside an operation that is not itself on them."""
         sources = self.sources if sources is None else sources
         return {rank: source for rank, source in sources.items() if source.turn(eqn) is None}
 
@@ -291,7 +291,7 @@ def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, A
 
 
 def _leaving(jaxpr: Any, source: Line | Scope) -> dict[Any, Any]:
-    """The floating-point values that leave a line or a scope for something else, or for itself the next time.
+    """Find the floating-point values that leave a line or a scope, for something else or for its own next round.
 
     Each with the turn in which it is made.
     """
@@ -321,7 +321,7 @@ def _is_number(variable: Any) -> bool:
 
 
 def _line_of_eqn(eqn: Any) -> str:
-    """The line that makes a value: the innermost one that is nobody's library."""
+    """Return the innermost line of the user's own code that makes a value."""
     for step in reversed(calls_to(eqn)) if eqn is not None else ():
         if is_readable(step[0].co_filename):
             return f"{step[0].co_filename}:{line_of(step)}"

@@ -53,7 +53,7 @@ class CompilerOptions:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {"source": self.source, "values": dict(self.values), "notes": list(self.notes)}
 
     def __str__(self) -> str:

@@ -233,14 +233,14 @@ class Facts:
 
     @classmethod
     def from_json(cls, text: str) -> Facts:
-        """What another process has sent."""
+        """Read what another process has sent."""
         fields = json.loads(text)
         packed = fields["program"]
         return cls(**fields | {"program": zlib.decompress(base64.b85decode(packed)).decode() if packed else ""})
 
 
 def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
-    """What a process is about to run.
+    """Describe what a process is about to run.
 
     Args:
         program: the program.
@@ -264,7 +264,7 @@ def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
 
 
 def _of_the_compiler(environment: Mapping[str, str]) -> dict[str, str]:
-    """What changes numbers without a trace in the program: options of XLA and of JAX, the flags one by one."""
+    """Collect what changes numbers without a trace in the program: options of XLA and JAX, flags one by one."""
     flags = {
         f"{variable} {name}": value or "set"
         for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")

@@ -33,12 +33,12 @@ _INSTALLED = sysconfig.get_paths()["purelib"]
 
 
 def is_explicit(mesh: Mesh) -> bool:
-    """Whether shardings are part of the arrays' types on this mesh."""
+    """Return whether shardings are part of the arrays' types on this mesh."""
     return AxisType.Explicit in mesh.axis_types
 
 
 def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardings: Any, mesh: Mesh) -> Any:
-    """A jitted function lowered from the types that its arguments have on Explicit axes.
+    """Lower a jitted function from the types that its arguments have on Explicit axes.
 
     Args:
         jitted: `run` under `jax.jit`.
@@ -62,7 +62,7 @@ def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardi
 
 
 def state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
-    """The state that `init(key)` makes, as shapes and dtypes, in the context of a mesh of any axes.
+    """Trace `init(key)` in the context of a mesh of any axes; return the state as shapes and dtypes.
 
     Raises:
         ProgramError: a leaf of the state is no array; or axes are Explicit and JAX would have to choose shardings, and
@@ -81,7 +81,7 @@ def state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
 
 
 def open_shardings(function: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, what: str) -> ProgramError | None:
-    """The error that lists every line to edit, or None where shardings are not the problem.
+    """Return the error that lists every line to edit; None if shardings are not the problem.
 
     Args:
         function: pure function that JAX refused to trace on this mesh.
@@ -183,7 +183,7 @@ class _Tracing:
 
 
 def _calls_others(primitive: Any) -> bool:
-    """Whether operations inside are the user's own, as in a scan, and not how JAX carries out one operation."""
+    """Return whether operations inside are the user's own, as in a scan, and not how JAX carries out one operation."""
     return primitive.name.startswith(("custom_", "jit", "pjit", "checkpoint", "remat", "scan", "while", "cond"))
 
 
@@ -236,7 +236,7 @@ class Edit:
 
 
 def edits(operation: str, bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Iterator[Edit]:
-    """The edits worth trying, in order.
+    """Return the edits worth trying, in order.
 
     Args:
         operation: the name of the primitive.
@@ -256,14 +256,14 @@ def edits(operation: str, bind: Bind, operands: tuple[Any, ...], params: dict[st
 
 
 def dims_of(operand: Any) -> _Dims:
-    """The mesh axes of each dim of a value: None, a name, or a tuple of names."""
+    """Return the mesh axes of each dim of a value: None, a name, or a tuple of names."""
     type_of = jax.typeof(operand)
     dims = getattr(getattr(type_of, "sharding", None), "spec", None) or ()
     return (*dims, *[None] * (len(getattr(type_of, "shape", ())) - len(dims)))
 
 
 def out_sharding_of(spec: P) -> str:
-    """The parameter as it is written."""
+    """Write the parameter as source code."""
     return f"out_sharding={_written(spec)}"
 
 
@@ -311,7 +311,7 @@ def _reshards(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> 
 
 
 def _moved(operand: Any, spec: P | None) -> Any:
-    """The operand moved to a spec, or left alone."""
+    """Move the operand to a spec, or leave it alone."""
     return operand if spec is None else jax.reshard(operand, spec)
 
 

@@ -38,7 +38,7 @@ _QUOTED = re.compile(r"'([^']+)'")
 
 
 def in_context(context: Callable[[], contextlib.AbstractContextManager[Any]], run: Callable[[], T]) -> tuple[T, bool]:
-    """What `run` gives in the context of a mesh, or else without it; and whether it was in it.
+    """Run in the context of a mesh, or without it if that fails; also return whether it was in it.
 
     Args:
         context: enters the mesh.
@@ -94,7 +94,7 @@ def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterato
 
 
 def _unknown_axes(what: str, spec: str, line: str, mesh: Mesh) -> ProgramError:
-    """The error for a spec of the model's, in an annotation or a constraint, whose axes the mesh lacks."""
+    """Return the error for a spec in the model whose axes the mesh lacks."""
     lacking = [axis for axis in dict.fromkeys(_QUOTED.findall(spec)) if axis not in mesh.axis_names]
     fix = "name an axis of the mesh, or one more: outlay.mesh({}=...); of logical names the rules of "
     fix += "outlay.layout.from_annotations say the axes"

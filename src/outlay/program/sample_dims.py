@@ -186,7 +186,7 @@ def _is_local_product(numbers: Any, before: list[int | None]) -> bool:
 
 
 def _is_local_gather(own: Any, before: list[int | None]) -> bool:
-    """Of rows by number: each sample's from its own array, or from one that all share."""
+    """Return whether each sample gathers rows from its own array, or from one that all samples share."""
     numbers, sizes, (operand, indices) = own.params["dimension_numbers"], own.params["slice_sizes"], before
     if operand is None:
         return indices != len(_shape(own.invars[1])) - 1

@@ -1,4 +1,4 @@
-"""The names by which a rule can speak of what the source makes: of functions and modules, lines, and scopes."""
+"""The names by which a rule refers to values in the source: functions and modules, lines, and named scopes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _NEAREST = 6
 
 
 def is_readable(file: str) -> bool:
-    """Whether a file holds somebody's program rather than a library."""
+    """Return whether a file holds somebody's program rather than a library."""
     return not (file.startswith(_LIBRARIES) or _INSTALLED.search(file) or _OUTLAY.search(file))
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a file, of whose path the end is given."""
+    """A line of a file; the file is given by the end of its path."""
 
     file: str
     number: int
 
     def turn(self, eqn: Any) -> tuple[int, tuple[Instruction, ...]] | None:
-        """Where the line stands among the calls that led to an operation, and these; None where it does not."""
+        """Return the calls that led to an operation, and the line's position among them; None if it is not there."""
         calls = calls_to(eqn)
         for index, step in enumerate(calls):
             code = step[0]
@@ -52,19 +52,19 @@ class Line:
         return None
 
     def is_same(self, made: Any, taken: Any) -> bool:
-        """Whether a line takes a value in the same turn in which it made it: its instructions only go forward."""
+        """Return whether a line takes a value in the turn that made it: its instructions only go forward."""
         (before, there), (position, calls) = made, taken
         if position != before or there[:before] != calls[:before]:
             return False
         return [offset for _, offset in there[before:]] < [offset for _, offset in calls[before:]]
 
     def is_in(self, file: str) -> bool:
-        """Whether it is a line of this file."""
+        """Return whether it is a line of this file."""
         return file == self.file or Path(file).as_posix().endswith("/" + self.file.removeprefix("./"))
 
 
 class Scope:
-    """The scopes of `jax.named_scope` of which a rule speaks.
+    """The scopes of `jax.named_scope` that a rule names.
 
     Args:
         rule: the rule.
@@ -75,15 +75,15 @@ class Scope:
         self._turn = functools.cache(self._turn_in)
 
     def turn(self, eqn: Any) -> tuple[str, ...] | None:
-        """The outermost such scope around an operation, after those around it; None where there is none."""
+        """Return the outermost such scope around an operation, with the scopes around it; None if there is none."""
         return self._turn(scopes_of(eqn))
 
     def is_same(self, made: Any, taken: Any) -> bool:
-        """Whether a value is taken in the scope in which it was made."""
+        """Return whether a value is taken in the scope in which it was made."""
         return made == taken
 
     def path(self, turn: tuple[str, ...]) -> str:
-        """The path of what leaves a scope: the shortest of its names of which the rule speaks."""
+        """Return the path of a value that leaves a scope: the shortest of its names that the rule matches."""
         return next(name for name in _names_of_scope(turn) if self._rule.matches(name, "intermediate"))
 
     def _turn_in(self, scopes: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -94,12 +94,12 @@ class Scope:
 
 
 def _names_of_scope(scopes: tuple[str, ...]) -> list[str]:
-    """A scope by its own name, and by those around it before that."""
+    """Return the names of a scope: its own, and with more and more of the scopes around it."""
     return ["@" + join_parts(scopes[first:]) for first in reversed(range(len(scopes)))]
 
 
 def line_in(pattern: str) -> Line | None:
-    """The line that a pattern names; None where it names a function or a module.
+    """Return the line that a pattern names; None if it names a function or a module.
 
     >>> line_in("@nets/model.py:120"), line_in("@Block.mlp")
     (Line(file='nets/model.py', number=120), None)
@@ -109,13 +109,13 @@ def line_in(pattern: str) -> Line | None:
 
 
 class SourceNames:
-    """The names of what functions return, as rules speak of them.
+    """The names of what functions return, as rules write them.
 
     Args:
         rules: those that name values by their source.
 
     Attributes:
-        returned: the numbers of the rules that speak of what a function or module has returned.
+        returned: the numbers of the rules that match what a function or module returned.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -125,12 +125,12 @@ class SourceNames:
         self.returned: set[int] = set()
 
     def add_scopes(self, eqn: Any) -> None:
-        """Take note of the scopes around an operation, for what is near a name that speaks of nothing."""
+        """Note the scopes around an operation, to suggest them for a name that matches nothing."""
         if scopes := scopes_of(eqn):
             self._names[_names_of_scope(scopes)[0]] = None
 
     def of_returned(self, frame: FrameType, value: Any) -> dict[str, Any]:
-        """What a function returns and a rule speaks of, by its path in the plan."""
+        """Return the arrays of a returned value that a rule matches, by their paths in the plan."""
         file = frame.f_code.co_filename
         if file.startswith(_LIBRARIES) or _OUTLAY.search(file):
             return {}
@@ -153,11 +153,11 @@ class SourceNames:
         return returned
 
     def path_and_rank(self, path: str) -> tuple[str, int]:
-        """A path, and the number of the first rule that speaks of it."""
+        """Return a path, and the number of the first rule that matches it."""
         return path, next(rank for rank, rule in enumerate(self._rules) if rule.matches(path, "intermediate"))
 
     def why_unused(self, rule: Rule) -> tuple[str, str]:
-        """What a rule that speaks of nothing looks for, and the nearest that there is."""
+        """Explain what a rule that matches nothing looks for, and what is nearest to it."""
         line = line_in(rule.pattern)
         otherwise = "\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
         if line is None:
@@ -179,7 +179,7 @@ class SourceNames:
 
 
 def _arrays(value: Any) -> list[tuple[str, Any]]:
-    """The traced arrays of what a function returns, with their paths in it."""
+    """Return the traced arrays that a function returns, with their paths in it."""
     if is_traced(value):
         return [("", value)]
     if not isinstance(value, tuple | list | dict):
@@ -195,7 +195,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def _names_of(frame: FrameType) -> list[str]:
-    """The names of a function that returns: its own, and that of the attribute which holds the module that it is of."""
+    """Return the names of a function: its own, and the attribute that holds its module."""
     code = frame.f_code
     name = code.co_qualname.rpartition("<locals>.")[2]
     owner = _owner(frame)
@@ -208,7 +208,7 @@ def _names_of(frame: FrameType) -> list[str]:
 
 
 def _owner(frame: FrameType) -> Any:
-    """The object of whose class a method is."""
+    """Return the object whose method a frame runs."""
     code = frame.f_code
     if "." not in code.co_qualname.rpartition("<locals>.")[2] or not code.co_argcount:
         return None
@@ -216,7 +216,7 @@ def _owner(frame: FrameType) -> Any:
 
 
 def _attribute(frame: FrameType, owner: Any) -> str:
-    """`Block.mlp` of a module that a Block which called it, directly or not, holds as its `mlp`."""
+    """Return `Block.mlp` for a module that the Block calling it, directly or not, holds as its `mlp`."""
     outer = frame.f_back
     while outer is not None:
         holder = _owner(outer)

@@ -141,7 +141,7 @@ def find_function(text: str) -> Callable[..., Any]:
 
 
 def _file_ending(text: str) -> str | None:
-    """The file ending of a recipe that is a file by itself, such as `.toml`; None for others."""
+    """Return the file ending of a recipe that is itself a file, such as `.toml`; None for others."""
     return next((ending for ending in FILES if text.endswith(ending)), None)
 
 
@@ -220,14 +220,14 @@ def _restore_module(name: str, before: ModuleType | None) -> None:
 
 
 def _module_name(path: Path) -> str:
-    """The file's own name, unless Python or a package has a module of that name, which others must still find."""
+    """Return the file's own name, unless that would hide a module of Python or of a package."""
     taken = sys.modules.get(path.stem)
     is_other = taken is not None and getattr(taken, "__file__", None) != str(path)
     return f"recipe_in_{path.stem}" if is_other or path.stem in sys.stdlib_module_names else path.stem
 
 
 def _index_after_library() -> int:
-    """The index in `sys.path` behind Python's own folders, so that a user's file never replaces a standard module."""
+    """Return the index in `sys.path` after Python's own folders: a user's file must not hide a standard module."""
     library = sysconfig.get_path("stdlib")
     own = [at for at, entry in enumerate(sys.path) if entry.startswith(library) and "site-packages" not in entry]
     return max(own, default=-1) + 1

@@ -179,5 +179,5 @@ def _as_integers(floats: Any, model: Any) -> Any:
 
 
 def _scale_of(kernel: str) -> str:
-    """The path of the scale of a kernel."""
+    """Return the path of the scale of a kernel."""
     return kernel.removesuffix("kernel") + "scale"

@@ -70,7 +70,7 @@ def open_folder(
 
 
 def own_folder_of(name: str) -> Path:
-    """The run folder of a recipe that is given none, `runs/NAME`; a name is text, and no path.
+    """Return the default run folder of a recipe, `runs/NAME`; a name is text, and no path.
 
     Raises:
         RecipeError: the name cannot be that of a folder.
@@ -255,7 +255,7 @@ def _hand_over(result: Result) -> None:
 
 
 def _has_begun() -> bool:
-    """Whether an earlier start of this job has taken the run folder, so that this one continues it."""
+    """Return whether an earlier start of this job has taken the run folder, so that this one continues it."""
     folder = _job_folder()
     return folder is not None and folder.has(Flag.BEGUN)
 

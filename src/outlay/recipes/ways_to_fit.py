@@ -43,7 +43,7 @@ class WayToFit:
     command: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         options = dict(self.candidate.options)
         where = {"layout": self.candidate.layout, "mesh": self.candidate.mesh, "options": options}
         return {**where, "num_bytes": self.num_bytes, "command": self.command}
@@ -219,7 +219,7 @@ class Changes:
         return [*alone, together] if together else alone
 
     def _one_change(self) -> Iterator[Iterator[Candidate]]:
-        """For each thing that can change, its values, the smallest change first."""
+        """Yield the values of each option that can change, the smallest change first."""
         own = self.own
         for name in ("batch", *VARIED):
             yield (Candidate(own.layout, own.mesh, ((name, value),)) for value in self._values(name))
@@ -235,7 +235,7 @@ class Changes:
                     yield Candidate(each.layout, each.mesh, (*strongest, *options))
 
     def _values(self, name: str) -> list[Any]:
-        """The values of an option that take less memory than its present one, the nearest first."""
+        """Yield the values of an option that take less memory than its present one, the nearest first."""
         if name not in self._arguments:
             return []
         present, num_samples = self._arguments[name], self._workloads(self.own).num_samples
@@ -257,7 +257,7 @@ class Changes:
         ]
 
     def _first(self, candidates: Iterator[Candidate]) -> WayToFit | None:
-        """The first that should fit."""
+        """Return the first candidate that should fit."""
         usual = defaults(self._function)
         tried = [(each.layout, each.mesh, {**usual, **dict(each.options)}) for each in self.tried]
         for candidate in candidates:
@@ -269,7 +269,7 @@ class Changes:
         return None
 
     def _expected(self, candidate: Candidate) -> Expectation | None:
-        """What the arithmetic expects of a candidate; None if it cannot run."""
+        """Estimate the memory of a candidate by arithmetic; None if it cannot run."""
         try:
             work = self._workloads(candidate)
             layout = on_devices(layout_of(self._made, candidate.layout)[0], self.target.num_devices)

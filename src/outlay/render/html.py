@@ -82,7 +82,7 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
 
 
 def _areas_view(plot: Areas) -> dict[str, Any]:
-    """Where everything stands in the picture, in pixels from its upper left corner."""
+    """Lay out the picture in pixels from its upper left corner."""
     totals = [sum(sizes) for sizes in plot.sizes]
     longest = 1.1 * (max(totals) or 1)
     width = (_WIDTH - _LEFT - _RIGHT) / len(totals)

@@ -108,7 +108,7 @@ def _stack(block: Stack, width: int) -> Iterator[Any]:
 
 
 def _areas(block: Areas, width: int) -> Iterator[Any]:
-    """Some stretches, each the largest of its part, and the one that is marked."""
+    """Draw some stretches, the largest of each part, and the one that is marked."""
     totals, (marked, what) = [sum(sizes) for sizes in block.sizes], block.mark
     num = min(_STRETCHES, len(totals))
     starts = [part * len(totals) // num for part in range(num + 1)]

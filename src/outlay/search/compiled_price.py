@@ -81,7 +81,7 @@ class Price:
 
 
 def compiled_price(program: Program, target: Target) -> tuple[Price, bool]:
-    """The price of a program on a target, and whether an earlier call had it compiled.
+    """Price a program on a target; also return whether it was compiled by an earlier call.
 
     Args:
         program: the program, on a mesh of the target.
@@ -118,5 +118,5 @@ def compiled_price(program: Program, target: Target) -> tuple[Price, bool]:
 
 
 def _crossing(explanation: Explanation) -> tuple[str, ...]:
-    """The axes whose collectives run between hosts."""
+    """Return the axes whose collectives run between hosts."""
     return tuple(dict.fromkeys("+".join(one.axes) for one in explanation.collectives if one.crosses_hosts))

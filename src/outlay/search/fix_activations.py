@@ -85,7 +85,7 @@ class Fix(Report):
         return "\n".join(["layout = outlay.Layout([", *lines, "]) + layout"])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         tried = [
             {
                 "pattern": one.rule.pattern,
@@ -214,7 +214,7 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
 
 
 def _rules_for(finding: Finding, source: SourceLine, program: Program) -> Iterator[Rule]:
-    """What may cure a finding: its value split as the batch is, or as the batch and along its last dim."""
+    """Yield rules that may fix a finding: its value split like the batch, or also along its last dim."""
     of_batch = next((leaf.dims[0] for leaf in program.plan.of_kind("batch") if leaf.dims and leaf.dims[0]), ())
     if not of_batch:
         return
@@ -231,7 +231,7 @@ def _rules_for(finding: Finding, source: SourceLine, program: Program) -> Iterat
 
 
 def _rank(program: Program, pattern: str) -> int:
-    """How many dims the values of a pattern have; 0 where there are none, or several kinds."""
+    """Count the dims of the values that a pattern matches; 0 if there are none, or they differ."""
     try:
         plan = program.with_layout(Layout([Rule(pattern, P())]) + program.layout).plan
     except OutlayError:
@@ -246,7 +246,7 @@ def _short(file: str) -> str:
 
 
 def _reason(error: OutlayError) -> str:
-    """What is wrong, without where it is: the line under the headline of the first problem."""
+    """Return what is wrong, without where: the line below the headline of the first problem."""
     lines = [line.strip() for line in str(error).splitlines()]
     return lines[2] if len(lines) > 2 else lines[0]
 

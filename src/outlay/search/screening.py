@@ -178,7 +178,7 @@ def next_to_compile(
 
 
 def _leaner(left: Sequence[Screened], taken: Collection[Screened]) -> list[Screened]:
-    """On every third turn, return those that need clearly less memory than all that had a turn."""
+    """Choose on every third turn from those that need clearly less memory than all chosen before."""
     if len(taken) % _TURNS != _TURNS - 1:
         return []
     least = min(each.expected.num_bytes for each in taken)

@@ -21,7 +21,7 @@ _meetings = itertools.count()
 
 
 def is_first() -> bool:
-    """Whether this is the process that names and completes shared files, and prints."""
+    """Return whether this is the process that names and completes shared files, and prints."""
     return jax.process_index() == 0
 
 
@@ -96,7 +96,7 @@ class StopTogether:
         self._has_told = False
 
     def after(self, step: int) -> bool:
-        """Whether to stop after a step, counted from 1; call it after every step.
+        """Return whether to stop after a step, counted from 1; call it after every step.
 
         Raises:
             ProgramError: process 0 did not reach this step in time.

@@ -86,7 +86,7 @@ class Progress:
             self._console.print(f"{self._position(step)}  {facts}  {left:.0f} s left", soft_wrap=True)
 
     def _is_due(self, step: int) -> bool:
-        """Whether to print a line for a step: ten per run, more in a long run, with the first ones early."""
+        """Return whether to print a line for a step: ten per run, more in a long run, with the first ones early."""
         now = time.monotonic()
         lines = step * _NUM_LINES // self._num_steps
         if lines <= self._lines and step < self._num_steps and now < self._next:

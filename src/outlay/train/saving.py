@@ -60,11 +60,11 @@ class Saving:
         self._stop = StopTogether(step)
 
     def is_asked_to_stop(self, step: int) -> bool:
-        """Whether to stop after a step; all processes must call it after the same steps."""
+        """Return whether to stop after a step; all processes must call it after the same steps."""
         return self._stop.after(step)
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
-        """Whether to save the state after a step."""
+        """Return whether to save the state after a step."""
         if is_last and step % self._step_unit == 0:  # in between, a continued run would record other steps
             return True
         return self.every is not None and step % self.every == 0

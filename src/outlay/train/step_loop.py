@@ -80,7 +80,7 @@ class StepLoop(abc.ABC):
         return start + 1
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
-        """Whether to evaluate the state after a call."""
+        """Return whether to evaluate the state after a call."""
         return False
 
     def evaluate(self, results: Any) -> Any:
@@ -92,7 +92,7 @@ class StepLoop(abc.ABC):
         return {}
 
     def can_fetch(self, results: Any) -> bool:
-        """Whether results can be fetched after a failure: other processes may never finish their part."""
+        """Return whether results can be fetched after a failure: other processes may never finish their part."""
         return jax.process_count() == 1
 
     @property

@@ -98,7 +98,7 @@ class CompilerOutput:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -116,7 +116,7 @@ class CompilerOutput:
 
 
 def _returned_state(compiled: jax.stages.Compiled) -> ReturnedState | None:
-    """So a step is written that takes a state and returns the next one; any other function has none."""
+    """Describe the state that comes back; None unless the first output has the shapes of the first argument."""
     if not isinstance(compiled.args_info, tuple) or not compiled.args_info[0]:
         return None
     before = compiled.args_info[0][0]
@@ -152,7 +152,7 @@ def _spec(sharding: Any) -> str:
 
 
 def _dims(sharding: Any) -> tuple[Any, ...]:
-    """The dims that are split; a spec may say of the last ones that they are not, or say nothing."""
+    """Return the dims of a spec without unsplit ones at its end, which a spec may name or leave out."""
     dims = list(getattr(sharding, "spec", ()))
     while dims and dims[-1] is None:
         dims.pop()

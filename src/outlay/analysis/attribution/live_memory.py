@@ -73,11 +73,11 @@ class LiveMemory:
     held: tuple[HeldMemory, ...]
 
     def by_owner(self) -> dict[str, int]:
-        """The bytes at the fullest point by owner, in the order of `OWNERS`."""
+        """Return the bytes at the fullest point by owner, in the order of `OWNERS`."""
         return {owner: sum(one.num_bytes for one in self.held if one.owner == owner) for owner in OWNERS}
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "num_points": self.num_points,
             "stretches": [{"at": at, "bytes": dict(sizes)} for at, sizes in self.stretches],
@@ -148,7 +148,7 @@ def _owners(module: HloModule, live: LiveBuffers, leaves: Sequence[Leaf]) -> Cal
 
 
 def _sizes(live: LiveBuffers, owner_of: Callable[[Buffer], str], constants: int) -> Iterator[dict[str, int]]:
-    """The bytes that are alive at each point, by owner."""
+    """Yield the bytes by owner that are alive at each point."""
     changes: list[list[tuple[str, int]]] = [[] for _ in range(len(live.points) + 1)]
     for buffer in live.buffers:
         owner = owner_of(buffer)
@@ -162,7 +162,7 @@ def _sizes(live: LiveBuffers, owner_of: Callable[[Buffer], str], constants: int)
 
 
 def _fullest(sizes: Sequence[dict[str, int]]) -> Iterator[tuple[float, Mapping[str, int]]]:
-    """Of each stretch of the schedule the point where most is alive."""
+    """Yield the fullest point of each stretch of the schedule."""
     num = min(NUM_STRETCHES, len(sizes))
     for stretch in range(num):
         points = range(stretch * len(sizes) // num, (stretch + 1) * len(sizes) // num)
@@ -171,7 +171,7 @@ def _fullest(sizes: Sequence[dict[str, int]]) -> Iterator[tuple[float, Mapping[s
 
 
 def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str]) -> Iterator[HeldMemory]:
-    """What is alive at a point: arguments by owner, values by operation and line, small ones by owner."""
+    """Group what is alive at a point: arguments by owner, values by operation and line, small ones by owner."""
     largest = {id(one) for one in heapq.nlargest(_LOOKED_AT, alive, key=lambda buffer: buffer.num_bytes)}
     groups: dict[tuple[str, str, SourceLine | None], list[int]] = {}
     for buffer in alive:
@@ -186,7 +186,7 @@ def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer
 
 
 def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str, Instruction]:
-    """The instruction that makes a value, with its computation; of an array that a loop fills what it puts there."""
+    """Return the instruction that makes a value; for an array that a loop fills, the one that makes its entries."""
     block = module.computations[computation]
     fused = module.called(one, "calls") if one.opcode == "fusion" else None
     inside = fused or block
@@ -203,7 +203,7 @@ def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str
 
 
 def _of_round_before(block: Computation, one: Instruction) -> Instruction | None:
-    """What a round of a loop hands on to the next, of the value that a round takes; the value itself of all else."""
+    """Return what makes a value that one round of a loop passes to the next; any other value as it is."""
     root, number = block.root, one.number
     if root is None or root.opcode != "tuple" or number is None or number >= len(root.operands):
         return one
@@ -211,7 +211,7 @@ def _of_round_before(block: Computation, one: Instruction) -> Instruction | None
 
 
 def _behind_views(block: Computation, one: Instruction | None) -> Instruction | None:
-    """The instruction that makes what an instruction only shows in another way; of what a block takes, its element."""
+    """Skip instructions that only view or copy a value; stop at an element of a block's parameter."""
     while one is not None and one.opcode in _VIEWS and one.operands:
         behind = block.instructions.get(one.operands[0])
         if one.opcode == "get-tuple-element" and behind is not None and behind.opcode == "parameter":

@@ -170,7 +170,7 @@ def _facts(module: HloModule, computation: str, one: Instruction, shape: Shape, 
 
 
 def value_in_words(module: HloModule, computation: str, one: Instruction) -> tuple[str, SourceLine | None]:
-    """What computes a value, in which module and part of the step; and the line.
+    """Describe the operation that computes a value, its module and its part of the step; and return its line.
 
     Args:
         module: the program.

@@ -102,7 +102,7 @@ class Estimate(Report):
         return max(self.parts, key=lambda name: self.parts[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {**dataclasses.asdict(self), "dominated_by": self.dominated_by}
 
     _text_width = 160

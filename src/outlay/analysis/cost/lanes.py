@@ -206,7 +206,7 @@ class _Busy:
             self.waited[lane, one.number] = self.waited.get((lane, one.number), 0.0) + part
 
     def after(self, seconds: float) -> tuple[Stretch, ...]:
-        """What goes on after a block that took so long, in seconds from its end."""
+        """Return what is still in flight after a block of that duration, in seconds from its end."""
         every = (one for under_way in self._under_way.values() for one in under_way)
         return tuple(replace(one, begin=one.begin - seconds) for one in every if one.end > seconds)
 

@@ -155,7 +155,7 @@ def _between_slices(computation: Computation, send: Instruction, name: str, coun
 
 
 def rendezvous(one: Instruction) -> str:
-    """The name under which what a slice of TPUs sends meets what it receives; empty for all else."""
+    """Return the name that pairs a send of a TPU slice with its receive; empty for other instructions."""
     met = _RENDEZVOUS.search(one.attributes.get("frontend_attributes", ""))
     return met[1] if met else ""
 

@@ -97,13 +97,13 @@ class _Walk:
         """The buffers of each instruction's arrays, by computation and name."""
 
     def new(self, block: Computation, one: Instruction, shape: Shape, kind: BufferKind = "temporary") -> int:
-        """A buffer of its own, without bytes for what does not lie in the device's memory."""
+        """Add a buffer; its size is 0 if it does not lie in the device's memory."""
         size = 0 if shape.is_on_host or shape.is_on_chip else shape_bytes(shape)
         self._buffers.append(Buffer(block.name, one, size, kind, 0, 0))
         return len(self._buffers) - 1
 
     def result(self) -> LiveBuffers:
-        """All buffers; those of the caller are there from the first point to the last."""
+        """Return all buffers; the caller's live from the first point to the last."""
         last = max(0, len(self._points) - 1)
         own = [buffer for number, buffer in enumerate(self._buffers) if number not in self._same and buffer.num_bytes]
         for buffer in own:
@@ -148,7 +148,7 @@ class _Walk:
                 return
 
     def _last_uses(self, block: Computation, order: Sequence[Instruction], own: range) -> dict[int, int]:
-        """By buffer the position of the instruction that needs it last."""
+        """Return for each buffer the position of the last instruction that needs it."""
         last: dict[int, int] = {}
         for at, one in enumerate(order):
             is_name = one.opcode in ("tuple", "get-tuple-element", *_NAMES) and one.opcode != "while"
@@ -184,7 +184,7 @@ class _Walk:
         self.run(block, results, depth)
 
     def _buffers_of(self, block: Computation, one: Instruction, places: dict[tuple[str, int], int]) -> list[int]:
-        """The buffers of an instruction's arrays."""
+        """Return the buffers of an instruction's arrays."""
         given = self._of(block, one.operands)
         if one.opcode == "tuple":
             return given
@@ -209,7 +209,7 @@ class _Walk:
         return numbers
 
     def _written(self, block: Computation, one: Instruction, number: int) -> int:
-        """The state of a loop is filled before it begins, with zeros say; what it is for tells who writes it inside."""
+        """Return the buffer of a result; a loop's state belongs to the instruction inside the loop that writes it."""
         buffer = self._buffers[number]
         if buffer.kind == "temporary":
             buffer.computation, buffer.instruction = block.name, one
@@ -243,7 +243,7 @@ class _Walk:
         places.setdefault((name, position), number)
 
     def _repeated(self, block: Computation, one: Instruction) -> dict[int, int]:
-        """Which arrays of what starts in the background are its operands once more: (array, operand)."""
+        """Return which results of an asynchronous start are its operands again: {result: operand}."""
         num = len(block.shapes(one.operands))
         if one.opcode == "copy-start":  # (destination, source, context)
             return {1: 0} if len(one.shapes) > 1 else {}
@@ -252,7 +252,7 @@ class _Walk:
         return {}
 
     def _num_repeated(self, block: Computation, done: Instruction) -> int:
-        """How many arrays stand before the results of what was started."""
+        """Count the operands that an asynchronous start returns before its results."""
         start = block.instructions.get(done.operands[0]) if done.operands else None
         while start is not None and start.opcode.endswith("-update") and start.operands:
             start = block.instructions.get(start.operands[0])

@@ -41,12 +41,12 @@ class NirBrain:
     kernels: Mapping[str, np.ndarray]
 
     def init(self, key: jax.Array) -> State:
-        """The state before the first step, with the kernels of the file."""
+        """Return the state before the first step, with the kernels of the file."""
         return self.brain.init(key)
 
 
 def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
-    """A Brain from a graph of NIR.
+    """Read a Brain from a graph of NIR.
 
     `LIF` and `CubaLIF` nodes become populations, `Linear` nodes (and `Affine` ones without bias) parts of their
     kernels, `Delay` nodes delays of connections. Times are taken as seconds, potentials as mV, currents as pA, and

@@ -169,7 +169,7 @@ class Unread(Module):
     ports: tuple[str, ...]
 
     def inputs(self) -> Mapping[str, Port]:
-        """The ports that the file connects something to."""
+        """Return the ports that the file connects something to."""
         return {port: Port("values") for port in self.ports}
 
     def outputs(self, shapes: Any) -> NoReturn:
@@ -177,13 +177,13 @@ class Unread(Module):
         raise NotImplementedError
 
     def init(self, key: Any, shapes: Any, *, dt: float, dtype: Any) -> NoReturn:
-        """No Brain can be built with it."""
+        """Raise: no Brain can be built with it."""
         raise NotImplementedError
 
     def step(self, state: Any, inputs: Any, *, dt: float) -> NoReturn:
-        """No Brain can be built with it."""
+        """Raise: no Brain can be built with it."""
         raise NotImplementedError
 
     def problems(self, *, dt: float) -> list[str]:
-        """That it was not read."""
+        """Report that it could not be read."""
         return ["its settings have mistakes"]

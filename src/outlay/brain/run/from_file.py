@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).with_name("ab_brain.toml")
 
 
 def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
-    """The recipe function of a file, whose parameters are options on the command line.
+    """Return the recipe function of a file; its parameters are options on the command line.
 
     They are `--input NAME=FILE` or `NAME=NUMBER`; `--shape NAME=4` or `NAME=28x28`, of an input whose shape a `.scfg`
     does not say; `--record PATTERN` and `--stride N`; `--window FROM..TO` in ms and
@@ -130,7 +130,7 @@ def _array(name: str, path: Path) -> np.ndarray:
 
 
 def _csv(path: Path) -> np.ndarray:
-    """One row a step; a first line of names is passed over."""
+    """Read one row per step; a first line of names is skipped."""
     with path.open(encoding="utf-8") as file:
         first = file.readline()
     is_named = any(character.isalpha() for character in first.lower().replace("e", "").replace("nan", ""))

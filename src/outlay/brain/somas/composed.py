@@ -105,7 +105,7 @@ class Mechanisms(Membrane, abc.ABC):
 
 
 def _over(state: State, time: float | None, dt: float) -> jax.Array | bool:
-    """Whether a duration has passed since the last spike; True if the duration is None."""
+    """Return whether a duration has passed since the last spike; True if the duration is None."""
     return True if time is None else state["since_spike"] >= in_steps(time, dt)
 
 

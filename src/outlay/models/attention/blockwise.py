@@ -40,7 +40,7 @@ class Mask:
     window: int | None = None
 
     def visible(self, queries: Any, keys: Any) -> Any:
-        """Whether queries at some positions attend to keys at some positions; the arrays broadcast."""
+        """Return whether queries at some positions attend to keys at some positions; the arrays broadcast."""
         seen = keys <= queries if self.causal else keys == keys
         return seen if self.window is None else seen & (queries - keys < self.window)
 

@@ -46,7 +46,7 @@ class Block(nnx.Module):
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
-        """From (B, T, width) to the same; `angles` turn queries and keys."""
+        """Apply it to activations (B, T, width); `angles` rotate queries and keys."""
         x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
         return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))
 
@@ -72,7 +72,7 @@ class Attention(nnx.Module):
         self.window, self.is_mixed_again = config.window, config.remat == "attention"
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
-        """From (B, T, width) to the same; `angles` turn queries and keys."""
+        """Apply it to activations (B, T, width); `angles` rotate queries and keys."""
         query, key, value = self.query(x), self.key(x), self.value(x)
         if angles is not None:
             query, key = (cheap(rotate)(heads, *angles) for heads in (query, key))

@@ -53,7 +53,7 @@ class Outcome:
     options: CompilerOptions
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "output": self.output.to_dict() if self.output else None,
             "messages": list(self.messages),

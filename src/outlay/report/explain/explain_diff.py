@@ -54,7 +54,7 @@ class ExplainDiff(Report):
         return bool(self.totals or self.lines) or self.names[0] != self.names[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return dataclasses.asdict(self)
 
     def _page(self) -> Page:

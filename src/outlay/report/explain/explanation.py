@@ -70,25 +70,26 @@ class Explanation(Report):
     name: str
     target: Target | None
     mesh: MeshInfo | None
-    collectives: tuple[CollectiveFacts, ...]
-    memory: MemoryFacts | None
-    work: WorkFacts | None
-    live_memory: LiveMemory | None
-    estimate: Estimate | None
-    timeline: tuple[Segment, ...]
-    operations: tuple[OperationFacts, ...]
     findings: tuple[Finding, ...]
-    messages: tuple[str, ...]
     incomplete: tuple[str, ...]
     notes: tuple[str, ...]
     compiler_options: CompilerOptions | None
-    compile_seconds: float | None
-    from_cache: bool
     parse_seconds: float
-    hlo: HloModule | None
-    schedule: Schedule | None
-    host_copies: tuple[HostCopyFacts, ...]
-    recomputed: tuple[RecomputedFacts, ...]
+    # Beyond here what is unknown if there is no single compiled program.
+    collectives: tuple[CollectiveFacts, ...] = ()
+    memory: MemoryFacts | None = None
+    work: WorkFacts | None = None
+    live_memory: LiveMemory | None = None
+    estimate: Estimate | None = None
+    timeline: tuple[Segment, ...] = ()
+    operations: tuple[OperationFacts, ...] = ()
+    messages: tuple[str, ...] = ()
+    compile_seconds: float | None = None
+    from_cache: bool = False
+    hlo: HloModule | None = None
+    schedule: Schedule | None = None
+    host_copies: tuple[HostCopyFacts, ...] = ()
+    recomputed: tuple[RecomputedFacts, ...] = ()
     by_parts: PlacedExplanation | None = None
 
     @property
@@ -126,7 +127,7 @@ class Explanation(Report):
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         if self.by_parts is not None:
             return self.by_parts.to_dict()
         return {

@@ -64,7 +64,7 @@ class Compared:
         return self.measured / self.predicted if self.predicted else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {**dataclasses.asdict(self), "ratio": self.ratio}
 
 

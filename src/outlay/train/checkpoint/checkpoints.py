@@ -105,7 +105,7 @@ class Checkpoints:
         return max(self.steps(), default=None)
 
     def exist(self) -> bool:
-        """Whether there is any checkpoint, even a damaged one; all processes get the same answer."""
+        """Return whether there is any checkpoint, even a damaged one; all processes get the same answer."""
         return bool(as_first_finds(lambda: len(self._folder.present())))
 
     def save(self, step: int, state: Any) -> None:

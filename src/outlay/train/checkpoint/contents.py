@@ -58,7 +58,7 @@ class Contents:
         return table(["path", "shape", "dtype", "bytes"], rows, right=("bytes",))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "folder": str(self.folder),
             "steps": list(self.steps),

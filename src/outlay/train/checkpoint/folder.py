@@ -142,7 +142,7 @@ class CheckpointFolder:
         return id is not None and not folder.is_symlink() and folder_id(folder, self._kind_of(step)) == id
 
     def _is_checkpoint(self, step: int) -> bool:
-        """Whether a folder is an Outlay checkpoint, written here or copied here."""
+        """Return whether a folder is an Outlay checkpoint, written here or copied here."""
         folder = self.step_folder(step)
         return folder.is_dir() and (os.path.lexists(folder / MANIFEST) or self._is_ours(step))
 

@@ -76,7 +76,7 @@ class Manifest:
         return sum(leaf.num_bytes for leaf in self.leaves)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "format": _FORMAT,
             "step": self.step,

@@ -116,7 +116,7 @@ class _Source:
         ]
 
     def is_of(self, shape: tuple[int, ...]) -> bool:
-        """Whether the arrays make a leaf of this shape."""
+        """Return whether the arrays make a leaf of this shape."""
         each, num = next(iter(self.arrays.values()))[1].shape, len(self.stacked)
         inside, runs = shape[num:], self._runs(len(each))
         if shape[:num] != self.stacked or len(inside) != sum(len(places) for _, places in runs):

@@ -95,7 +95,7 @@ def name_rules(rules: NameRules) -> list[NameRule]:
 
 
 def _is_order(dims: object) -> bool:
-    """Whether these are all dims of an array, with repeated dims next to each other."""
+    """Return whether these are all dims of an array, with repeated dims next to each other."""
     if not isinstance(dims, tuple) or not all(isinstance(dim, int) for dim in dims):
         return False
     once = [dim for dim, _ in itertools.groupby(dims)]

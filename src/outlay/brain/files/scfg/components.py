@@ -251,7 +251,7 @@ def known_names(names: Iterable[str]) -> str:
 
 
 def snake_case(name: str) -> str:
-    """The name by which Spark registers a class.
+    """Return the name by which Spark registers a class.
 
     >>> snake_case("NormalizedSparseUniformInitializer"), snake_case("N2NDelays"), snake_case("RDTracedSynapses")
     ('normalized_sparse_uniform_initializer', 'n2n_delays', 'rd_traced_synapses')

@@ -63,7 +63,7 @@ def ports_of(config: Mapping[str, Any]) -> Ports:
 def neuron_table(
     config: Mapping[str, Any], path: Path, wrong: Wrong, *, ports: Collection[str], is_newer: bool
 ) -> Table:
-    """The table of a neuron.
+    """Return the table of a neuron.
 
     Args:
         config: its settings in Spark.
@@ -167,7 +167,7 @@ def _origins(spec: Mapping[str, Any], port: str, *, of: str = "inputs") -> set[s
 
 
 def _as_ours(table: Table, config: Mapping[str, Any]) -> Table:
-    """A soma of a neuron that is a graph.
+    """Convert a soma of a neuron that is a graph.
 
     Its leaky ones take resistance × current in place of tau × resistance × current. Since Spark 1.1.1, one class with
     four mechanisms has taken the place of several; one without any is a plain soma.

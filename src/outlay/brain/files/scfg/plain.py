@@ -87,7 +87,7 @@ _OLDER_REGISTRIES = ("MODULES", "NEURONS", "INTERFACES", "COMPONENTS")
 
 
 def _is_newer(parsed: Any) -> bool:
-    """Whether Spark 1.1.1 or a later version wrote a file, which does not say it.
+    """Return whether Spark 1.1.1 or a later version wrote a file, which does not say it.
 
     What only newer versions write decides first, then what only older ones did. A file with neither has nothing in it
     that they take differently but delays, and is taken for a newer one.
@@ -222,7 +222,7 @@ def _of_brain(config: Mapping[str, Any]) -> Damages:
 
 
 def _of_spec(spec: Any, path: Path) -> Damages:
-    """A module or a component."""
+    """Read a module or a component."""
     if not isinstance(spec, Mapping):
         yield path, _is_no(spec, "table")
         return
@@ -255,7 +255,7 @@ def _of_spec(spec: Any, path: Path) -> Damages:
 
 
 def _of_config(config: Mapping[str, Any], path: Path) -> Damages:
-    """The settings of a Brain, a module, a component or an initializer."""
+    """Read the settings of a Brain, a module, a component or an initializer."""
     for key in (TYPE, _CLASS):
         if not isinstance(config.get(key) or "", str):
             yield (*path, key), _is_no(config[key], "text")
@@ -283,7 +283,7 @@ def _of_origin(origin: Any, path: Path) -> Damages:
 
 
 def _of_port(port: Any, path: Path, *, is_input: bool) -> Damages:
-    """What the file says of an input or an output of the Brain."""
+    """Read what the file says about an input or an output of the Brain."""
     if not isinstance(port, Mapping):
         yield path, _is_no(port, "table")
     elif is_input:
