@@ -4,6 +4,7 @@ import itertools
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection
@@ -26,6 +27,13 @@ DELAYS = (N2NDelays(max_delay=8.0), NDelays(max_delay=5.0), NoDelays())
 NUM_STEPS, NUM_CELLS, UNITS = 24, 19, 6
 DTYPES = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Share of the largest entry by which a leaf may differ: in each step sums and products may be rounded as one."""
+
+
+EACH_DTYPE = [
+    pytest.param("float32"),
+    *(pytest.param(name, marks=pytest.mark.any_jax) for name in ("float16", "bfloat16")),
+]
+"""For a test of each rule: calls from XLA differ by the machine code that is called, not by the numbers in it."""
 
 
 def brain_of(populations, dtype="float32"):

@@ -80,6 +80,7 @@ def test_the_action_is_the_recorded_one(record, ran):
     assert np.abs(ran[1]["action"] - record["action"]).max() < 1e-3
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_states_run_and_stay_finite(record, dtype):
     brain = ab_brain(dtype)

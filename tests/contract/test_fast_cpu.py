@@ -14,6 +14,7 @@ from tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorde
 from tests.contract.fused_brains import (
     DELAYS,
     DTYPES,
+    EACH_DTYPE,
     NOT_COMPILED,
     NUM_STEPS,
     RULES,
@@ -41,7 +42,7 @@ from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_plain_jax_computes(dtype):
     brain = every_rule(dtype)
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ import pytest
 from tests.contract.fused_brains import (
     DELAYS,
     DTYPES,
+    EACH_DTYPE,
     PLAIN_RULES,
     RULES,
     assert_near,
@@ -52,7 +53,7 @@ def compile_for(target, monkeypatch):
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_jax_computes(dtype):
     brain = every_rule(dtype)
     rules = RULES if dtype == "float32" else PLAIN_RULES
