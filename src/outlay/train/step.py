@@ -195,7 +195,11 @@ def _gradient(
         grads = constrain(jax.tree.map(_at_least_float32, grads), "grads", optional=True)
         return (grads, summed), carried
 
-    (grads, summed), carried = sum_over_microbatches(one, samples, accumulate, carried)
+    def placed(sums_so_far: Any) -> Any:
+        grads, summed = sums_so_far
+        return constrain(grads, "grads", optional=True), summed
+
+    (grads, summed), carried = sum_over_microbatches(one, samples, accumulate, carried, placed)
     return grads, summed, carried
 
 
@@ -204,7 +208,11 @@ def _at_least_float32(grad: jax.Array) -> jax.Array:
 
 
 def sum_over_microbatches(
-    sums: Callable[[Any, Any], tuple[Any, Any]], samples: Any, num_microbatches: int, carried: Any = None
+    sums: Callable[[Any, Any], tuple[Any, Any]],
+    samples: Any,
+    num_microbatches: int,
+    carried: Any = None,
+    placed: Callable[[Any], Any] = lambda sums_so_far: sums_so_far,
 ) -> tuple[Any, Any]:
     """Sum `sums(samples, carried)` over microbatches; every sample counts once.
 
@@ -213,6 +221,7 @@ def sum_over_microbatches(
         samples: a tree of arrays with leading dim B.
         num_microbatches: the number of microbatches; it must divide B.
         carried: the initial carry.
+        placed: constrains where the sums live.
 
     Returns:
         The sums, and the last carry.
@@ -233,13 +242,15 @@ def sum_over_microbatches(
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
         total, carried = so_far
         shapes, carried = sums(microbatch, carried)
-        return (jax.tree.map(jnp.add, total, shapes), carried), None
+        return (placed(jax.tree.map(jnp.add, total, shapes)), carried), None
 
     # Evaluate on the values, not on their shapes: on Explicit axes, shardings are part of the types.
     shapes = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
     zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), shapes))
     with jax.named_scope(MICROBATCHES):
-        return jax.lax.scan(add, (zeros, carried), microbatches)[0]
+        (total, carried), _ = jax.lax.scan(add, (zeros, carried), microbatches)
+        # Constrained here too: the compiler would otherwise let the loop carry the sums as their reader takes them.
+        return placed(total), carried
 
 
 def strided(x: jax.Array, num_microbatches: int) -> jax.Array:

@@ -108,6 +108,16 @@ def test_zero2_places_the_gradients():
     assert plan["grads.layers.0.kernel"].spec == jax.sharding.PartitionSpec(None, "data")
 
 
+def test_the_sum_over_microbatches_lives_where_the_rule_for_gradients_says():
+    """ZeRO-1 splits what reads the sum; gradients that a rule keeps whole are whole in the loop that adds them."""
+    layout = outlay.zero1(min_size=16, otherwise="replicate") + outlay.Layout([("grads.**", outlay.replicate())])
+    hlo = _program(layout + outlay.data_parallel(), 4).compiled.as_text()
+    (loop,) = [line for line in hlo.splitlines() if " while(" in line and "f32[4,2,16]" in line]
+    carried = loop.split(" while(")[0]
+    assert carried.count("f32[16,32]") == 2, "the parameters and the sum of their gradients"
+    assert "f32[16,4]" not in carried
+
+
 def test_accumulate_must_be_positive():
     with pytest.raises(ProgramError, match="accumulate=0: a step needs at least 1 microbatch"):
         train_step(problem.loss, problem.OPTIMIZER, accumulate=0)
