@@ -15,7 +15,7 @@ from outlay.arrays.check_arrays import check_fits
 from outlay.arrays.process_agreement import check_same, exchange
 from outlay.arrays.sharding_blocks import as_index, blocks, bounds_text, shape_of
 from outlay.core.error_types import PlaceError, Problem
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, plural
 
 # JAX does not copy memory with this alignment to a CPU device, even with `may_alias=False`: the array would change when
 # the memory is written to, and cutting a mapped file short would kill the process.
@@ -58,8 +58,8 @@ def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Shardi
             pieces += _put_on_each(piece.astype(canonical, copy=False), devices, sharding)
     if problems:
         raise PlaceError(
-            f"{counted(len(problems), 'piece')} of a global array {shape} "
-            f"differ{'s' if len(problems) == 1 else ''} from what was asked for",
+            f"{counted(len(problems), 'piece')} of a global array {shape} {plural(len(problems), 'differs', 'differ')} "
+            "from what was asked for",
             problems,
         )
     return jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=canonical)

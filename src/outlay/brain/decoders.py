@@ -14,6 +14,7 @@ from outlay.brain.encoders import MS_PER_S
 from outlay.brain.module import BrainError, Module, Port, Shape, State, not_positive
 from outlay.brain.registry import register
 from outlay.brain.traces import RDTracer, Tracer
+from outlay.core.quantities import plural
 
 SMOOTHING_TAU = 10.0
 """The time constant of the slower part of a smooth trace, in ms."""
@@ -94,7 +95,7 @@ class ExponentialIntegrator(Module):
             others = sorted({group for group in self.output_map if not 0 <= group < self.num_outputs})
             if others:
                 wrong.append(
-                    f"output_map names group{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}\n"
+                    f"output_map names {plural(len(others), 'group')} {', '.join(map(str, others))}\n"
                     f"groups 0 to {self.num_outputs - 1}: there are num_outputs = {self.num_outputs}"
                 )
         return wrong

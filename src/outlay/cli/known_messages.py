@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib import resources
 from typing import Literal
 
-from outlay.core.quantities import listed
+from outlay.core.quantities import listed, plural
 from outlay.core.suggest import did_you_mean
 
 Weight = Literal["error", "warning", "consequence"]
@@ -257,7 +257,7 @@ def _on(ids: list[str]) -> str:
     """Write a list of devices as short as possible."""
     if len(ids) > 2 and ids == [str(int(ids[0]) + i) for i in range(len(ids))]:
         return f"devices {ids[0]} to {ids[-1]}"
-    return f"{'device' if len(ids) == 1 else 'devices'} {listed(ids, _SHOWN)}"
+    return f"{plural(len(ids), 'device')} {listed(ids, _SHOWN)}"
 
 
 VALUES: Mapping[str, Callable[[Values], Values]] = {

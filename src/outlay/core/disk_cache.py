@@ -19,19 +19,19 @@ from outlay.core.output_file import whole_file
 from outlay.core.user_code import is_library
 
 MAX_BYTES = 2**28
-"""How much a cache holds, unless it is told otherwise: some thousand compiled programs."""
+"""The default size of a cache: some thousand compiled programs."""
 
 _OUTLAY = Path(__file__).parents[1]
 _MARKER = b"# Written by outlay as part of its cache; sha256 "
 _ENDING = ".outlay"
 _LONGEST = 2**30
-"""Bytes of the largest entry, unpacked: some kilobytes that unpack to terabytes are not ours."""
+"""Bytes of the largest entry, unpacked: no entry of ours unpacks from kilobytes to terabytes."""
 
 
 def cache_folder() -> Path:
     """Return the folder of compiled programs: `$XDG_CACHE_HOME/outlay/compiled`, by default in `~/.cache`.
 
-    As the XDG base directory specification has it, a path that is not absolute counts as none.
+    A path that is not absolute is ignored, as the XDG base directory specification demands.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "outlay" / "compiled"
@@ -72,14 +72,14 @@ def _hash_of(file: str) -> str:
 
 @dataclass(frozen=True)
 class DiskCache:
-    """Entries in a folder, a file each, named by what they depend on.
+    """Entries in a folder, one file each, named by what they depend on.
 
-    Whatever else lies in the folder is neither read, nor written over, nor removed: a file is ours by its first line,
-    which also has a hash of the rest, so that what was cut off or changed counts as not there.
+    Other files in the folder are neither read, nor overwritten, nor removed: a file is ours by its first line. That
+    line also has a hash of the rest, so an entry that was cut off or changed counts as missing.
 
     Attributes:
         folder: the folder; it is made when the first entry is stored.
-        max_bytes: how much it holds; beyond that the entries that were not used for longest go.
+        max_bytes: its size limit; beyond it the least recently used entries are removed.
     """
 
     folder: Path
@@ -101,13 +101,13 @@ class DiskCache:
         except (OSError, ValueError, zlib.error, RecursionError):
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # what is used stays longest
+            os.utime(path)  # the least recently used entry is removed first
         return data
 
     def store(self, key: str, data: Any) -> None:
-        """Keep JSON-ready data. Another process may keep the same at the same time.
+        """Store JSON-ready data; another process may store the same at the same time.
 
-        Where it cannot be kept, nothing is: what was found out is as good without it.
+        If it cannot be stored, nothing happens: the answer is right without the cache.
         """
         packed = zlib.compress(json.dumps(data).encode())
         path = self._path(key)
@@ -120,7 +120,7 @@ class DiskCache:
             self._remove_oldest()
 
     def warn_if_read_only(self) -> None:
-        """Warn where nothing can be kept; what is asked for is found out all the same."""
+        """Warn if nothing can be stored; the answer is computed all the same."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if os.access(self.folder, os.W_OK):
@@ -132,7 +132,7 @@ class DiskCache:
         warnings.warn(f"{what}\n  fix: XDG_CACHE_HOME=FOLDER, one that can be written", stacklevel=3)
 
     def _remove_oldest(self) -> None:
-        """Remove entries until the rest is small enough, those first that were not used for longest."""
+        """Remove the least recently used entries until the rest is small enough."""
         entries = [(path, path.lstat()) for path in self.folder.glob(f"*{_ENDING}")]
         left = sum(entry.st_size for _, entry in entries)
         for path, entry in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
@@ -147,7 +147,7 @@ class DiskCache:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Return the first bytes that a plain file holds; neither a link is followed, nor a pipe waited for."""
+    """Read the first bytes of a plain file, without following a link or waiting for a pipe."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no plain file")

@@ -1,12 +1,12 @@
-"""Functions in the language of LLVM as operations of JAX: compiled for this processor, called by XLA without Python.
+"""Functions in LLVM's language as operations of JAX: compiled for this processor, called by XLA without Python.
 
-XLA calls a function of C with one argument, the call frame (`xla/ffi/api/c_api.h`, which jaxlib brings along). Before
-the first call it asks for the version of that interface, and refuses what it does not know. LLVM comes with `llvmlite`,
-so no compiler is needed.
+XLA calls a C function with one argument, the call frame (`xla/ffi/api/c_api.h`, part of jaxlib). Before the first call
+it asks for the version of that interface, and refuses versions that it does not know. LLVM comes with `llvmlite`, so no
+compiler needs to be installed.
 
-A function computes rows, each by itself. Where they are many it asks threads of XLA's own pool to help: whoever is free
-takes the next piece. A thread that has not begun is not waited for, so a pool whose threads are all busy, or of which a
-fork left none, costs nothing but its help; and the last to leave frees what all share.
+A function computes independent rows. If there are many rows, it asks threads of XLA's own pool to help: any thread that
+is free takes the next piece. The caller does not wait for threads that have not begun. So if all threads of the pool
+are busy, or a fork left none, only their help is lost. The last thread to leave frees the shared memory.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import jax
 from outlay.core.runtime_flags import num_cores
 
 MAJOR, MINOR = 0, 3
-"""The version of the interface that the functions answer: the one of JAX 0.10.2, which later ones call as well."""
+"""The version of the interface that the functions report: that of JAX 0.10.2, which later versions of JAX accept."""
 
 PIECES_OF_THREAD = 4
-"""Each thread has at least so many pieces to do: for fewer it is not there in time (measured)."""
+"""The least number of pieces per thread: for fewer, a thread begins too late to help (measured)."""
 
 ROWS = "ptr %arguments, ptr %results, i64 %num_rows"
 JOB = "{ i64, i64, i64, i64, i64, ptr, ptr }"
-"""What threads that share rows look at: the next piece, pieces done, threads that may still look; then what stays as it
-is, the number of pieces and of rows, the arrays."""
+"""The memory that threads share: the next piece, the pieces done, the threads that still use it; then, unchanged, the
+number of pieces, the number of rows, and the arrays."""
 
 FRAME = f"""
 define ptr @NAME(ptr %frame) {{
@@ -89,7 +89,7 @@ BODY
 declare i64 @llvm.umin.i64(i64, i64)
 DECLARATIONS
 """
-"""What answers XLA's question for the version, and lets one thread compute all rows, or several; and the rows."""
+"""Answers XLA's question for the version, computes all rows in one thread or in several, and the code of the rows."""
 
 SHARED = f"""
 define internal void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_threads) noinline {{
@@ -208,7 +208,8 @@ end:
   ret void
 }}
 """
-"""Several threads: one asks for the others, computes pieces until none is left, and waits for those begun by others."""
+"""Several threads: the first asks for the others, computes pieces until none is left, and waits for pieces that others
+have begun."""
 
 BUFFER = """
   %NAME_place = getelementptr ptr, ptr %LIST, i64 INDEX
@@ -218,16 +219,16 @@ BUFFER = """
 """
 
 _compiled: dict[str, Any] = {}
-"""Functions by name, with what keeps their memory alive."""
+"""The compiled functions by name; the values keep their memory alive."""
 _lock = threading.Lock()
 num_threads = ctypes.c_int64(num_cores())
-"""How many threads compute at most: the functions look here whenever they are called."""
+"""The largest number of threads; the functions read it at every call."""
 _refused = ctypes.c_int64(0)
-"""Written by the functions: XLA had no threads for them."""
+"""Set to 1 by a function if XLA had no threads for it."""
 
 
 class NoMachineCode(Exception):
-    """Why nothing can be compiled here."""
+    """Raised with the reason why nothing can be compiled here."""
 
 
 def target_machine() -> Any:
@@ -263,7 +264,7 @@ def one_thread_reason() -> str | None:
 
 @contextlib.contextmanager
 def at_most_threads(num: int) -> Iterator[None]:
-    """Let functions be computed by so many threads."""
+    """Limit the functions to a number of threads."""
     before, num_threads.value = num_threads.value, num
     try:
         yield
@@ -288,15 +289,15 @@ def _address(symbol: str) -> int:
 
 
 def compile_function(body: str, declarations: str, num_arguments: int, num_results: int, piece: int) -> str:
-    """Compile a function and register it; the name that `jax.ffi.ffi_call` takes is returned.
+    """Compile a function and register it; return its name for `jax.ffi.ffi_call`.
 
     Args:
-        body: its lines, in block `%start`, for the rows from `%first` to before `%last` of the first argument; argument
+        body: its lines, in block `%start`, for the rows `%first` to `%last` (excluded) of the first argument; argument
             k is at `%a{k}` and result k at `%r{k}`.
-        declarations: of what it calls.
-        num_arguments: how many arrays it takes.
-        num_results: how many it makes.
-        piece: how many rows a thread computes at once.
+        declarations: declarations of the functions that it calls.
+        num_arguments: the number of arrays that it takes.
+        num_results: the number of arrays that it returns.
+        piece: the number of rows that a thread computes at once.
 
     Raises:
         NoMachineCode: nothing can be compiled here.

@@ -11,7 +11,16 @@ def counted(num: int, one: str, many: str | None = None) -> str:
     >>> counted(1, "leaf", "leaves"), counted(20_000, "leaf", "leaves"), counted(0, "problem")
     ('1 leaf', '20,000 leaves', '0 problems')
     """
-    return f"{num:,} {one if num == 1 else many or one + 's'}"
+    return f"{num:,} {plural(num, one, many)}"
+
+
+def plural(num: float, one: str, many: str | None = None) -> str:
+    """Return the singular or the plural (by default with an s) of a name for a number of things.
+
+    >>> plural(1, "process", "processes"), plural(2, "device")
+    ('process', 'devices')
+    """
+    return one if num == 1 else many or f"{one}s"
 
 
 def listed(items: Sequence[object], most: int = 3) -> str:

@@ -10,6 +10,7 @@ import jax
 
 from outlay.core.fold import consecutive
 from outlay.core.jax_compat import is_compile_only
+from outlay.core.quantities import plural
 from outlay.jobs.joined import host_number
 
 _MAX_RUNS = 4
@@ -116,7 +117,7 @@ def format_devices(ids: Sequence[int]) -> str:
     >>> format_devices([3]), format_devices([0, 1, 2, 3])
     ('device 3', 'devices 0-3')
     """
-    return f"device{'s' if len(ids) != 1 else ''} {format_ids(ids)}"
+    return f"{plural(len(ids), 'device')} {format_ids(ids)}"
 
 
 def _format_run(run: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import MeshError, ProgramError
 from outlay.core.jax_compat import is_compile_only
+from outlay.core.quantities import plural
 from outlay.core.sizes import is_count
 from outlay.devices.device_identity import DeviceId, device_id, host_of
 from outlay.devices.target import Target
@@ -97,7 +98,7 @@ class MeshInfo:
         over += f" on {hosts} hosts" if hosts > 1 and hosts != processes else ""
         what = self.platform if self.kind == "attached" else self.kind
         of = f" of {self.target}" if self.target else ""
-        return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{of}{over})"
+        return f"mesh {axes} ({self.num_devices} {what} {plural(self.num_devices, 'device')}{of}{over})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
 from outlay.core.error_types import MeshError
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, plural
 from outlay.core.suggest import did_you_mean
 
 Over = Literal["hosts", "host"]
@@ -285,7 +285,7 @@ def _unused_devices(sizes: Mapping[str, int], fixed: int, num_devices: int, targ
     if num_devices < 1:
         return f"{_product(sizes)}: there are no devices to arrange"
     many = counted(num_devices, "device")
-    there = f"{target} has {many}" if target else f"there {'is' if num_devices == 1 else 'are'} {many}"
+    there = f"{target} has {many}" if target else f"there {plural(num_devices, 'is', 'are')} {many}"
     argument = _target_argument(target)
     given = {name: size for name, size in sizes.items() if size != -1}
     if len(given) < len(sizes):
@@ -335,7 +335,7 @@ def _would_cross(
     fits = {name: (near | outer)[name] for name in ([*sizes] if outer.keys() <= sizes.keys() else [*outer, *sizes])}
     over = {**declared, **dict.fromkeys(split, "hosts")}
     lines = [
-        f"ax{'i' if len(split) == 1 else 'e'}s {names} must stay inside a {host}, but a {host} has {per_host} devices "
+        f"{plural(len(split), 'axis', 'axes')} {names} must stay inside a {host}, but a {host} has {per_host} devices "
         f"({per_host * num_hosts} on {num_hosts} {host}s): groups of {product} would run {crossed}",
         f"  fix: {_call(fits, *_target_argument(target))}",
         f"  or let it cross, over the slower network: over={over}",

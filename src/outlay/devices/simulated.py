@@ -10,6 +10,7 @@ from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.flag_check import check_flags
 from outlay.core.jax_compat import backend_is_started
+from outlay.core.quantities import counted
 from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
 from outlay.devices.device_identity import simulate_hosts
 
@@ -83,8 +84,8 @@ def _check_started(num_devices: int) -> None:
     if devices[0].platform == "cpu" and len(devices) == num_devices:
         return
     raise BackendStartedError(
-        f"outlay.simulate({num_devices}) comes too late: JAX has started with {len(devices)} {devices[0].platform} "
-        f"device{'s' if len(devices) > 1 else ''}, and the number is fixed from then on\n"
+        f"outlay.simulate({num_devices}) comes too late: JAX has started with "
+        f"{counted(len(devices), f'{devices[0].platform} device')}, and the number is fixed from then on\n"
         f"  {backend_watch.describe_start()}\n"
         f"  fix: move outlay.simulate({num_devices}) above it"
     )

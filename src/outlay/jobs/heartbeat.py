@@ -83,7 +83,7 @@ def last_beat() -> Beat:
 
 
 def report_to(listener: Callable[[], object]) -> None:
-    """Call a function at each heartbeat from now on that is not a step; steps are polled."""
+    """Call a function at each further heartbeat that is not a step; steps are polled."""
     global _listener
     _listener = listener
 

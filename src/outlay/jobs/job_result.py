@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, plural
 from outlay.jobs.exit_codes import STOPPED, STOPPING, STUCK, TERMINATED, UNCAUGHT, is_echo, shell_code
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.merged_output import MergedOutput
@@ -167,8 +167,8 @@ def _code(process: Process, failure: Failure | None = None) -> int:
 
 def _name(processes: Sequence[Process]) -> str:
     numbers = ", ".join(str(process.number) for process in processes)
-    return f"process{'es' if len(processes) > 1 else ''} {numbers}"
+    return f"{plural(len(processes), 'process', 'processes')} {numbers}"
 
 
 def _pronoun(processes: Sequence[Process]) -> str:
-    return "it" if len(processes) == 1 else "them"
+    return plural(len(processes), "it", "them")

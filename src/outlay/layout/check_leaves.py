@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import join_parts, matches, split_path
-from outlay.core.quantities import counted, format_bytes, listed
+from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.layout.optimizer_state import Copies, find_copies, is_optimizer
 from outlay.layout.placement import Follow, spec_text
 from outlay.layout.plan import LeafPlan
@@ -124,7 +124,7 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
     source = next(leaf for leaf in leaves if leaf.path == first)
     what = (
         f"{counted(len(whole), 'leaf', 'leaves')} ({format_bytes(sum(leaf.bytes_total for leaf in whole))}) "
-        f"{'is' if len(whole) == 1 else 'are'} whole on each of "
+        f"{plural(len(whole), 'is', 'are')} whole on each of "
         f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
         f"under {' and '.join(map(repr, copy.sources))} are split: {_paths(whole)}; {first} is {source.spec}"
     )

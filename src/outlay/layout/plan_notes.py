@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from outlay.core.annotations import Annotation
 from outlay.core.paths import pattern_parts, split_path
-from outlay.core.quantities import counted, format_bytes, listed
+from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import follow_text, left_whole
 from outlay.layout.check_stacks import splits_by_layer
@@ -113,7 +113,7 @@ def _copies_split_less(leaves: Sequence[LeafPlan], copies: Sequence[Copies]) -> 
         more = sum(state[a].bytes_per_device - state[b].bytes_per_device for a, b in copy.leaves.items())
         yield (
             f"{counted(len(copy.leaves), 'leaf', 'leaves')} under {copy.below} "
-            f"take{'s' if len(copy.leaves) == 1 else ''} {format_bytes(more)} of a device more than they would "
+            f"{plural(len(copy.leaves), 'takes', 'take')} {format_bytes(more)} of a device more than they would "
             f"where the leaves live that they mirror under {' or '.join(copy.sources)}; add "
             f"{follow_text(copy, leaves)} as the first rule"
         )

@@ -26,6 +26,7 @@ import jax
 import outlay
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted, plural
 from outlay.core.runtime_flags import versions
 from outlay.jobs.joined import gather_all, part, patience, post, wait_for
 
@@ -159,13 +160,13 @@ def named(processes: Sequence[int]) -> str:
     ('process 3', 'processes 0, 1, 2')
     """
     more = f", ... ({len(processes)} in all)" if len(processes) > 8 else ""
-    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes[:8]))}{more}"
+    return f"{plural(len(processes), 'process', 'processes')} {', '.join(map(str, processes[:8]))}{more}"
 
 
 def _of_mapping(kind: str, other: Mapping[str, str], usual: Mapping[str, str]) -> str:
     first, *more = [name for name in {**usual, **other} if usual.get(name) != other.get(name)] or ["their order"]
-    counted = f"; and {len(more)} more difference{'s' if len(more) > 1 else ''}" if more else ""
-    return f"  {kind}: {first} is {other.get(first, 'absent')}, there {usual.get(first, 'absent')}{counted}"
+    others = f"; and {counted(len(more), 'more difference')}" if more else ""
+    return f"  {kind}: {first} is {other.get(first, 'absent')}, there {usual.get(first, 'absent')}{others}"
 
 
 def _first_lines(other: str, usual: str) -> list[str]:

@@ -13,7 +13,7 @@ from outlay.arrays.shardings import sharding
 from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, under
-from outlay.core.quantities import counted, listed
+from outlay.core.quantities import counted, listed, plural
 from outlay.layout.plan import LeafPlan, Plan
 
 
@@ -131,7 +131,7 @@ def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> Pro
 def _where(leaf: LeafPlan, plan: Plan) -> str:
     if leaf.device_ids == plan.mesh.device_ids:
         return str(leaf.spec)
-    return f"on device{'s' if len(leaf.device_ids) > 1 else ''} {', '.join(map(str, leaf.device_ids))}"
+    return f"on {plural(len(leaf.device_ids), 'device')} {', '.join(map(str, leaf.device_ids))}"
 
 
 def _move(leaf: LeafPlan) -> str:

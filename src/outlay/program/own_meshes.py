@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line, source_line_of_error
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, plural
 from outlay.core.suggest import did_you_mean
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def check_named_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
         what_is_wrong = f"it names {_in_words(other)}, {why}; the program runs on {_in_words(mesh)}, {_devices(mesh)}"
         problems.append(Problem(name, line or "a line that JAX does not know", what_is_wrong, _edit(mesh)))
     head = (
-        f"{counted(len(problems), 'line')} in {what} name{'s' if len(problems) == 1 else ''} other devices "
+        f"{counted(len(problems), 'line')} in {what} {plural(len(problems), 'names', 'name')} other devices "
         "than the program's:"
     )
     raise ProgramError(head, problems)

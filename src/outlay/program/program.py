@@ -17,6 +17,7 @@ from outlay.core.jax_compat import memory_of
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, check_arguments
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
@@ -221,6 +222,11 @@ class Program:
     def compiled(self) -> jax.stages.Compiled:
         """Return the compiled step, exactly what a call runs; with several device groups see `compiled_parts`."""
         return self._single("compiled", self.compiled_parts)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether its step is a `GraphLoop`, which runs many steps of a graph in one call."""
+        return isinstance(self.step, GraphLoop)
 
     @property
     def is_compiled(self) -> bool:

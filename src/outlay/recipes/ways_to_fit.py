@@ -235,7 +235,7 @@ class Changes:
                     yield Candidate(each.layout, each.mesh, (*strongest, *options))
 
     def _values(self, name: str) -> list[Any]:
-        """Yield the values of an option that take less memory than its present one, the nearest first."""
+        """Return the values of an option that take less memory than its present one, the nearest first."""
         if name not in self._arguments:
             return []
         present, num_samples = self._arguments[name], self._workloads(self.own).num_samples

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
-from outlay.core.quantities import counted, listed
+from outlay.core.quantities import counted, listed, plural
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_identity import DeviceId
 from outlay.devices.mesh_info import MeshInfo
@@ -243,7 +243,7 @@ def _idle_devices(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
         return ()
     return (
         f"everything is on device {used.pop()}; JAX has {counted(idle, 'more device')} with nothing on "
-        f"{'it' if idle == 1 else 'them'}",
+        f"{plural(idle, 'it', 'them')}",
     )
 
 

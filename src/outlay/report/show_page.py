@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from outlay.core.quantities import counted, format_bytes
+from outlay.core.quantities import counted, format_bytes, plural
 from outlay.core.table import folded, table
 from outlay.devices.device_identity import DeviceId, format_devices, format_ids
 from outlay.devices.mesh_info import MeshInfo
@@ -212,8 +212,8 @@ def _totals(facts: Facts) -> Iterator[str]:
     leaves = counted(totals.num_leaves, "leaf", "leaves")
     yield f"state: {leaves}, {format_bytes(totals.bytes_total)} counted once{held}"
     for count in totals.counts:
-        plural = "f " if count.num_leaves == 1 else "ves"
-        yield f"  {count.num_leaves:>5} lea{plural} {count.in_words} ({format_bytes(count.bytes_total)})"
+        noun = plural(count.num_leaves, "leaf", "leaves")
+        yield f"  {count.num_leaves:>5} {noun:<5} {count.in_words} ({format_bytes(count.bytes_total)})"
 
 
 def _shares(facts: Facts) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""Follow what `explain` finds of activations: rules that place them, each compiled, and kept where less is moved."""
+"""Act on what `explain` finds about activations: try rules that place them, and keep those that move fewer bytes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from outlay.report.explain.explanation import Explanation
 _OF_ACTIVATIONS = frozenset(
     ("resharding", "all-to-all-in-fsdp", "gathered-batch", "whole-parameter-gather", FULL_REMATERIALIZATION)
 )
-"""Kinds of findings that placing a value at their line may cure."""
+"""Kinds of findings that a rule for the value at their line may fix."""
 
 MAX_COMPILED = 16
-"""Layouts that are compiled at most."""
+"""The largest number of layouts to compile."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """A rule that was tried, on top of those that had helped before it.
+    """A rule that was tried, in addition to those that helped before it.
 
     Attributes:
         rule: the rule.
-        finding: the kind of what it was to cure.
-        bytes_per_step: what a device sends in a step with it; None where it cannot be followed.
-        why_not: why it cannot, in the first line of the error; else empty.
-        helps: whether it is one of the fix.
+        finding: the kind of finding that it should fix.
+        bytes_per_step: the bytes that a device sends in a step with it; None if the rule cannot be applied.
+        why_not: why it cannot be applied: the first line of the error; else empty.
+        helps: whether it is part of the fix.
     """
 
     rule: Rule
@@ -52,7 +52,7 @@ class Try:
 
     @property
     def outcome(self) -> str:
-        """What came of it, in words."""
+        """The outcome in words."""
         if self.bytes_per_step is None:
             return self.why_not
         return format_bytes(self.bytes_per_step) + (", kept" if self.helps else "")
@@ -60,14 +60,14 @@ class Try:
 
 @dataclass(frozen=True)
 class Fix(Report):
-    """Rules that have a program move less, and what they gain; made by `outlay.fix`.
+    """Rules with which a program moves fewer bytes, and their gain; returned by `outlay.fix`.
 
     Attributes:
-        rules: those that help, to stand before all others.
-        layout: them and the program's own.
-        before: what the program is without them.
-        after: what it is with them; the same where none helps.
-        tried: all that were compiled, or refused.
+        rules: the rules that help; they belong before all others.
+        layout: these rules and the program's own.
+        before: the explanation of the program without them.
+        after: the explanation with them; the same if none helps.
+        tried: all rules that were compiled or refused.
     """
 
     rules: tuple[Rule, ...]
@@ -78,7 +78,7 @@ class Fix(Report):
 
     @property
     def python(self) -> str:
-        """The rules as Python, to stand before a layout; empty where none helps."""
+        """The rules as Python code for the front of a layout; empty if none helps."""
         if not self.rules:
             return ""
         lines = [f'    ("{rule.pattern}", {spec_text(rule.spec or P(), quote=_QUOTE)}),' for rule in self.rules]
@@ -146,14 +146,14 @@ _QUOTE = '"'
 
 
 def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
-    """Try what the findings of `outlay.explain` say of activations, as rules; keep those with which less is moved.
+    """Try rules for the activations in the findings of `outlay.explain`; keep those with which fewer bytes are moved.
 
-    Every try is compiled, at most 16 of them, and nothing is run. A rule names a value by the function that returns it
-    or by its line, so the model stays as it is.
+    At most 16 rules are compiled, and nothing is run. A rule names a value by the function that returns it or by its
+    line, so the model needs no change.
 
     Args:
         program: a program in mode auto.
-        explanation: what `outlay.explain` says of it, if that is at hand.
+        explanation: its explanation, if you have one already.
 
     Raises:
         ExplainError: it is in another mode, or its axes are explicit.

@@ -1,6 +1,6 @@
-"""What a compiler gave, as plain data: all that facts are made of, and nothing that only runs.
+"""The output of a compiler as plain data: everything that facts are computed from, without the executable.
 
-Compiling takes most of the time that it takes to explain a program; this much of the result can be saved and read back.
+Compiling takes most of the time of an explanation, so this much of the result can be saved and read back.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class MovedLeaf:
     """A leaf of a state that comes back with another sharding.
 
     Attributes:
-        path: of the leaf.
+        path: its path.
         before: its spec.
         after: the spec that it comes back with.
-        parameter: which parameter of the program it is.
+        parameter: its number among the parameters of the program.
     """
 
     path: str
@@ -51,12 +51,12 @@ class MovedLeaf:
 
 @dataclass(frozen=True)
 class ReturnedState:
-    """The first argument of a program whose first output has the same shapes: a state that comes back.
+    """The state that a step takes as its first argument and returns as its first output.
 
     Attributes:
-        num_leaves: how many leaves it has.
-        is_donated: whether any of them is donated.
-        moved: those whose sharding is another one when they come back.
+        num_leaves: its number of leaves.
+        is_donated: whether any leaf is donated.
+        moved: the leaves that come back with another sharding.
     """
 
     num_leaves: int
@@ -69,10 +69,10 @@ class CompilerOutput:
     """A compiled program.
 
     Attributes:
-        text: of the optimized program; empty where the compiler gives none.
-        memory: the compiler's figures; None where it gives none.
-        passed: of every argument that is used its path, if that is known, and whether it is donated.
-        state: what comes back of its first argument; None where that is no state.
+        text: the optimized program; empty if the compiler gives none.
+        memory: the compiler's figures; None if it gives none.
+        passed: for each used argument its path, if known, and whether it is donated.
+        state: the state that comes back; None if the first argument is no state.
     """
 
     text: str
@@ -82,7 +82,7 @@ class CompilerOutput:
 
     @classmethod
     def of(cls, compiled: jax.stages.Compiled, *, of_program: bool) -> CompilerOutput:
-        """Read it from what JAX made.
+        """Read the output from a compiled program of JAX.
 
         Args:
             compiled: the program.
@@ -133,9 +133,9 @@ def _moved(before: Any, have: Sequence[Any], want: Sequence[Any]) -> list[MovedL
     moved: list[MovedLeaf] = []
     parameter = 0
     for (path, info), old, new in zip(flatten_paths(before)[0], have, want, strict=True):
-        if old is None:  # not used, and so no parameter
+        if old is None:  # unused, so the program has no parameter for it
             continue
-        # Of what is on the host of absent GPUs no compiled program tells the memory; where it is split it does tell.
+        # A program compiled for absent GPUs reports how a leaf on the host is split, but not its memory kind.
         back = old if isinstance(old, OnHost) and new.memory_kind is None and _dims(old) == _dims(new) else new
         if not old.is_equivalent_to(back, len(info.shape)):
             moved.append(MovedLeaf(path, _spec(old), _spec(new), parameter))

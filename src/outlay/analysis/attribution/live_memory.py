@@ -1,4 +1,4 @@
-"""Memory over the schedule of a step: what is alive at each point, and whose it is where most is."""
+"""Memory over the schedule of a step: what is alive at each point, and who owns it at the peak."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ OWNERS = (
     *("parameters", "optimizer", "other state", "batch", "constants", "outputs"),
     *("activations", "backward pass", "collectives", "other values"),
 )
-"""Whose memory it is: the state and the batch; what the caller gets besides; then the step's own values, those of the
-forward pass, those of the backward pass, what collectives give, and the rest."""
+"""Owners of memory: the state and the batch; constants and results; then the step's own values, those of the forward
+pass, those of the backward pass, the results of collectives, and the rest."""
 
 NUM_STRETCHES = 160
-"""Stretches of the schedule that are kept; of each the point where most is alive."""
+"""The number of stretches into which the schedule is divided; each is represented by its fullest point."""
 
 _PARTS = {"params": "parameters", "optimizer": "optimizer", "batch": "batch", "": "other state"}
 _PHASES = {"forward": "activations", "backward": "backward pass"}
 _VIEWS = ("bitcast", "copy", "convert", "reshape", "broadcast", "transpose", "get-tuple-element")
 _LOOKED_AT = 300
-"""Values whose lines are looked up, the largest ones: to look up thousands of small ones would take seconds."""
+"""The number of values whose lines are looked up, largest first: thousands of small ones would take seconds."""
 
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Arrays of one owner and one kind at the fullest point.
+    """Arrays of one owner and one kind at the peak.
 
     Attributes:
         owner: one of `OWNERS`.
-        what: of values the operation, its module and phase; of arguments the leaves; empty for all small ones together.
-        num_bytes: on one device.
-        num_arrays: how many.
-        source: the line; None where there is none.
+        what: for values the operation, its module and phase; empty for arguments and for small values together.
+        num_bytes: their bytes on one device.
+        num_arrays: their number.
+        source: the line that makes them; None if unknown.
     """
 
     owner: str
@@ -54,15 +54,16 @@ class HeldMemory:
 
 @dataclass(frozen=True)
 class LiveMemory:
-    """What a device holds while a step runs, by the order of its instructions.
+    """The memory of a device while a step runs, in the order of its instructions.
 
     Attributes:
-        num_points: instructions of the schedule; a loop's body stands once.
-        stretches: of each stretch, as (share of the schedule at which its fullest point stands, bytes by owner).
-        peak_at: where most is alive, as a share of the schedule.
-        peak_instruction: what runs there.
+        num_points: the number of instructions in the schedule; a loop's body counts once.
+        stretches: for each stretch the position of its fullest point, as a share of the schedule, and its bytes by
+            owner.
+        peak_at: the position of the peak, as a share of the schedule.
+        peak_instruction: the instruction that runs there.
         peak: the bytes that are alive there.
-        held: whose they are, the largest first; together they are the peak.
+        held: these bytes by owner and kind, the largest first; they sum to the peak.
     """
 
     num_points: int
@@ -99,7 +100,7 @@ class LiveMemory:
 
 
 def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
-    """Follow the memory of one device through a step; None of a program whose order of execution is not known.
+    """Follow the memory of one device through a step; None if the order of execution is unknown.
 
     Args:
         module: the program.

@@ -1,7 +1,7 @@
-"""Which buffers a scheduled program holds, and from when to when: the memory of a step as its instructions stand.
+"""The lifetimes of a scheduled program's buffers: the memory of a step in the order of its instructions.
 
-A buffer is what the compiler must keep apart: an array that an instruction gives, unless it is another name for a part
-of a tuple, for the state of a loop or a donated argument, or lies where an operand lay that nobody needs any more.
+A buffer is memory of its own. The result of an instruction has one, unless it is another name for a part of a tuple,
+for the state of a loop or for a donated argument, or reuses the memory of an operand that is no longer needed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
 BufferKind = Literal["argument", "output", "temporary"]
 
 _NAMES = ("bitcast", "opt-barrier", "optimization-barrier", "domain", "add-dependency", "while")
-"""What gives its first operand another name; a loop's state is written where it lay."""
+"""Opcodes whose result is another name for the first operand; a loop updates its state in place."""
 
 _NEVER_IN_PLACE = ("dot", "convolution", "custom-call", "reduce", "gather", "transpose", "all-gather", "all-to-all")
-"""What reads its operands after it has begun to write."""
+"""Opcodes that read operands after they have begun to write, so that they cannot write into an operand."""
 
 _ALIASED = re.compile(r"\{(\d*)\}: \((\d+)")
 _MAX_DEPTH = 10
@@ -31,11 +31,11 @@ class Buffer:
     """Memory that one instruction writes first.
 
     Attributes:
-        computation: the name of the computation that it stands in.
-        instruction: the one that writes it, of a loop's state the one inside; of an argument the parameter.
+        computation: the name of the computation of that instruction.
+        instruction: the instruction; for a loop's state the one inside the loop, for an argument the parameter.
         num_bytes: its size on one device.
-        kind: `output` is what the caller gets without having given memory for it.
-        begin: the first point of the schedule at which it is there.
+        kind: `output` is a result of the program that reuses no donated argument.
+        begin: the first point of the schedule at which it is alive.
         end: the last one.
     """
 
@@ -52,8 +52,8 @@ class LiveBuffers:
     """The buffers of a program.
 
     Attributes:
-        buffers: all that take memory of the device.
-        points: the computation and the instruction that runs at every point of the schedule; a loop's body stands once.
+        buffers: all buffers in the device's memory.
+        points: for each point of the schedule its computation and instruction; a loop's body occurs once.
     """
 
     buffers: tuple[Buffer, ...]
@@ -85,13 +85,13 @@ def live_buffers(module: HloModule) -> LiveBuffers:
 
 
 class _Walk:
-    """Instructions in order, each array of a result given its buffer, by number."""
+    """Walks the instructions in order and gives each array of a result its buffer, by number."""
 
     def __init__(self, module: HloModule) -> None:
         self._module = module
         self._buffers: list[Buffer] = []
         self._same: dict[int, int] = {}
-        """Buffers that are written where another one lay."""
+        """Buffers that reuse the memory of another one."""
         self._points: list[tuple[str, Instruction]] = []
         self.names: dict[tuple[str, str], list[int]] = {}
         """The buffers of each instruction's arrays, by computation and name."""
@@ -112,7 +112,7 @@ class _Walk:
         return LiveBuffers(tuple(own), tuple(self._points))
 
     def run(self, block: Computation, results: Sequence[int], depth: int = 0) -> None:
-        """Run a computation whose parameters have their buffers, and whose result goes into these."""
+        """Walk a computation; its parameters have buffers already, and its result goes into these."""
         places: dict[tuple[str, int], int] = {}
         for position, number in enumerate(results if block.root else ()):
             assert block.root is not None
@@ -136,7 +136,7 @@ class _Walk:
             self._buffers[number].end = ended[at]
 
     def _begin(self, block: Computation, one: Instruction, number: int, at: int, last: dict[int, int]) -> None:
-        """Have a result begin here: where an operand lies that ends here, or in memory of its own."""
+        """Begin a result here: in the memory of an operand that ends here, or in memory of its own."""
         size = self._buffers[number].num_bytes
         self._buffers[number].begin = len(self._points)
         if one.opcode in _NEVER_IN_PLACE or one.opcode.endswith("-start"):
@@ -160,7 +160,7 @@ class _Walk:
         return last
 
     def _run_inner(self, block: Computation, one: Instruction, depth: int) -> None:
-        """Run the computations that an instruction calls, each with the buffers that it is given."""
+        """Walk the computations that an instruction calls, with the buffers of their arguments."""
         if one.opcode == "while":
             state = self.names[block.name, one.name]
             self._run_with(one.called("condition"), [state], [], depth)
@@ -223,7 +223,7 @@ class _Walk:
     def _place(
         self, block: Computation, name: str, position: int, number: int, places: dict[tuple[str, int], int]
     ) -> None:
-        """Have the instruction that makes an array of the result write it to its buffer."""
+        """Let the instruction that makes an array of the result write to its buffer."""
         one = block.instructions.get(name)
         if one is None or one.opcode == "parameter":
             return

@@ -25,7 +25,7 @@ from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.paths import join_parts, map_with_paths
-from outlay.core.quantities import counted, format_bytes, format_seconds
+from outlay.core.quantities import counted, format_bytes, format_seconds, plural
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.device_identity import device_id
@@ -226,7 +226,7 @@ def _idle(explanation: PlacedExplanation) -> Iterator[Finding]:
     names = ", ".join(map(str, idle))
     yield Finding(
         "idle-device",
-        f"device{'s' if len(idle) > 1 else ''} {names}: nothing to do",
+        f"{plural(len(idle), 'device')} {names}: nothing to do",
         f"a mesh of {explanation.mesh.num_devices - len(idle)}, or a part for each: outlay.by_module names positions",
         0,
     )

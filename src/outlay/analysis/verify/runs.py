@@ -24,7 +24,6 @@ from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import intercepting
-from outlay.graph.graph_loop import GraphLoop
 from outlay.program.abstract import abstract_step
 from outlay.program.by_source import by_source
 from outlay.program.execution import Mode, check_mode
@@ -280,7 +279,7 @@ def one_device(program: Program) -> Variant:
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
     step = by_source(program.step, program.layout) if mode == "auto" else program.step
-    if isinstance(program.step, GraphLoop) or not _sums_over_batch(program):
+    if not _sums_over_batch(program):
         step = in_mode(mode, step, program.plan, program.mesh, sums_over_batch=False)
         return _with_gradients(step, _directly)
     take = gradient_runner(program.plan, program.mesh) if mode == "manual" else _directly
@@ -300,7 +299,7 @@ def _places(program: Program) -> tuple[Any, Any]:
 
 
 def _sums_over_batch(program: Program) -> bool:
-    if isinstance(program.step, GraphLoop):
+    if program.is_graph:
         return False
     with program.context():
         return abstract_step(program.step, program.state_shapes, program.batch_shapes, manual=True).sums_over_batch

@@ -36,7 +36,6 @@ from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.check_arrays import check_same_leaves
 from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
-from outlay.graph.graph_loop import GraphLoop
 from outlay.program.program import Program
 
 Against = Literal["one-device", "auto", "manual"]
@@ -133,12 +132,11 @@ class _Proof:
         self.run, self.planned = as_planned(self.program)
         against = self.against
         self.reference = one_device(self.program) if against == "one-device" else other_mode(self.program, against)
-        self.is_graph_loop = isinstance(self.program.step, GraphLoop)
         self.exact = bool(self.program.rows or self.program.device_groups)
         self.marks: Mapping[Any, Marks] = {}
         self.sizes: Mapping[int, int] | None = None
         self.coarsest: Any = np.float32
-        if not self.is_graph_loop:
+        if not self.program.is_graph:
             self._look()
 
     def _look(self) -> None:
@@ -165,7 +163,7 @@ class _Proof:
                 check_same_leaves(batch, self.program.plan.of_kind("batch"), "this program", root="batch")
         for number, batch in enumerate(map(to_host, numbers), start=1):
             state = self._step(number, state, batch)
-        if not self.is_graph_loop and not any(check.fault for check in self.checks):
+        if not self.program.is_graph and not any(check.fault for check in self.checks):
             self._go_on(state, batches, numbers)
         where = f"mode {self.program.mode} on {self.program.plan.mesh}"
         with_ = "one device" if self.against == "one-device" else f"mode {self.against}"
@@ -238,7 +236,7 @@ class _Proof:
         self, checks: list[LeafCheck], number: int, state: Any, batch: Any, got: Result, precise: Pair | None
     ) -> list[LeafCheck]:
         """Return the checks of a step that differs, and what the numbers say about it."""
-        if self.is_graph_loop:
+        if self.program.is_graph:
             if not self.causes:
                 self.causes += parts_that_differ(self.program, state, batch)
             return checks
@@ -269,7 +267,7 @@ class _Proof:
 
     def _precise(self, state: Any, batch: Any) -> Pair | None:
         """Replay both in float64; None if that is impossible."""
-        if self.is_graph_loop or self.not_replayed:
+        if self.program.is_graph or self.not_replayed:
             return None
         try:
             return self._replays((self.planned, self.reference), state, batch)
@@ -293,9 +291,9 @@ class _Proof:
         shapes = self.program.batch_shapes
         kinds = list(KINDS) if any(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(shapes)) else []
         made = {}
-        for kind in kinds[:1] if self.is_graph_loop else kinds:
+        for kind in kinds[:1] if self.program.is_graph else kinds:
             made[kind] = make_up(shapes, self.steps, self.sizes, kind)
-            if self.is_graph_loop or self._is_of_use(state, to_host(made[kind][0])):
+            if self.program.is_graph or self._is_of_use(state, to_host(made[kind][0])):
                 return made[kind], made_up_words(shapes, self.sizes, kind)
         kind = next(iter(KINDS))
         return make_up(shapes, self.steps, self.sizes, kind), made_up_words(shapes, self.sizes, kind)
@@ -321,7 +319,7 @@ class _Proof:
         doubts = []
         if not self.checks:
             doubts.append("nothing was compared: the step returns neither state nor outputs; return what it computes")
-        if not self.is_graph_loop and all_samples_are_alike(batches, self.program.plan):
+        if not self.program.is_graph and all_samples_are_alike(batches, self.program.plan):
             doubts.append(
                 "every sample of the batches is the same, so that one left out or counted twice would not show: "
                 "give batches of different samples (batches=), or leave them out and have some made up"
@@ -381,7 +379,7 @@ def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any)
             f"tolerance={tolerance!r}: it must be a share of an array's largest entry, from 0 up to 1\n"
             "  fix: tolerance=1e-3, or leave it out for one that follows the step's dtypes"
         )
-    if isinstance(program.step, GraphLoop) and against != "one-device":
+    if program.is_graph and against != "one-device":
         raise ProgramError(
             f"a graph loop in mode {program.mode} is laid out by its graph, which does not exist in mode {against}\n"
             '  fix: against="one-device"'

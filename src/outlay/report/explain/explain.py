@@ -33,12 +33,11 @@ from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
-from outlay.core.quantities import counted, format_bytes, listed
+from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
-from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.program import Program
 from outlay.report.explain.explanation import Explanation
@@ -251,12 +250,12 @@ def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts])
         program: the program, if there is one.
         collectives: its collectives.
     """
-    if program is None or not isinstance(program.step, GraphLoop):
+    if program is None or not program.is_graph:
         return ()
-    num = count_steps(program.batch_shapes)
+    num = program.num_steps_at_once
     repeated = [one for one in collectives if one.count >= num]
     runs = sum(one.count for one in repeated) / num
-    often = f"{runs:g} collective{'' if runs == 1 else 's'}"
+    often = f"{runs:g} {plural(runs, 'collective')}"
     sent = format_bytes(sum(one.bytes_per_step for one in repeated) / num)
     each = f"a device sends {sent} in {often}" if repeated else "nothing is sent"
     return (f"a step of this program is {num:,} steps of its graph; figures are for all {num:,}, and in one {each}",)
