@@ -96,7 +96,7 @@ def _speed(what, hardware):
         return GB / collective_seconds("collective-permute", GB, [(0, 1)], Target(hardware, (1, 2))) / 1e9
     if "DCN" in what:  # of two slices of a row; what crosses is a chip's share
         return hardware.scale_out_bandwidth * NETWORK_SHARE / 1e9
-    raise ValueError(f"{what!r} is no collective, product or copy that is priced")
+    raise ValueError(f"{what!r} is not a collective, product or copy that is priced")
 
 
 def _seconds(event, hardware):

@@ -147,7 +147,7 @@ def read_rows(path):
         wanted = next(csv.reader(file))
     lacking = [name for name in wanted if not rows or name not in rows[0]]
     if lacking:
-        raise SystemExit(f"{path} is no file of runs: it lacks the columns {', '.join(lacking)}")
+        raise SystemExit(f"{path} is not a file of runs: it lacks the columns {', '.join(lacking)}")
     return rows
 
 

@@ -245,7 +245,7 @@ print(collectives(by_hand_alone.compiled))
 # The five give the same numbers up to rounding: eight devices add in another order than one. Each program has one
 # all-reduce, and its output is whole on all its devices.
 #
-# The times are ratios to the plain layer. **They are no speeds.** The eight devices are simulated: they share one
+# The times are ratios to the plain layer. **They are not speeds.** The eight devices are simulated: they share one
 # processor, and what is measured is the cost of keeping eight of them in step for 128 multiplications. On
 # real devices as well, a layer this small is faster on one.
 

@@ -1,4 +1,4 @@
-"""What is run in any number of processes: a graph that is no Brain, and a Brain."""
+"""What is run in any number of processes: a graph that is not a Brain, and a Brain."""
 
 from __future__ import annotations
 

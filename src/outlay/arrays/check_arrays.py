@@ -28,7 +28,7 @@ _MAX_NAMED = 4
 
 
 def check_arrays(tree: Any) -> None:
-    """Raise for leaves of a tree that are to be placed and are no arrays, or arrays that were given for good.
+    """Raise for leaves of a tree that are to be placed and are not arrays, or arrays that were given for good.
 
     Raises:
         PlaceError: with one problem per leaf.

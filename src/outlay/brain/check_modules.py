@@ -117,7 +117,7 @@ def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
     wrong = {port: what.shape for port, what in ports.items() if not (what.shape is None or is_shape(what.shape))}
     if wrong:
         what = ", ".join(f"{port} {shape!r}" for port, shape in wrong.items())
-        raise BrainError(f"outputs returned what is no shape: {what}\n  fix: positive whole numbers, {example}")
+        raise BrainError(f"outputs returned what is not a shape: {what}\n  fix: positive whole numbers, {example}")
     return ports
 
 

@@ -192,7 +192,7 @@ def known_problems(
     """
     flags = environment.get("XLA_FLAGS", "")
     if any(dash in flags for dash in _DASHES):
-        yield "XLA_FLAGS holds a typographic dash, copied from a document, where XLA expects '--': type it anew"
+        yield "XLA_FLAGS holds a typographic dash, copied from a document, where XLA expects '--': type it again"
     if versions["jax"] != versions["jaxlib"]:
         yield (
             f"jax {versions['jax']} and jaxlib {versions['jaxlib']} differ: pip install -U 'jax=={versions['jax']}' "

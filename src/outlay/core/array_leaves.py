@@ -1,4 +1,4 @@
-"""Tell arrays from other leaves of a tree; what is no array is an error, or structure as in Equinox modules."""
+"""Tell arrays from other leaves of a tree; what is not an array is an error, or structure as in Equinox modules."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _content(path: Path, most: int) -> bytes:
     """Read the first bytes of a plain file, without following a link or waiting for a pipe."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a plain file")
         return file.read(most)
 
 

@@ -52,7 +52,7 @@ class MeshInfo:
         """Read a JAX mesh; no device is kept.
 
         Raises:
-            MeshError: it is no mesh.
+            MeshError: it is not a mesh.
 
         >>> MeshInfo.of(outlay.mesh(data=4, model=2)).axis_sizes
         {'data': 4, 'model': 2}
@@ -61,7 +61,7 @@ class MeshInfo:
             return mesh
         if not isinstance(mesh, Mesh | AbstractMesh):
             raise MeshError(
-                f"a {type(mesh).__name__} is no mesh: {mesh!r:.60}\n  fix: outlay.mesh(data=4, model=2), or another "
+                f"a {type(mesh).__name__} is not a mesh: {mesh!r:.60}\n  fix: outlay.mesh(data=4, model=2), or another "
                 "jax.sharding.Mesh"
             )
         axes = tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True))

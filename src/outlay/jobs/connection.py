@@ -140,9 +140,9 @@ def _message(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Disconnected("what is no message") from error
+        raise Disconnected("what is not a message") from error
     if not isinstance(message, dict):
-        raise Disconnected("what is no message")
+        raise Disconnected("what is not a message")
     return message
 
 

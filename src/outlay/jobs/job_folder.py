@@ -107,7 +107,7 @@ class Flag(StrEnum):
     BEGUN = "begun"  # the job has taken the run folder that a restart is to continue
     LISTENS = "listens"  # the program looks for a request to stop, and saves its state before it stops
     STOP = "stop"  # the launcher asks the program to stop
-    ENDING = "ending"  # the launcher ends the processes, so that its SIGTERM is no request to save
+    ENDING = "ending"  # the launcher ends the processes, so that its SIGTERM is not a request to save
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class _Host:
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not all(
             isinstance(text, str) for text in texts
         ):
-            raise Disconnected("what is no message of ours")
+            raise Disconnected("what is not a message of ours")
         if hello["job"] != _digest(self._info):
             guest.connection.send({"other_job": True})
             raise Disconnected("a process of another job")
@@ -299,7 +299,9 @@ def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: fl
     if reply is None or "problem" in reply:
         connection.close()
     if reply is None:
-        raise JoinError(f"process {info.process} waited {timeout:g} s at {info.coordinator} for the others in vain")
+        raise JoinError(
+            f"process {info.process} waited {timeout:g} s at {info.coordinator} for the others, which did not come"
+        )
     if "problem" in reply:
         raise JoinError(str(reply["problem"]))
     return Rendezvous(info, tuple(map(_shown, reply["hosts"])), {0: connection}, "", str(reply["nonce"]))
@@ -315,10 +317,10 @@ def _introduce(connection: Connection, info: ProcessInfo) -> Message | None:
     except Disconnected as error:
         raise _NotYet("something else answers there") from error
     if answer is None or answer.get("other_job"):
-        raise _NotYet("another job is there" if answer else "whoever is there does not answer")
+        raise _NotYet("another job is there" if answer else "the program there does not answer")
     theirs = str(answer.get("nonce"))
     if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(info, "host", own, theirs).encode()):
-        raise _NotYet("whoever is there has another token (OUTLAY_TOKEN), or none")
+        raise _NotYet("the program there has another token (OUTLAY_TOKEN), or none")
     connection.send({"proof": _proof(info, "guest", theirs, own, info.process, info.num_processes)})
     return None
 

@@ -70,7 +70,7 @@ class Silence:
             return
         before, self._beat = self._beat, beat
         now = time.monotonic()  # this machine's own clock; that of the beat may be another one's
-        # Gaps before the first step are no measure: compiling takes as long as it takes.
+        # Gaps before the first step are not a measure: compiling takes as long as it takes.
         if before and before.step is not None and beat.step is not None:
             self._longest_gap = max(self._longest_gap, now - self.alive_at)
             if beat.step > before.step:

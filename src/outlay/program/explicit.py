@@ -65,7 +65,7 @@ def state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
     """Trace `init(key)` in the context of a mesh of any axes; return the state as shapes and dtypes.
 
     Raises:
-        ProgramError: a leaf of the state is no array; or axes are Explicit and JAX would have to choose shardings, and
+        ProgramError: a leaf of the state is not an array; or axes are Explicit, JAX would have to choose shardings, and
             then every such line is listed.
     """
     try:

@@ -84,7 +84,7 @@ class Piece:
 
 
 def _with(like: Any, array: jax.Array, dims: Dims | None = None) -> Any:
-    """Return a shard like another with a new array; where the other is no shard, the array itself."""
+    """Return a shard like another with a new array; where the other is not a shard, the array itself."""
     if not isinstance(like, Piece):
         return array
     return dataclasses.replace(like, array=array, dims=like.dims if dims is None else dims)

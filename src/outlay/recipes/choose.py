@@ -284,7 +284,7 @@ def main() -> None:
     if job.parent is not None:
         threading.Thread(target=end_with_parent, args=(job.parent,), daemon=True).start()
     answers = os.dup(1)
-    os.dup2(2, 1)  # what the user's recipe prints is no answer
+    os.dup2(2, 1)  # what the user's recipe prints is not an answer
     priced = answer(job)
     with os.fdopen(answers, "w") as out:
         json.dump(priced, out)

@@ -180,7 +180,8 @@ def load_file(file: str) -> ModuleType:
         path = real_path(file)
         is_there = path.is_file()
     except (OSError, ValueError) as error:  # a name that no file can have
-        raise RecipeError(f"{file[:60]!r} is no file: {error}\n  fix: a recipe is path/to/file.py:function") from error
+        what = f"{file[:60]!r} is not a file: {error}"
+        raise RecipeError(f"{what}\n  fix: a recipe is path/to/file.py:function") from error
     if not is_there:
         raise RecipeError(f"there is no file {file}{_files_nearby(path)}\n  fix: a recipe is path/to/file.py:function")
     LOADED.add(str(path))
@@ -190,7 +191,7 @@ def load_file(file: str) -> ModuleType:
     name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise RecipeError(f"{file} is no Python file\n  fix: a recipe is path/to/file.py:function")
+        raise RecipeError(f"{file} is not a Python file\n  fix: a recipe is path/to/file.py:function")
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(name)
     sys.modules[name] = module  # where dataclasses and pickle look for the module of a class

@@ -136,7 +136,7 @@ def run(
         }
         return _run_in_processes(_name_for_others(recipe), [*words_of_arguments(given), *words_of(options or {})])
     if asked := [name for name, value in of_job.items() if value]:
-        raise RecipeError(f"{', '.join(asked)} is asked of no processes\n  fix: processes=P too; P may be 1")
+        raise RecipeError(f"{', '.join(asked)}: only with processes=\n  fix: processes=P too; P may be 1")
     if devices is not None:
         simulate(devices)
     if not isinstance(recipe, Recipe):

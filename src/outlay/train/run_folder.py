@@ -252,7 +252,7 @@ def _check_config(config: Any) -> None:
             raise ValueError(f"{name} is {value!r:.40}, no number of steps")
     before = config.get("before", [])
     if not isinstance(before, list) or not all(isinstance(arrangement, dict) for arrangement in before):
-        raise ValueError("before is no list of objects")
+        raise ValueError("before is not a list of objects")
 
 
 _LINE, _FAINT, _TEXT = "#2b6cb0", "#a9c7e8", "#333333"

@@ -117,7 +117,7 @@ class Saving:
                 (folder / f"{gone}.npz").unlink(missing_ok=True)
             self._written = saved | {step}
             arrays = io.BytesIO()
-            np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is no array
+            np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is not an array
             write_whole(path, arrays.getvalue())
         except OSError as error:
             raise CheckpointError(

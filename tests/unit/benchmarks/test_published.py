@@ -71,7 +71,7 @@ def test_a_file_without_the_columns_says_which_it_lacks(rows, tmp_path):
     path = tmp_path / "mine.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", "model"], ["a", "b"]])
-    with pytest.raises(SystemExit, match=r"mine.csv is no file of runs: it lacks the columns group, framework"):
+    with pytest.raises(SystemExit, match=r"mine.csv is not a file of runs: it lacks the columns group, framework"):
         rows.read_rows(path)
 
 
@@ -110,7 +110,7 @@ def test_a_run_is_priced_with_the_attention_kernel_that_it_had(scripts, priced):
 
 
 def test_waiting_for_the_slowest_host_is_what_runs_of_either_source_say(scripts, priced):
-    """The constant is no fit of one source: those who had no part in it say the same."""
+    """The constant is not a fit of one source: those who had no part in it say the same."""
     fit, built_in = scripts("_published_fit"), scripts("outlay.analysis.cost.constants").built_in()
     for source in ("MosaicML llm-foundry", "MaxText"):
         some = [one for one in priced if one.run.source == source]

@@ -59,7 +59,7 @@ def an_init(made):
         (an_init(lambda: {"x": 3}), "mine.x\n    init made a int\n    fix: an array"),
         ({"by_neuron": ("xx",)}, "by_neuron names 'xx', and its state has no such leaf\n    fix: did you mean 'x'?"),
         ({"outputs": lambda self, shapes: ["o"]}, "mine\n    outputs returned ['o']\n    fix: a Port by name"),
-        ({"outputs": lambda self, shapes: {"o": Port("values", 5)}}, "outputs returned what is no shape: o 5"),
+        ({"outputs": lambda self, shapes: {"o": Port("values", 5)}}, "outputs returned what is not a shape: o 5"),
     ],
 )
 def test_what_a_module_does_not_do_is_told(methods, message):

@@ -1,4 +1,4 @@
-"""The somas that are no leaky ones, each against its equation in a loop; the leaky ones are in test_neuron."""
+"""The somas that are not leaky ones, each against its equation in a loop; the leaky ones are in test_neuron."""
 
 from __future__ import annotations
 

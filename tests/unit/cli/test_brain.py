@@ -57,8 +57,8 @@ def test_what_cannot_be_converted_is_listed_and_nothing_is_written(run, tmp_path
     ("arguments", "message"),
     [
         (["show", NEWEST], "--shape drive=4"),
-        (["show", NEWEST, "--shape", "drive"], "'drive' is no shape"),
-        (["show", NEWEST, "--input", "drive=0"], "'drive=0' is no shape"),
+        (["show", NEWEST, "--shape", "drive"], "'drive' is not a shape"),
+        (["show", NEWEST, "--input", "drive=0"], "'drive=0' is not a shape"),
         (["show", "missing.toml"], "No such file"),
         (["convert", AB_BRAIN, "model.png"], "a name that ends in .toml or .nir"),
     ],

@@ -119,8 +119,8 @@ def test_show_and_verify_take_a_brain(pair, layout):
     [
         (["--recrod", "x"], "there is no option --recrod: did you mean '--record'"),
         (["--record", "cell:out_spikes"], "did you mean 'cells:out_spikes'"),
-        (["--window", "5"], "'5' is no window of time"),
-        (["--trigger", "cells"], "'cells' is no trigger"),
+        (["--window", "5"], "'5' is not a window of time"),
+        (["--trigger", "cells"], "'cells' is not a trigger"),
         (["--input", "light=dark.npy"], "there is no file dark.npy"),
         (["--input", "ligth=0.5"], "did you mean 'light'"),
         (["--checkpoint-every", "5", "--stride", "2"], "between two of the steps that are recorded, every 2"),

@@ -42,7 +42,7 @@ def test_records_of_several_files_by_number(tmp_path, write, ending):
 def test_files_cut_short_are_all_named(tmp_path):
     good = tf_record(tmp_path / "good.tfrecord", [[1], [2], [3]])
     (tmp_path / "cut.tfrecord").write_bytes(good.read_bytes()[:-6])
-    (tmp_path / "text.tfrecord").write_text("these are no records, but words that somebody wrote")
+    (tmp_path / "text.tfrecord").write_text("these are not records, but words that somebody wrote")
     path = array_record(tmp_path / "cut.array_record", [[n] for n in range(100)])
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match="3 files of 4 cannot be read") as error:

@@ -77,5 +77,5 @@ def test_a_compile_only_mesh_says_what_it_is_for():
 
 @pytest.mark.parametrize("mesh", [{"data": 4}, "data=4", None, []])
 def test_what_is_no_mesh_is_said(mesh):
-    with pytest.raises(MeshError, match=rf"a {type(mesh).__name__} is no mesh: .*\n  fix: outlay\.mesh\("):
+    with pytest.raises(MeshError, match=rf"a {type(mesh).__name__} is not a mesh: .*\n  fix: outlay\.mesh\("):
         MeshInfo.of(mesh)

@@ -50,7 +50,7 @@ def test_axes_of_any_sizes_use_every_chip_once(torus, data):
         ((2, 4), (4, 2), [[0, 4], [1, 5], [2, 6], [3, 7]]),  # the first axis is dim 1
         ((4, 2), (2, 4), [[0, 2, 4, 6], [1, 3, 5, 7]]),
         ((2, 2, 2), (4, 2), [[0, 1], [2, 3], [4, 5], [6, 7]]),
-        ((4, 4), (8, 2), np.arange(16).reshape(8, 2).tolist()),  # 8 is no product of 4s: dims are shared in their order
+        ((4, 4), (8, 2), np.arange(16).reshape(8, 2).tolist()),  # 8 is not a product of 4s: dims keep their order
     ],
 )
 def test_which_dims_an_axis_gets(torus, sizes, expected):

@@ -15,7 +15,7 @@ NUMBER = re.compile(r"rule (\d+) \(")
 
 
 def edits(problem: Problem, rules: Sequence[outlay.Rule]) -> Iterator[tuple[str, list[outlay.Rule]]]:
-    """Every option of a fix, in its words, and the rules after it; of options that are no edit of rules, none."""
+    """Every option of a fix, in its words, and the rules after it; of options that are not an edit of rules, none."""
     offender = _offender(problem, rules)
     if axis := re.search(r"axis '(\w+)' is not in", problem.what):
         assert offender is not None

@@ -116,7 +116,7 @@ def test_copies_that_were_meant_to_be_whole_or_split_otherwise_are_left_alone():
     state = {"params": {"w": shape(8, 16)}, "ema": {"w": shape(8, 16)}}
     for rule in [("ema.**", outlay.replicate()), ("ema.w", P())]:
         assert not (layout(("params.w", P("data")), rule) + DP).plan(state, MESH)["ema.w"].is_split
-    split_average = layout(("ema.**", P("data"))) + DP  # ZeRO for the average: the parameters are no copy of it
+    split_average = layout(("ema.**", P("data"))) + DP  # ZeRO for the average: the parameters are not a copy of it
     assert not split_average.plan(state, MESH)["params.w"].is_split
 
 

@@ -30,7 +30,7 @@ def dense(params, batch, keys):
 
 
 def recurrent(params, batch, keys):
-    """Its carry starts from zeros, which are no device's own: `check_vma` refuses that, wrongly."""
+    """Its carry starts from zeros, which belong to no device: `check_vma` refuses that, wrongly."""
 
     def cell(hidden, _):
         return jnp.tanh(hidden @ params["w"].T @ params["w"] + batch["y"]), None

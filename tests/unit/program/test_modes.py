@@ -1,4 +1,4 @@
-"""Mode manual of a step that is no `train_step`: all of it on pieces, its own collectives, its mistakes named."""
+"""Mode manual of a step that is not a `train_step`: all of it on pieces, its own collectives, its mistakes named."""
 
 import functools
 import re
@@ -51,7 +51,7 @@ def test_a_step_sees_pieces_of_what_the_plan_splits():
     seen = {}
 
     def step(state, batch):
-        # Only within the mesh does an axis have a size; the shapes seen without one are no pieces.
+        # Only within the mesh does an axis have a size; the shapes seen without one are not pieces.
         size = jax.lax.axis_size("data")
         seen.update(size=size, w=state["w"].shape, batch=batch.shape)
         return state, jnp.float32(0)

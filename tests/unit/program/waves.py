@@ -1,4 +1,4 @@
-"""A graph that is no Brain: waves that drive each other, between a source and a sum."""
+"""A graph that is not a Brain: waves that drive each other, between a source and a sum."""
 
 from __future__ import annotations
 

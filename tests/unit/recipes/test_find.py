@@ -64,7 +64,7 @@ def test_a_missing_file_names_those_nearby(file):
 
 def test_links_in_a_circle_are_no_file(tmp_path):
     (tmp_path / "mine.py").symlink_to("mine.py")
-    with pytest.raises(RecipeError, match=r"is no file: .*Too many levels of symbolic links"):
+    with pytest.raises(RecipeError, match=r"is not a file: .*Too many levels of symbolic links"):
         find_recipe(f"{tmp_path}/mine.py:recipe")
 
 

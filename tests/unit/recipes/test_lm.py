@@ -139,7 +139,7 @@ def test_text_and_tables_of_ones_own(tmp_path):
     recipe = lm("tiny", vocabulary=400, sequence=2, batch=8, data=str(path), column="input_ids")
     tokens = recipe.data[0]["tokens"]
     assert (tokens[:, 1] - tokens[:, 0] == 300).all()
-    assert recipe.sample is None  # numbers are no bytes to show
+    assert recipe.sample is None  # numbers are not bytes to show
     with pytest.raises(DataError, match=r"rows\.parquet has the token 3\d\d, but the vocabulary has 256"):
         lm("tiny", sequence=2, batch=36, data=str(path), column="input_ids").data[0]
     with pytest.raises(RecipeError, match="has sequences of 2 tokens\n  fix: --sequence 2"):

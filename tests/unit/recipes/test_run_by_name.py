@@ -45,7 +45,7 @@ def test_what_makes_a_recipe_is_given_its_options(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"max_restarts": 1, "in_order": True}, r"max_restarts, in_order is asked of no processes\n  fix: processes=P"),
+        ({"max_restarts": 1, "in_order": True}, r"max_restarts, in_order: only with processes=\n  fix: processes=P"),
         (
             {"processes": 2, "mesh": outlay.mesh(data=8), "patience": outlay.train.Patience(2)},
             r"objects: mesh, patience",

@@ -72,7 +72,7 @@ class CompilerOutput:
         text: the optimized program; empty if the compiler gives none.
         memory: the compiler's figures; None if it gives none.
         passed: for each used argument its path, if known, and whether it is donated.
-        state: the state that comes back; None if the first argument is no state.
+        state: the state that comes back; None if the first argument is not a state.
     """
 
     text: str

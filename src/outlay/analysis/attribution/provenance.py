@@ -137,7 +137,7 @@ def is_users(file: str) -> bool:
 
 
 def is_driver(file: str) -> bool:
-    """Return whether a file is Outlay's and has programs compiled: what calls it is no part of any program."""
+    """Return whether a file is Outlay's and has programs compiled: what calls it is not part of any program."""
     return _DRIVER.search(file) is not None
 
 

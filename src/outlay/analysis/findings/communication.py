@@ -22,7 +22,7 @@ from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
 from outlay.program.program import Program
 
-ONE_SAMPLE = "inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
+ONE_SAMPLE = "inside jax.vmap a spec is for one sample, so constrain what vmap takes or returns"
 """Added to a fix if the line is under `jax.vmap`."""
 
 _CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
@@ -252,7 +252,7 @@ def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axi
     """
     if is_under_vmap(evidence.module, source):
         return (
-            f"{what}{at(source)} are made inside jax.vmap, where a spec speaks of one sample: constrain what vmap "
+            f"{what}{at(source)} are made inside jax.vmap, where a spec is for one sample: constrain what vmap "
             f"returns, outlay.constrain(jax.vmap(f)(x), P({axis!r})), or inside it outlay.constrain(x, P()), which "
             "splits no dim of a sample and leaves the samples where they are"
         )

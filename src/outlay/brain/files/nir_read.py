@@ -221,9 +221,7 @@ def _from(graph: Any, way: Route, populations: Collection[str], wrong: Wrong) ->
             yield there
         elif kind == "Output":
             if way.source != way.target or type(graph.nodes[way.source]).__name__ not in populations:
-                wrong(
-                    target, f"what comes out is no spikes but what {way.target} makes of them", "spikes of a population"
-                )
+                wrong(target, f"it puts out not spikes but what {way.target} makes of them", "spikes of a population")
             yield replace(there, to_output=True)
         elif kind in ("Linear", "Affine"):
             if way.weight is not None:

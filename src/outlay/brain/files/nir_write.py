@@ -66,7 +66,7 @@ def check_sayable(brain: Brain) -> None:
     """
     problems = [problem for name in brain.modules for problem in _problems(brain, name)]
     problems += [
-        Problem("not in NIR", f"outputs.{name}", f"{module}:{port} is no spikes of neurons", "spikes of neurons")
+        Problem("not in NIR", f"outputs.{name}", f"{module}:{port} is not spikes of neurons", "spikes of neurons")
         for name, (module, port) in brain.wiring.outputs.items()
         if not isinstance(brain.modules[module], Neuron)
     ]

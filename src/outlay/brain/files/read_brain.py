@@ -72,7 +72,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
         texts: such as `drive=4` and `image=28x28`.
 
     Raises:
-        BrainError: a text is no shape; all of them are listed.
+        BrainError: a text is not a shape; all of them are listed.
 
     >>> parse_shapes(["drive=4", "image=28x28"])
     {'drive': (4,), 'image': (28, 28)}
@@ -84,7 +84,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
         if name and all(size.isdecimal() and int(size) for size in sizes):
             shapes[name] = tuple(int(size) for size in sizes)
         else:
-            what = f"{text!r} is no shape"
+            what = f"{text!r} is not a shape"
             problems.append(Problem("shape", text, what, "write drive=4 or image=28x28"))
     if problems:
         raise BrainError("shapes of inputs cannot be read:", problems)
@@ -106,7 +106,7 @@ def _decoded(content: bytes, name: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        what = "it is no text, and no .scfg either"
+        what = "it is neither text nor a .scfg file"
         raise _unreadable(name, "not a Brain", what, "a Brain in TOML, or a whole .scfg of Spark") from error
 
 

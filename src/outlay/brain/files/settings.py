@@ -82,7 +82,7 @@ def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], report:
     if kind:
         if not isinstance(value, Mapping):
             fix = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
-            report(path, "wrong type", f"{path[-1]} = {value!r} is no {_words(kind)}", fix)
+            report(path, "wrong type", f"{path[-1]} = {value!r} is not {_with_article(kind)}", fix)
             return _WRONG
         read = read_table(value, kind, path, report)
         return _WRONG if read is None else read
@@ -156,6 +156,10 @@ def _is_required(field: dataclasses.Field) -> bool:
 
 def _words(kind: str) -> str:
     return kind.replace("_", " ")
+
+
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {_words(kind)}"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
 def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> None:
     if not _is_texts(files):
         fix = 'a list of files, imports = ["my_modules.py"]'
-        findings.at(("imports",), "wrong type", f"imports = {files!r} is no list of files", fix)
+        findings.at(("imports",), "wrong type", f"imports = {files!r} is not a list of files", fix)
         return
     for file in files:
         try:
@@ -105,7 +105,7 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
     name = f"outlay_imported_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BrainError(f"{path.name} is no Python file\na path to a file that ends in .py")
+        raise BrainError(f"{path.name} is not a Python file\na path to a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     # As `import` does before it runs a file: dataclasses look for their module here.
     sys.modules[name] = module
@@ -129,7 +129,7 @@ def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
 
 def _connections(texts: Any, findings: Findings) -> list[Connection]:
     if not _is_texts(texts):
-        findings.at(("connections",), "wrong type", "connections is no list of texts", f"connections = [{FORM}]")
+        findings.at(("connections",), "wrong type", "connections is not a list of texts", f"connections = [{FORM}]")
         return []
     connections = []
     for text in texts:
@@ -189,7 +189,7 @@ def _outputs(data: Mapping[str, Any], findings: Findings) -> dict[str, str]:
     outputs = findings.table(data, "outputs")
     for name, where in outputs.items():
         if not isinstance(where, str):
-            findings.at(("outputs", name), "wrong type", f"{name} = {where!r} is no port", f'{name} = "MODULE:PORT"')
+            findings.at(("outputs", name), "wrong type", f"{name} = {where!r} is not a port", f'{name} = "MODULE:PORT"')
     return {name: where for name, where in outputs.items() if isinstance(where, str)}
 
 
@@ -232,14 +232,14 @@ class Findings:
         tables = self.table(data, key)
         for name, table in tables.items():
             if not isinstance(table, Mapping) and name != "connections":
-                self.at((key, name), "wrong type", f"{name} = {table!r} is no table", f"a table, [{key}.{name}]")
+                self.at((key, name), "wrong type", f"{name} = {table!r} is not a table", f"a table, [{key}.{name}]")
         return {name: table for name, table in tables.items() if isinstance(table, Mapping)}
 
     def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
         """Return the table `[KEY]`, empty if there is none; report and remove connections that slipped into it."""
         table = data.get(key, {})
         if not isinstance(table, Mapping):
-            self.at((key,), "wrong type", f"{key} = {table!r} is no table", f"a table, [{key}]")
+            self.at((key,), "wrong type", f"{key} = {table!r} is not a table", f"a table, [{key}]")
             return {}
         if isinstance(table.get("connections"), list):
             fix = "move it above the first [table]: a key belongs to the table above it"

@@ -24,7 +24,7 @@ _CONNECTION = re.compile(r"\s*(\S+)\s*->\s*(\S+?)\s*(?:\s+after\s+(.+?)\s*)?")
 
 
 class UnitError(ValueError):
-    """A text that is no number of the unit asked for: what is wrong, and after a newline the fix."""
+    """A text that is not a number of the unit asked for: what is wrong, and after a newline the fix."""
 
 
 def number_in(text: str, unit: str) -> float:
@@ -35,14 +35,14 @@ def number_in(text: str, unit: str) -> float:
         unit: the unit to convert to, such as `ms`; empty for a number without one.
 
     Raises:
-        UnitError: it is no number, or of another quantity.
+        UnitError: it is not a number, or of another quantity.
 
     >>> number_in("0.02 s", "ms"), number_in("100 MOhm", "GOhm"), number_in("-60mV", "mV")
     (20.0, 0.1, -60.0)
     """
     match = _NUMBER.fullmatch(text)
     if not match:
-        raise UnitError(f"{text!r} is no number\n{_example(unit)}")
+        raise UnitError(f"{text!r} is not a number\n{_example(unit)}")
     number, written = float(match[1].replace("_", "")), match[2]
     if written in ("", unit):
         return number
@@ -83,7 +83,7 @@ def parse_connection(text: str) -> Connection:
     """
     match = _CONNECTION.fullmatch(text)
     if not match:
-        raise UnitError(f"{text!r} is no connection\n{FORM}")
+        raise UnitError(f"{text!r} is not a connection\n{FORM}")
     return Connection(match[1], match[2], None if match[3] is None else number_in(match[3], "ms"))
 
 

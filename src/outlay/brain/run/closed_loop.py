@@ -85,7 +85,7 @@ class ClosedLoop:
         missing = [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]
         if missing:
             raise BrainError(
-                f"a {type(environment).__name__} is no environment: it has no {' and no '.join(missing)}"
+                f"a {type(environment).__name__} is not an environment: it has no {' and no '.join(missing)}"
                 "\n  fix: gymnasium.make(...), or a class with reset(seed=...) and step(action)"
             )
         if (save is None) != (restore is None):

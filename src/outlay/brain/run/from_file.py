@@ -126,7 +126,7 @@ def _array(name: str, path: Path) -> np.ndarray:
         return arrays[name if name in names else names[0]]
     if path.suffix == ".csv":
         return _csv(path)
-    raise ValueError(f"{path.suffix or 'no suffix'} is no format that is known")
+    raise ValueError(f"{path.suffix or 'no suffix'} is not a format that is known")
 
 
 def _csv(path: Path) -> np.ndarray:

@@ -51,7 +51,7 @@ class Window:
         except ValueError as error:
             if isinstance(error, BrainError) and dots:
                 raise
-            raise BrainError(f"{text!r} is no window of time\n  fix: FROM..TO in ms, such as 100..200") from error
+            raise BrainError(f"{text!r} is not a window of time\n  fix: FROM..TO in ms, such as 100..200") from error
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Trigger:
         match = _TRIGGER.fullmatch(text.strip())
         if not match:
             raise BrainError(
-                f"{text!r} is no trigger\n  fix: MODULE:PORT > RATE +- MS, such as 'A_ex:out_spikes > 80 +- 50'"
+                f"{text!r} is not a trigger\n  fix: MODULE:PORT > RATE +- MS, such as 'A_ex:out_spikes > 80 +- 50'"
             )
         around = {} if match["around"] is None else {"around": float(match["around"])}
         return cls(match["port"], float(match["above"]), **around)

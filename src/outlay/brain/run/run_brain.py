@@ -180,7 +180,7 @@ def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
     host = [leaf if num is None else leaf[:num] for leaf, num in zip(host, numbers, strict=True)]
     whole = jax.tree.unflatten(jax.tree.structure(state), host)
     if problems := _differences(whole, shapes):
-        raise BrainError(f"the state is none of this Brain: {counted(len(problems), 'problem')}", problems)
+        raise BrainError(f"the state does not fit this Brain: {counted(len(problems), 'problem')}", problems)
     whole = jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(whole))
     return put(program.pad(whole), program.plan, program.mesh)
 

@@ -126,7 +126,7 @@ class Checkpoints:
         try:
             step = operator.index(step)
         except TypeError as error:
-            raise CheckpointError(f"step {step!r:.40} cannot be saved: it is no whole number") from error
+            raise CheckpointError(f"step {step!r:.40} cannot be saved: it is not a whole number") from error
         if step < 0:
             raise CheckpointError(f"step {step} cannot be saved: steps are counted from 0")
         self.wait()
@@ -344,7 +344,7 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
     problems = non_arrays(state)
     if problems:
         raise CheckpointError(
-            f"a checkpoint holds arrays, and {counted(len(problems), 'leaf is none', 'leaves are none')}", problems
+            f"a checkpoint holds arrays, and {counted(len(problems), 'leaf is not one', 'leaves are not')}", problems
         )
     arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
     if not arrays:

@@ -96,7 +96,7 @@ class Manifest:
         if facts["format"] != _FORMAT or isinstance(facts["format"], bool):
             raise ValueError(f"format {facts['format']!r:.60} of a later Outlay; this one reads format {_FORMAT}")
         if not isinstance(facts["leaves"], list):
-            raise ValueError("leaves is no list")
+            raise ValueError("leaves is not a list")
         leaves = tuple(_leaf(leaf, f"leaves[{number}]") for number, leaf in enumerate(facts["leaves"]))
         if len({leaf.path for leaf in leaves}) < len(leaves):
             raise ValueError("leaves has one path twice")
@@ -120,7 +120,7 @@ class Manifest:
 def _leaf(data: Any, where: str) -> SavedLeaf:
     facts = _table(data, where, ("path", "shape", "dtype", "num_bytes"))
     if not isinstance(facts["shape"], list):
-        raise ValueError(f"{where}.shape is no list")
+        raise ValueError(f"{where}.shape is not a list")
     return SavedLeaf(
         _text(facts["path"], f"{where}.path"),
         tuple(_count(size, f"{where}.shape") for size in facts["shape"]),
@@ -132,7 +132,7 @@ def _leaf(data: Any, where: str) -> SavedLeaf:
 def _file(name: str, data: Any) -> SavedFile:
     parts = name.split("/")
     if not name.isprintable() or any(part in ("", ".", "..") for part in parts) or name == MANIFEST:
-        raise ValueError(f"files names {name!r:.80}, which is no file inside of the checkpoint")
+        raise ValueError(f"files names {name!r:.80}, which is not a file inside of the checkpoint")
     facts = _table(data, f"files.{name}", ("num_bytes", "crc32"))
     crc32 = _count(facts["crc32"], f"files.{name}.crc32")
     return SavedFile(_count(facts["num_bytes"], f"files.{name}.num_bytes"), crc32)
@@ -140,7 +140,7 @@ def _file(name: str, data: Any) -> SavedFile:
 
 def _table(data: Any, where: str, keys: Sequence[str] | None = None) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ValueError(f"{where} is no object")
+        raise ValueError(f"{where} is not an object")
     if keys is not None and set(data) != set(keys):
         wrong = sorted(set(data) ^ set(keys))
         raise ValueError(f"{where} has other keys than {', '.join(keys)}: {', '.join(map(repr, wrong))[:80]}")
@@ -160,7 +160,7 @@ def _text(value: Any, where: str) -> str:
 
 
 _BLOCK = 2**22
-_MOST_MANIFEST_BYTES = 2**28  # of a million leaves; a larger one is no manifest
+_MOST_MANIFEST_BYTES = 2**28  # of a million leaves; a larger one is not a manifest
 
 
 def read_manifest(folder: Path) -> Manifest | str:
@@ -263,7 +263,7 @@ def _opened(path: Path) -> io.BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no plain file")
+        raise OSError(f"{path} is not a plain file")
     return os.fdopen(descriptor, "rb")
 
 
@@ -271,6 +271,6 @@ def _wrong_size(path: Path, its: os.stat_result | None, file: SavedFile) -> str:
     if its is None:
         return f"{path} is {'a folder' if path.is_dir() and not path.is_symlink() else 'missing'}"
     if not stat.S_ISREG(its.st_mode):
-        return f"{path} is no plain file"
+        return f"{path} is not a plain file"
     size = its.st_size
     return "" if size == file.num_bytes else f"{path} has {size} bytes of {file.num_bytes}"

@@ -109,13 +109,13 @@ def _fault(rule: object) -> str:
     name, path, *dims = rule
     if dims and not _is_order(dims[0]):
         return (
-            f"{dims[0]!r} is no order of dims, such as (1, 0) for a matrix that is stored transposed, or "
+            f"{dims[0]!r} is not an order of dims, such as (1, 0) for a matrix that is stored transposed, or "
             "(1, 0, 0) where its first dim is two neighbouring ones of the leaf"
         )
     if path is None:
         return "what is left out has no dims to order" if dims else ""
     if not isinstance(path, str):
-        return f"{path!r} is no path of a leaf; None leaves arrays of this name out"
+        return f"{path!r} is not a path of a leaf; None leaves arrays of this name out"
     in_name, in_path = _STAR.findall(name), _STAR.findall(path)
     if in_name[: len(in_path)] != in_path or "**" in in_name[len(in_path) :]:
         return (
@@ -241,7 +241,7 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
         if isinstance(leaf, jax.Array) and leaf.is_deleted()
     ]
     if problems:
-        raise CheckpointError(f"into= is no state of this program: {counted(len(problems), 'problem')}", problems)
+        raise CheckpointError(f"into= is not a state of this program: {counted(len(problems), 'problem')}", problems)
     return dict(flatten_paths(program.crop(state))[0])
 
 

@@ -90,7 +90,7 @@ def _files(path: Path, problems: list[Problem]) -> list[Path]:
         names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         parts = sorted(set(names.values()))
         if not all(isinstance(part, str) and Path(part).name == part for part in parts):
-            raise ValueError("its weight_map names what is no file beside it")
+            raise ValueError("its weight_map names a file that is not beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problems.append(Problem("cannot read", str(path), in_short(error), "download the index again"))
         return []
@@ -167,7 +167,7 @@ def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
             if kind in _NO_ARRAYS:
                 continue
             if "/" in name:
-                raise ValueError(f"its tree has the key {name!r}, which is no name")
+                raise ValueError(f"its tree has the key {name!r}, which is not a name")
             folder = {"driver": "file", "path": f"{path.resolve()}/"}
             if tree.get("use_ocdbt"):
                 kvstore = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}

@@ -70,7 +70,7 @@ def test_starts_and_ends_and_what_runs_between():
         ("wait", "ar-done"),
         ("copy-wait", "copy-done"),
     ]
-    assert ("exchange", "again") in found, "a start that waits is no start"
+    assert ("exchange", "again") in found, "a start that waits is not a start"
     (copied,) = [event for event in schedule.blocks["main"] if event.kind == "copy-start"]
     assert copied.num_bytes == 2048
 

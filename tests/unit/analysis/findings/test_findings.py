@@ -242,7 +242,7 @@ def test_inside_vmap_a_fix_speaks_of_one_sample_and_fixes():
     found = [one for one in of_samples(P("data")).findings if one.kind in ("gathered-batch", "all-to-all-in-fsdp")]
     assert found
     for one in found:
-        assert "inside jax.vmap, where a spec speaks of one sample: constrain what vmap returns" in one.fix
+        assert "inside jax.vmap, where a spec is for one sample: constrain what vmap returns" in one.fix
         assert "inside it outlay.constrain(x, P())" in one.fix
     assert not of_samples(P()).findings
 

@@ -179,7 +179,7 @@ def test_dropout_by_device_explains_no_other_fault(fault: Any, wrong: set[str], 
 
 
 def dropout_and_clipping(params: Any, batch: Any, key: Any) -> Any:
-    """Right: the norm is that of all, so the update is no mean of what each device computes alone."""
+    """Right: the norm is that of all, so the update is not a mean of what each device computes alone."""
     grads = programs.pmean(thinned(params, batch, key)[1])
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
     return programs.descend(params, jax.tree.map(lambda g: g * jnp.minimum(1, 0.1 / norm), grads)), {}

@@ -317,7 +317,7 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_there(tmp_path, monkey
         (b'{"__type__": "neuron_config", "__cfg__": {"units": [3]}}', "it holds 'neuron_config'"),
         (b"{}", "it holds neither modules_map nor modules_specs"),
         (b'{"modules_specs": [{"name": "A", "config": {}}]}', "A has no module_cls"),
-        (b'{"modules_specs": [3]}', "'3' is no table"),
+        (b'{"modules_specs": [3]}', "'3' is not a table"),
         (b'{"modules_specs": ' + b"[" * 100_000, "it is nested too deeply"),
         (b'{"dt": ' + b"1" * 5000 + b"}", "its JSON breaks off or is wrong"),
     ],

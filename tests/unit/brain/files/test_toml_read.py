@@ -147,7 +147,7 @@ def test_everything_wrong_is_told_at_once_with_its_line(problems):
         (
             "connection",
             "model.toml:6",
-            "'eye:spikes to A:in_spikes' is no connection",
+            "'eye:spikes to A:in_spikes' is not a connection",
             '"MODULE:PORT -> MODULE:PORT", or with a delay "MODULE:PORT -> MODULE:PORT after 2 ms"',
         ),
         (
@@ -278,7 +278,7 @@ def test_templates_that_use_each_other_are_named(problems):
             (
                 "wrong type",
                 "model.toml:20 modules.A.soma",
-                "soma = 'leaky' is no soma",
+                "soma = 'leaky' is not a soma",
                 'soma = {type = "adaptive_exponential"}',
             ),
         ),
@@ -287,7 +287,7 @@ def test_templates_that_use_each_other_are_named(problems):
             (
                 "wrong type",
                 "model.toml:2 connections",
-                "connections is no list of texts",
+                "connections is not a list of texts",
                 'connections = ["MODULE:PORT -> MODULE:PORT", or with a delay "MODULE:PORT -> MODULE:PORT after 2 ms"]',
             ),
         ),
@@ -335,7 +335,7 @@ def test_a_file_that_is_not_there_or_no_brain(tmp_path):
     with pytest.raises(BrainError, match=r"no file: .*missing\.toml\n    No such file or directory"):
         read_brain(tmp_path / "missing.toml")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff\xfe")
-    with pytest.raises(BrainError, match=r"it is no text, and no \.scfg either"):
+    with pytest.raises(BrainError, match=r"it is neither text nor a \.scfg file"):
         read_brain(tmp_path / "picture.png")
     (tmp_path / "empty.toml").write_text("")
     with pytest.raises(BrainError, match="there is no module"):

@@ -32,9 +32,9 @@ def test_a_number_is_converted_to_the_unit_of_its_setting(text, unit, number):
         ("20 mV", "ms", "'20 mV' is a voltage in mV, and this is a time in ms"),
         ("20 sec", "ms", "'20 sec' is in 'sec', and this is a time in ms"),
         ("20 ms", "", "'20 ms' is a time in ms, and this is a number without a unit"),
-        ("twenty ms", "ms", "'twenty ms' is no number"),
-        ("20 m s", "ms", "'20 m s' is no number"),
-        ("", "ms", "'' is no number"),
+        ("twenty ms", "ms", "'twenty ms' is not a number"),
+        ("20 m s", "ms", "'20 m s' is not a number"),
+        ("", "ms", "'' is not a number"),
     ],
 )
 def test_what_is_no_number_of_the_unit_is_refused(text, unit, what):

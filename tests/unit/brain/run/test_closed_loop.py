@@ -71,7 +71,7 @@ def test_the_stride_divides_the_steps_between_actions():
 
 
 def test_what_is_no_environment():
-    with pytest.raises(BrainError, match="a dict is no environment: it has no reset and no step"):
+    with pytest.raises(BrainError, match="a dict is not an environment: it has no reset and no step"):
         ClosedLoop({}, encode=lambda o, r: {}, decode=lambda o: 0)
     with pytest.raises(outlay.OutlayError, match="steps_per_action=0"):
         loop(steps_per_action=0)

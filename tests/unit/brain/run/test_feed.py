@@ -106,5 +106,5 @@ def test_all_words_that_are_no_inputs_are_named(tmp_path):
     with pytest.raises(BrainError) as caught:
         read_inputs(["light", f"light={tmp_path}/none.npy", f"light={tmp_path}/x.txt"])
     assert len(caught.value.problems) == 3
-    for what in ("it names no input", "there is no file", ".txt is no format that is known"):
+    for what in ("it names no input", "there is no file", ".txt is not a format that is known"):
         assert what in str(caught.value)

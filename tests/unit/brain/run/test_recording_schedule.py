@@ -17,7 +17,7 @@ def test_windows_as_text():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("100", "'100' is no window of time"), ("a..b", "is no window of time"), ("5..2", "from 5 to 2 ms holds no time")],
+    [("100", "'100' is not a window of time"), ("a..b", "is not a window"), ("5..2", "from 5 to 2 ms holds no time")],
 )
 def test_what_is_no_window(text, message):
     with pytest.raises(BrainError, match=message):
@@ -32,7 +32,7 @@ def test_triggers_as_text():
 
 @pytest.mark.parametrize("text", ["A > 80", "A:x < 80", "A:x > fast", "A:x > 80 +-"])
 def test_what_is_no_trigger(text):
-    with pytest.raises(BrainError, match="is no trigger\n  fix: MODULE:PORT > RATE"):
+    with pytest.raises(BrainError, match="is not a trigger\n  fix: MODULE:PORT > RATE"):
         Trigger.parse(text)
 
 

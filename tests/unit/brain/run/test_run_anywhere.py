@@ -86,7 +86,7 @@ def test_a_state_that_is_used_up_or_of_another_brain_is_told():
         run(state=state)
     others = [tiny(units=5).init(jax.random.key(0)), {}, {"a": 1}]
     for other in others:
-        with pytest.raises(BrainError, match=r"the state is none of this Brain: [0-9]+ problem"):
+        with pytest.raises(BrainError, match=r"the state does not fit this Brain: [0-9]+ problem"):
             run(state=other, layout="by-neuron")
 
 

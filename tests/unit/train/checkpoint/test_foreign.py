@@ -170,7 +170,7 @@ FAILING = {
     "None": (lambda c: c.save(20, None), "the state holds no array"),
     "traced": (traced, r"inside of jax.jit(?s:.)*save outside of it"),
     "-1": (lambda c: c.save(-1, STATE), "steps are counted from 0"),
-    "a text": (lambda c: c.save("20", STATE), "it is no whole number"),
+    "a text": (lambda c: c.save("20", STATE), "it is not a whole number"),
 }
 
 

@@ -91,13 +91,13 @@ def test_three_hundred_mutations_end_in_outlays_errors_or_in_the_same_state(chec
         (lambda m: m.update(files={}), "files is empty, and nothing would be checked"),
         (
             lambda m: m["files"].update({"../9/x": {"num_bytes": 0, "crc32": 0}}),
-            "files names '../9/x', which is no file",
+            "files names '../9/x', which is not a file",
         ),
         (
             lambda m: m["files"].update({"/dev/zero": {"num_bytes": 0, "crc32": 0}}),
             "files names '/dev/zero', which is no",
         ),
-        (lambda m: m["files"].update({"a/./b": {"num_bytes": 0, "crc32": 0}}), "files names 'a/./b', which is no file"),
+        (lambda m: m["files"].update({"a/./b": {"num_bytes": 0, "crc32": 0}}), "names 'a/./b', which is not a file"),
         (lambda m: m["files"].popitem(), "is not among the files that were written"),
         (lambda m: m.update(step=11), "is the checkpoint of step 11, in a folder named 10"),
         (lambda m: m.update(step=True), "step is True, no whole number"),
@@ -157,7 +157,7 @@ def test_nothing_but_plain_files_of_the_checkpoint_is_opened(tmp_path, target, c
     checkpoints.wait()
     change(checkpoints.path / "10" / name)
     with pytest.raises(
-        CheckpointError, match=r"is no plain file|is a folder|Is a directory|symbolic link|not among the"
+        CheckpointError, match=r"is not a plain file|is a folder|Is a directory|symbolic link|not among the"
     ):
         checkpoints.restore(target)
 

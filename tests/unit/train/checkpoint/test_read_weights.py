@@ -106,7 +106,7 @@ def test_a_dim_of_the_file_is_several_of_the_leaf(tmp_path):
     state = placed({"q": jnp.zeros((3, 16, 4, 5)), "o": leaves["o"]}, [])
     with pytest.raises(CheckpointError, match=r"h\.0\.q and 2 more makes \(3, 16, 24\), the leaf is \(3, 16, 4, 5\)"):
         outlay.train.read_weights(tmp_path / "w.safetensors", state, names)
-    with pytest.raises(CheckpointError, match=r"\(0, 1, 0\) is no order of dims"):
+    with pytest.raises(CheckpointError, match=r"\(0, 1, 0\) is not an order of dims"):
         outlay.train.read_weights(tmp_path / "w.safetensors", state, [("o", "o", (0, 1, 0))])
 
 
@@ -135,7 +135,7 @@ def test_what_orbax_saved_elsewhere(is_one_store, is_zarr3, tmp_path):
     metadata = tmp_path / "5" / "default" / "_METADATA"
     text = metadata.read_text()
     metadata.write_text(text.replace('"key": "kernel"', '"key": "../../kernel"'))
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint of Orbax: .*\.\./\.\./kernel', which is no name"):
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint of Orbax: .*\.\./kernel', which is not a name"):
         outlay.train.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
     metadata.write_text(text[:200])
     with pytest.raises(CheckpointError, match="no whole checkpoint of Orbax"):
@@ -187,7 +187,7 @@ def test_a_part_and_what_no_name_leads_to(model):
             [*NAMES, ("*.norm.weight", "params.norm")],
             "none of 9 names matches with numbers for the stars that the path",
         ),
-        ([("a", "b", (1, 2))], r"\(1, 2\) is no order of dims"),
+        ([("a", "b", (1, 2))], r"\(1, 2\) is not an order of dims"),
     ],
 )
 def test_names_that_do_not_map_are_all_listed_and_nothing_is_read(names, match, model):
@@ -240,7 +240,7 @@ def test_files_that_cannot_be_read_are_named(spoil, match, tmp_path):
     ("weight_map", "match"),
     [
         ({"w": "gone.safetensors"}, r"missing file: .*gone.safetensors\n.*names it"),
-        ({"w": "../w.safetensors"}, r"its weight_map names what is no file beside it"),
+        ({"w": "../w.safetensors"}, r"its weight_map names a file that is not beside it"),
         ([], "AttributeError"),
     ],
 )

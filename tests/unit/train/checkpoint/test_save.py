@@ -61,7 +61,7 @@ def test_a_damaged_one_is_replaced(tmp_path):
 
 
 def test_what_is_no_array_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match=r"1 leaf is none(?s:.)*not an array: activation"):
+    with pytest.raises(CheckpointError, match=r"1 leaf is not one(?s:.)*not an array: activation"):
         Checkpoints(tmp_path).save(1, {"activation": "relu", "w": trained(program())["half"]})
 
 

@@ -79,7 +79,7 @@ def test_what_the_checkpoint_lacks_is_listed(checkpoint):
         ({"names": [("half", "whole")]}, "half of the checkpoint would be whole, which the program lacks"),
         ({"names": [("half", "none_yet")]}, "half and none_yet of the checkpoint would both be it"),
         ({"names": [("half", "half", (1, 0))]}, "it stacks or turns arrays.*\n.*outlay.train.read_weights"),
-        ({"names": [("half", 3)]}, "3 is no path of a leaf"),
+        ({"names": [("half", 3)]}, "3 is not a path of a leaf"),
         ({"names": [(f"{LAYER}.w", "half")], "only": "half"}, r"two for one leaf: half|shape \(16, 8\)"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_part_needs_a_state_to_be_read_into(checkpoint):
     checkpoints, _ = checkpoint
     with pytest.raises(CheckpointError, match=r"the rest is not there\n  fix: into=program.init\(key\)"):
         checkpoints.restore(program(), only="params.**")
-    with pytest.raises(CheckpointError, match=r"into= is no state of this program: 11 problem"):
+    with pytest.raises(CheckpointError, match=r"into= is not a state of this program: 11 problem"):
         checkpoints.restore(program(), only="params.**", into={"w": jnp.ones(3)})
 
 

@@ -189,7 +189,7 @@ def _number_or_list(data: Any) -> Any:
 
 
 def malformed(config: Mapping[str, Any], *, name: str) -> list[Problem]:
-    """Return one problem for each thing that is no table, list, text or number where Spark writes one.
+    """Return one problem for each thing that is not a table, list, text or number where Spark writes one.
 
     What a setting's value may be is for the setting to say; here is what holds the settings together.
 
@@ -207,13 +207,13 @@ def _of_brain(config: Mapping[str, Any]) -> Damages:
     yield from _of_config(config, ())
     modules = config.get("modules_map") or {}
     if not isinstance(modules, Mapping):
-        yield ("modules_map",), _is_no(modules, "table")
+        yield ("modules_map",), _is_not(modules, "table")
     for name, spec in _items(modules):
         yield from _of_spec(spec, ("modules_map", name))
     for key in ("input_map", "output_map"):
         ports = config.get(key) or {}
         if not isinstance(ports, Mapping):
-            yield (key,), _is_no(ports, "table")
+            yield (key,), _is_not(ports, "table")
         for name, port in _items(ports):
             yield from _of_port(port, (key, name), is_input=key == "input_map")
     drawn = config.get(EDITOR) or {}
@@ -224,7 +224,7 @@ def _of_brain(config: Mapping[str, Any]) -> Damages:
 def _of_spec(spec: Any, path: Path) -> Damages:
     """Read a module or a component."""
     if not isinstance(spec, Mapping):
-        yield path, _is_no(spec, "table")
+        yield path, _is_not(spec, "table")
         return
     for key in ("module_cls", "config"):
         if key not in spec:
@@ -232,42 +232,42 @@ def _of_spec(spec: Any, path: Path) -> Damages:
     cls = spec.get("module_cls", "")
     spark_class = cls.get("__module_type__") if isinstance(cls, Mapping) else cls
     if not isinstance(spark_class, str):
-        yield (*path, "module_cls"), _is_no(spark_class, "text")
+        yield (*path, "module_cls"), _is_not(spark_class, "text")
     if not isinstance(spec.get("config", {}), Mapping):
-        yield (*path, "config"), _is_no(spec["config"], "table")
+        yield (*path, "config"), _is_not(spec["config"], "table")
     else:
         yield from _of_config(spec.get("config", {}), (*path, "config"))
     for key in ("inputs", "effects"):
         ports = spec.get(key) or {}
         if not isinstance(ports, Mapping):
-            yield (*path, key), _is_no(ports, "table")
+            yield (*path, key), _is_not(ports, "table")
         for port, origins in _items(ports):
             if not isinstance(origins, list):
-                yield (*path, key, port), _is_no(origins, "list")
+                yield (*path, key, port), _is_not(origins, "list")
             for at, origin in _items(origins):
                 yield from _of_origin(origin, (*path, key, port, at))
     outputs = spec.get("outputs") or {}
     if not isinstance(outputs, Mapping):
-        yield (*path, "outputs"), _is_no(outputs, "table")
+        yield (*path, "outputs"), _is_not(outputs, "table")
     for port, written in outputs.items() if isinstance(outputs, Mapping) else ():
         if not isinstance(written, str):
-            yield (*path, "outputs", port), _is_no(written, "text")
+            yield (*path, "outputs", port), _is_not(written, "text")
 
 
 def _of_config(config: Mapping[str, Any], path: Path) -> Damages:
     """Read the settings of a Brain, a module, a component or an initializer."""
     for key in (TYPE, _CLASS):
         if not isinstance(config.get(key) or "", str):
-            yield (*path, key), _is_no(config[key], "text")
+            yield (*path, key), _is_not(config[key], "text")
     units = config.get("units")
     if units is not None and not all(_is_size(size) for size in (units if isinstance(units, list) else [units])):
-        yield (*path, "units"), f"{units!r} is no number of neurons"
+        yield (*path, "units"), f"{units!r} is not a number of neurons"
     for at, spec in _items(config.get(_SPECS) or []):
         if isinstance(spec, Mapping) and not isinstance(spec.get("name"), str):
-            yield (*path, _SPECS, at, "name"), _is_no(spec.get("name"), "text")
+            yield (*path, _SPECS, at, "name"), _is_not(spec.get("name"), "text")
         yield from _of_spec(spec, (*path, _SPECS, at))
     if not isinstance(config.get(_SPECS) or [], list):
-        yield (*path, _SPECS), _is_no(config[_SPECS], "list")
+        yield (*path, _SPECS), _is_not(config[_SPECS], "list")
     for key, value in config.items():
         if isinstance(value, Mapping) and key not in (EDITOR, "modules_map", _SPECS, "input_map", "output_map"):
             yield from _of_config(value, (*path, key))
@@ -275,17 +275,17 @@ def _of_config(config: Mapping[str, Any], path: Path) -> Damages:
 
 def _of_origin(origin: Any, path: Path) -> Damages:
     if not isinstance(origin, Mapping):
-        yield path, _is_no(origin, "table")
+        yield path, _is_not(origin, "table")
         return
     for key in ("origin", "port"):
         if not isinstance(origin.get(key), str):
-            yield (*path, key), _is_no(origin.get(key), "text")
+            yield (*path, key), _is_not(origin.get(key), "text")
 
 
 def _of_port(port: Any, path: Path, *, is_input: bool) -> Damages:
     """Read what the file says about an input or an output of the Brain."""
     if not isinstance(port, Mapping):
-        yield path, _is_no(port, "table")
+        yield path, _is_not(port, "table")
     elif is_input:
         yield from _of_shape(port, path)
     elif "input" in port:
@@ -295,11 +295,11 @@ def _of_port(port: Any, path: Path, *, is_input: bool) -> Damages:
 def _of_shape(port: Mapping[str, Any], path: Path) -> Damages:
     inner = port.get("spec") or {}
     if not isinstance(inner, Mapping):
-        yield (*path, "spec"), _is_no(inner, "table")
+        yield (*path, "spec"), _is_not(inner, "table")
         return
     shape = port.get("shape") or inner.get("shape")
     if shape is not None and not (isinstance(shape, list) and all(_is_size(size) for size in shape)):
-        yield (*path, "shape"), f"{shape!r} is no shape"
+        yield (*path, "shape"), f"{shape!r} is not a shape"
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -314,5 +314,5 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 0 < value <= _LARGEST
 
 
-def _is_no(value: Any, what: str) -> str:
-    return "it is missing" if value is None else f"{str(value)[:40]!r} is no {what}"
+def _is_not(value: Any, what: str) -> str:
+    return "it is missing" if value is None else f"{str(value)[:40]!r} is not a {what}"
