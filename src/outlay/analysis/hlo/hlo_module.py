@@ -10,6 +10,7 @@ from functools import cached_property
 from outlay.analysis.hlo.hlo_shapes import Shape
 
 _NAME = re.compile(r"[^\s,{}%]++")
+_ALIASED = re.compile(r"\{(\d{0,9})\}: \((\d{1,9})")  # `{1}: (0, {})`: result 1, operand 0
 # The attributes that name computations, as `{%body.1, %body.2}` or `%body.1`.
 _CALLING = (
     "calls",
@@ -76,6 +77,12 @@ class Instruction:
     def number(self) -> int | None:
         """The number of a parameter, or of the element of a `get-tuple-element`; None for others."""
         return bounded_int(self.value if self.opcode == "parameter" else self.attributes.get("index", ""))
+
+    @property
+    def aliased_operands(self) -> dict[int, int]:
+        """By number, the results that are stored in the buffer of an operand, and that operand."""
+        pairs = _ALIASED.findall(self.attributes.get("output_to_operand_aliasing", ""))
+        return {int(result or 0): int(operand) for result, operand in pairs}
 
     def called(self, *attributes: str) -> str:
         """Return the name of the computation in the first of these attributes that it has; empty without any."""

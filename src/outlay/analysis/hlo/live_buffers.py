@@ -6,7 +6,6 @@ for the state of a loop or for a donated argument, or reuses the memory of an op
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +21,6 @@ _NAMES = ("bitcast", "opt-barrier", "optimization-barrier", "domain", "add-depen
 _NEVER_IN_PLACE = ("dot", "convolution", "custom-call", "reduce", "gather", "transpose", "all-gather", "all-to-all")
 """Opcodes that read operands after they have begun to write, so that they cannot write into an operand."""
 
-_ALIASED = re.compile(r"\{(\d*)\}: \((\d+)")
 _MAX_DEPTH = 10
 
 
@@ -196,9 +194,8 @@ class _Walk:
             skipped = 0 if one.opcode.endswith("-update") else self._num_repeated(block, one)
             return given[skipped:][: len(one.shapes)]
         shared = dict(self._repeated(block, one))
-        for output, operand in _ALIASED.findall(one.attributes.get("output_to_operand_aliasing", "")):
-            before = block.shapes(one.operands[: int(operand)])
-            shared[int(output or 0)] = len(before)
+        for result, operand in one.aliased_operands.items():
+            shared[result] = len(block.shapes(one.operands[:operand]))
         numbers: list[int] = []
         for position, shape in enumerate(one.shapes):
             place = places.get((one.name, position))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,9 +10,6 @@ from outlay.analysis.hlo.hlo_collectives import GOES_ON
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.hlo_shapes import Shape, dtype_bits, total_bytes
 from outlay.analysis.work.products import numbers
-
-_ALIASES = re.compile(r"\{(\d*)\}: \((\d+)")
-"""`{1}: (0, {})`: result 1 is stored in the buffer of operand 0."""
 
 SLICES = ("dynamic-slice", "slice", "gather")
 _SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
@@ -122,10 +118,7 @@ def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Com
 
 def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int]:
     """Return, by number, results that are unchanged operands: buffers of a collective that runs on after it."""
-    if not fused.name.startswith(GOES_ON):
-        return {}
-    pairs = _ALIASES.findall(instruction.attributes.get("output_to_operand_aliasing", ""))
-    return {int(result or 0): int(operand) for result, operand in pairs}
+    return instruction.aliased_operands if fused.name.startswith(GOES_ON) else {}
 
 
 def _read_of(value: Instruction, fused: Computation, module: HloModule) -> float:
