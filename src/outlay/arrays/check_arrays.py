@@ -19,8 +19,9 @@ from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import check_runnable
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_dims, spec_text
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.plan import Plan
 
 Shape = tuple[int, ...]
 

@@ -15,7 +15,8 @@ from outlay.core.error_types import PlaceError
 from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import listed
 from outlay.devices.mesh_info import MeshInfo
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.leaf_plan import LeafPlan
+from outlay.layout.plan import Plan
 
 ROWS = "rows"
 """The mesh axis over the devices that `on` selects."""

@@ -40,6 +40,7 @@ from .inspection import Inspection as Inspection
 from .inspection import ModuleFacts as ModuleFacts
 from .inspection import PortReads as PortReads
 from .wiring import Wiring as Wiring
+from .connections import Blueprint as Blueprint
 from .files.nir_read import NirBrain as NirBrain
 from .traces import RFSTracer as RFSTracer
 from .somas.exponential import AdaptiveExponentialSoma as AdaptiveExponentialSoma

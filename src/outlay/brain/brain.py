@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.check_modules import check_state, checked_step, naming
-from outlay.brain.connections import Connection
+from outlay.brain.connections import Blueprint, Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import BrainError, Module, Port, Shape, State
 from outlay.brain.wiring import Wiring, port_of, wire
@@ -63,7 +63,8 @@ class Brain:
         for name, value in (("modules", self.modules), ("inputs", inputs), ("outputs", self.outputs)):
             object.__setattr__(self, name, MappingProxyType(dict(value)))
         object.__setattr__(self, "connections", tuple(self.connections))
-        object.__setattr__(self, "wiring", wire(self))
+        blueprint = Blueprint(self.modules, self.connections, self.inputs, self.outputs, self.dt, self.dtype)
+        object.__setattr__(self, "wiring", wire(blueprint))
 
     wiring: Wiring = field(init=False, repr=False, compare=False)
 
@@ -132,7 +133,7 @@ class Brain:
 
     def inspect(self) -> Inspection:
         """Describe the modules as a tree, with shapes, units and settings."""
-        return inspect(self)
+        return inspect(self.wiring, self.init_module)
 
     def picture(self, path: str | os.PathLike, *, force: bool = False) -> None:
         """Write a picture of its modules and connections.
@@ -147,7 +148,7 @@ class Brain:
         from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
         from outlay.core.output_file import write_picture
 
-        write_picture(Path(path), draw(self), force=force)
+        write_picture(Path(path), draw(self.wiring), force=force)
 
     def _with_signs(self, state: State) -> State:
         """Add to the state of each module which of its sources are inhibitory."""
@@ -165,7 +166,7 @@ class Brain:
             sign = signs.get(source.part, {}).get(source.port)
             if sign is not None:
                 return sign.reshape(-1)
-            shape = port_of(self, source, self.wiring.output_ports)
+            shape = port_of(self.inputs, source, self.wiring.output_ports)
             return jnp.zeros(math.prod((shape and shape.shape) or ()), bool)
 
         ports = [port for port, what in self.modules[name].inputs().items() if what.kind == "spikes"]

@@ -6,21 +6,17 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import BrainError, Port
+from outlay.brain.module import BrainError, Module, Port, Shape
 from outlay.core.error_types import OutlayError, Problem
 from outlay.core.paths import flatten_paths, matches
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE, INPUTS
-
-if TYPE_CHECKING:
-    from outlay.brain.brain import Brain
-    from outlay.brain.module import Module
 
 DTYPES = ("float32", "float16", "bfloat16")
 LARGEST = 3.4e38
@@ -39,16 +35,18 @@ def is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and all(type(size) is int and size > 0 for size in value)
 
 
-def brain_problems(brain: Brain) -> Iterator[Problem]:
+def brain_problems(
+    modules: Mapping[str, Module], inputs: Mapping[str, Shape], dt: float, dtype: str
+) -> Iterator[Problem]:
     """Yield the problems of dt, dtype, names and the shapes of inputs."""
-    if not is_time(brain.dt):
-        yield Problem("setting", "dt", f"the time of a step is {brain.dt!r} ms", "a positive number, such as dt = 1.0")
-    if brain.dtype not in DTYPES:
-        what = f"a Brain does not compute in {brain.dtype!r}"
+    if not is_time(dt):
+        yield Problem("setting", "dt", f"the time of a step is {dt!r} ms", "a positive number, such as dt = 1.0")
+    if dtype not in DTYPES:
+        what = f"a Brain does not compute in {dtype!r}"
         yield Problem("setting", "dtype", what, f"one of {', '.join(DTYPES)}")
-    if not brain.modules:
+    if not modules:
         yield Problem("setting", "modules", "there is no module", "at least one")
-    for kind, names in (("module", brain.modules), ("input", brain.inputs)):
+    for kind, names in (("module", modules), ("input", inputs)):
         for name in names:
             if name in (CACHE, INPUTS) or not name.isidentifier():
                 yield Problem(
@@ -57,15 +55,15 @@ def brain_problems(brain: Brain) -> Iterator[Problem]:
                     "names stand in paths such as NAME.soma.potential and NAME:out_spikes, which this one would break",
                     f"letters, digits and underscores, no digit first, and neither {CACHE!r} nor {INPUTS!r}",
                 )
-    for name, shape in brain.inputs.items():
+    for name, shape in inputs.items():
         if not is_shape(shape):
             yield Problem("input shape", f"{INPUTS}:{name}", f"it is {shape!r}", "positive whole numbers, such as (4,)")
 
 
-def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
+def module_problems(modules: Mapping[str, Module], dt: float) -> Iterator[tuple[str, list[Problem]]]:
     """Yield each module with invalid settings, and its problems."""
-    for name, module in brain.modules.items():
-        own = module.problems(dt=brain.dt)
+    for name, module in modules.items():
+        own = module.problems(dt=dt)
         also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in own)]
         sentences = [sentence.partition("\n") for sentence in (*own, *also)]
         if sentences:

@@ -1,19 +1,16 @@
-"""Connections between ports, with delays, and the checks of a single connection."""
+"""Connections between ports, with delays; what a Brain is made of; and the checks of a single connection."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from outlay.brain.check_modules import is_time
+from outlay.brain.module import Module, Shape
 from outlay.core.error_types import Problem
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS
-
-if TYPE_CHECKING:
-    from outlay.brain.brain import Brain
 
 LONGEST = 2**24
 """The longest delay in steps."""
@@ -43,6 +40,18 @@ class Connection:
         return 1 if self.delay is None else round(self.delay / dt)
 
 
+@dataclass(frozen=True)
+class Blueprint:
+    """What a Brain is made of, before it is wired; the fields are those of `Brain`."""
+
+    modules: Mapping[str, Module]
+    connections: Sequence[Connection]
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, str]
+    dt: float
+    dtype: str
+
+
 def split_end(end: str) -> tuple[str, str]:
     """Split one end of a connection into its module and its port.
 
@@ -53,7 +62,7 @@ def split_end(end: str) -> tuple[str, str]:
     return module, port
 
 
-def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
+def broken_connections(brain: Blueprint) -> dict[Connection, list[Problem]]:
     """Return the connections with a missing end, a duplicate or an impossible delay, with their problems."""
     twice = {connection for connection, times in Counter(brain.connections).items() if times > 1}
     broken = {}
@@ -67,7 +76,7 @@ def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
     return broken
 
 
-def unconnected_ports(brain: Brain) -> Iterator[Problem]:
+def unconnected_ports(brain: Blueprint) -> Iterator[Problem]:
     """Yield a problem for each unconnected input port."""
     connected = {connection.target for connection in brain.connections}
     for name, module in brain.modules.items():
@@ -81,7 +90,7 @@ def unconnected_ports(brain: Brain) -> Iterator[Problem]:
                 )
 
 
-def _origin_problems(brain: Brain, connection: Connection) -> Iterator[tuple[str, str]]:
+def _origin_problems(brain: Blueprint, connection: Connection) -> Iterator[tuple[str, str]]:
     if ":" not in connection.origin:
         yield f"{connection.origin!r} names no port", f"MODULE:PORT, or {INPUTS}:NAME"
         return
@@ -92,7 +101,7 @@ def _origin_problems(brain: Brain, connection: Connection) -> Iterator[tuple[str
         yield f"there is no module {module!r}", did_you_mean(module, [*brain.modules, INPUTS])
 
 
-def _target_problems(brain: Brain, connection: Connection) -> Iterator[tuple[str, str]]:
+def _target_problems(brain: Blueprint, connection: Connection) -> Iterator[tuple[str, str]]:
     if ":" not in connection.target:
         yield f"{connection.target!r} names no port", "MODULE:PORT"
         return

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from outlay.brain.module import Port, Shape
+from outlay.brain.module import Port, Shape, State
+from outlay.brain.wiring import Wiring
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.core.table import to_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree
-
-    from outlay.brain.brain import Brain
 
 
 @dataclass(frozen=True)
@@ -101,15 +100,21 @@ class Inspection:
         return to_text(self.tree(), width=120)
 
 
-def inspect(brain: Brain) -> Inspection:
-    """Describe a Brain; nothing is computed."""
-    return Inspection(tuple(_facts(brain, name) for name in brain.modules), brain.dt, brain.dtype)
+def inspect(wiring: Wiring, init_module: Callable[[str, jax.Array], State]) -> Inspection:
+    """Describe a Brain; nothing is computed.
+
+    Args:
+        wiring: its modules and their connections.
+        init_module: initializes the state of a module, by its name, from a key.
+    """
+    brain = wiring.blueprint
+    return Inspection(tuple(_facts(wiring, name, init_module) for name in brain.modules), brain.dt, brain.dtype)
 
 
-def _facts(brain: Brain, name: str) -> ModuleFacts:
-    module, wiring = brain.modules[name], brain.wiring
+def _facts(wiring: Wiring, name: str, init_module: Callable[[str, jax.Array], State]) -> ModuleFacts:
+    module = wiring.blueprint.modules[name]
     # Shapes alone: describing a large Brain must not allocate its kernels.
-    state = jax.eval_shape(lambda: brain.init_module(name, jax.random.key(0)))
+    state = jax.eval_shape(lambda: init_module(name, jax.random.key(0)))
     shapes = wiring.input_shapes[name]
     return ModuleFacts(
         name=name,

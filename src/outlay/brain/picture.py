@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from outlay.brain.connections import Blueprint
 from outlay.brain.plots import COLOURS, TEXT, ShownFigure
+from outlay.brain.wiring import Wiring
 from outlay.graph.step_graph import INPUTS
-
-if TYPE_CHECKING:
-    from outlay.brain.brain import Brain
 
 WIDTH, HEIGHT = 1.9, 0.62
 ACROSS, DOWN = 3.0, 1.3
@@ -42,7 +40,7 @@ class Box:
     column: int
 
 
-def draw(brain: Brain) -> Figure:
+def draw(wiring: Wiring) -> Figure:
     """Draw a Brain as a matplotlib figure.
 
     Inputs are on the left and outputs on the right; the column of a module is the length of the shortest path from an
@@ -50,10 +48,10 @@ def draw(brain: Brain) -> Figure:
     orange.
 
     Args:
-        brain: the Brain.
+        wiring: its modules and their connections.
     """
-    edges = _edges(brain)
-    boxes = _boxes(brain, edges)
+    edges = _edges(wiring)
+    boxes = _boxes(wiring, edges)
     at = _positions(boxes, edges)
     across = [x for x, _ in at.values()]
     up = [y for _, y in at.values()]
@@ -70,34 +68,35 @@ def draw(brain: Brain) -> Figure:
     return figure
 
 
-def _edges(brain: Brain) -> Edges:
+def _edges(wiring: Wiring) -> Edges:
     edges: Edges = {}
-    for name, by_port in brain.wiring.reads.items():
+    for name, by_port in wiring.reads.items():
         for source in (source for sources in by_port.values() for source in sources):
             origin = f"{INPUTS}:{source.port}" if source.part == INPUTS else source.part
             edges[origin, name] = max(source.latency, edges.get((origin, name), 1))
-    for name, (module, _) in brain.wiring.outputs.items():
+    for name, (module, _) in wiring.outputs.items():
         edges[module, f"outputs:{name}"] = 1
     return edges
 
 
-def _boxes(brain: Brain, edges: Edges) -> dict[str, Box]:
+def _boxes(wiring: Wiring, edges: Edges) -> dict[str, Box]:
+    brain = wiring.blueprint
     columns = _columns(brain, edges)
     last = max(columns.values()) + 1
     inputs = {f"{INPUTS}:{name}": Box(name, f"input {shape}", TEXT, 0) for name, shape in brain.inputs.items()}
     outputs = {f"outputs:{name}": Box(name, "output", TEXT, last) for name in brain.outputs}
-    return {**inputs, **{name: _box(brain, name, columns[name]) for name in brain.modules}, **outputs}
+    return {**inputs, **{name: _box(wiring, name, columns[name]) for name in brain.modules}, **outputs}
 
 
-def _box(brain: Brain, name: str, column: int) -> Box:
-    ports = brain.wiring.output_ports[name].values()
+def _box(wiring: Wiring, name: str, column: int) -> Box:
+    module, ports = wiring.blueprint.modules[name], wiring.output_ports[name].values()
     size = " + ".join(str(math.prod(port.shape or ())) for port in ports)
-    inhibits = getattr(brain.modules[name], "inhibitory_rate", 0) > 0.5
+    inhibits = getattr(module, "inhibitory_rate", 0) > 0.5
     colour = _VALUES if any(port.kind == "values" for port in ports) else _INHIBITS if inhibits else _SPIKES
-    return Box(name, f"{type(brain.modules[name]).__name__}, {size}", colour, column)
+    return Box(name, f"{type(module).__name__}, {size}", colour, column)
 
 
-def _columns(brain: Brain, edges: Edges) -> dict[str, int]:
+def _columns(brain: Blueprint, edges: Edges) -> dict[str, int]:
     """Compute the distance of each module from an input; modules that no input reaches are in the first column."""
     columns = {f"{INPUTS}:{name}": 0 for name in brain.inputs}
     reached = list(columns)

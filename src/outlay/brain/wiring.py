@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, is_time, module_problems, naming
-from outlay.brain.connections import Connection, broken_connections, split_end, unconnected_ports
+from outlay.brain.connections import Blueprint, Connection, broken_connections, split_end, unconnected_ports
 from outlay.brain.module import BrainError, Port, Shape
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS, Source
-
-if TYPE_CHECKING:
-    from outlay.brain.brain import Brain
 
 Reads = Mapping[str, Mapping[str, tuple[Source, ...]]]
 """The sources of each port of each module, in order."""
@@ -27,19 +23,21 @@ class Wiring:
     """The resolved connections of a Brain.
 
     Attributes:
+        blueprint: what the Brain is made of.
         reads: the sources of each port of each module, in order.
         input_shapes: the input shape of each port of each module.
         output_ports: the output ports of each module.
         outputs: the Brain's outputs as (module, port).
     """
 
+    blueprint: Blueprint
     reads: Reads
     input_shapes: Mapping[str, Mapping[str, Shape]]
     output_ports: Mapping[str, Mapping[str, Port]]
     outputs: Mapping[str, tuple[str, str]]
 
 
-def wire(brain: Brain) -> Wiring:
+def wire(brain: Blueprint) -> Wiring:
     """Resolve a Brain's connections and shapes.
 
     Later checks skip whatever is already known to be broken, so that a mistake is reported once and hides no others.
@@ -47,9 +45,11 @@ def wire(brain: Brain) -> Wiring:
     Raises:
         BrainError: something does not fit; the message lists every problem.
     """
-    problems = list(brain_problems(brain))
+    problems = list(brain_problems(brain.modules, brain.inputs, brain.dt, brain.dtype))
     # Most checks of settings divide by dt; with an invalid dt they would only repeat that it is invalid.
-    in_settings = dict(module_problems(brain)) if is_time(brain.dt) else {name: [] for name in brain.modules}
+    in_settings: dict[str, list[Problem]] = {name: [] for name in brain.modules}
+    if is_time(brain.dt):
+        in_settings = dict(module_problems(brain.modules, brain.dt))
     broken = broken_connections(brain)
     reads = {name: _reads(brain, name, broken) for name in brain.modules}
     resolved = resolve_shapes(brain, reads, broken=frozenset(in_settings))
@@ -59,10 +59,10 @@ def wire(brain: Brain) -> Wiring:
     if problems:
         raise BrainError(f"this Brain cannot be built: {counted(len(problems), 'problem')}", problems)
     outputs = {name: split_end(where) for name, where in brain.outputs.items()}
-    return Wiring(reads, resolved.arriving, resolved.ports, outputs)
+    return Wiring(brain, reads, resolved.arriving, resolved.ports, outputs)
 
 
-def _reads(brain: Brain, name: str, broken: Collection[Connection]) -> dict[str, tuple[Source, ...]]:
+def _reads(brain: Blueprint, name: str, broken: Collection[Connection]) -> dict[str, tuple[Source, ...]]:
     """Return the sources of each port of a module, without broken connections."""
     sound = [connection for connection in brain.connections if connection not in broken]
 
@@ -88,7 +88,7 @@ class Shapes:
     problems: list[Problem]
 
 
-def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Shapes:
+def resolve_shapes(brain: Blueprint, reads: Reads, *, broken: frozenset[str]) -> Shapes:
     """Ask modules for their output ports until all are known, or no more can be.
 
     Args:
@@ -113,15 +113,15 @@ def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Sha
     return Shapes(ports, known, [*refused.values(), *_cycles(reads, lacking), *shapeless])
 
 
-def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]]) -> Port | None:
+def port_of(inputs: Mapping[str, Shape], source: Source, ports: Mapping[str, Mapping[str, Port]]) -> Port | None:
     """Return the port of a source; None if it is unknown."""
     if source.part == INPUTS:
-        shape = brain.inputs[source.port]
+        shape = inputs[source.port]
         return Port("values", shape) if is_shape(shape) else None
     return ports.get(source.part, {}).get(source.port)
 
 
-def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, Port] | str | Problem:
+def _ask(brain: Blueprint, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, Port] | str | Problem:
     """Return a module's output ports, or the input port whose shape it needs first, or why it rejects its inputs."""
     try:
         with naming(name, brain.modules[name], "outputs"):
@@ -137,12 +137,12 @@ def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, P
 
 
 def _arriving(
-    brain: Brain, by_port: Mapping[str, tuple[Source, ...]], ports: Mapping[str, Mapping[str, Port]]
+    brain: Blueprint, by_port: Mapping[str, tuple[Source, ...]], ports: Mapping[str, Mapping[str, Port]]
 ) -> dict[str, Shape]:
     """Return the joint shape of the sources of each port, for ports all of whose sources have known shapes."""
     arriving = {}
     for port, sources in by_port.items():
-        written = [port_of(brain, source, ports) for source in sources]
+        written = [port_of(brain.inputs, source, ports) for source in sources]
         shapes = [what.shape for what in written if what is not None and what.shape is not None]
         # Several sources are flattened and joined; a single one keeps its shape.
         if shapes and len(shapes) == len(sources):
@@ -179,7 +179,7 @@ def _cycle_problem(cycle: list[str], where: str) -> Problem:
     )
 
 
-def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection[str]) -> Iterator[Problem]:
+def port_problems(brain: Blueprint, reads: Reads, shapes: Shapes, broken: Collection[str]) -> Iterator[Problem]:
     """Yield a problem for each source of another kind, unit or shape than the port that reads it.
 
     Args:
@@ -196,12 +196,12 @@ def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection
                 if name not in broken:
                     yield from _source_problems(brain, source, where, expected, shapes)
             if name not in broken and expected.shape is not None and arrived is not None and arrived != expected.shape:
-                ends = " + ".join(f"{source} {port_of(brain, source, shapes.ports)}" for source in sources)
+                ends = " + ".join(f"{source} {port_of(brain.inputs, source, shapes.ports)}" for source in sources)
                 what = f"it reads {expected}, and what arrives is {arrived}: {ends}"
                 yield Problem("shape", where, what, f"sources that make {expected.shape}")
 
 
-def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
+def origin_problems(brain: Blueprint, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
     """Yield a problem for each connection from a port that its module does not write."""
     for connection in dict.fromkeys(brain.connections):
         module, _, port = connection.origin.partition(":")
@@ -210,7 +210,7 @@ def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> It
             yield Problem("connection", str(connection), what, did_you_mean(port, ports[module]))
 
 
-def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
+def output_problems(brain: Blueprint, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
     """Yield a problem for each output of the Brain that no module writes."""
     for name, where in brain.outputs.items():
         module, port = split_end(where)
@@ -223,8 +223,8 @@ def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> It
         yield Problem("output", name, f"{where}: {what}", fix)
 
 
-def _source_problems(brain: Brain, source: Source, where: str, expected: Port, shapes: Shapes) -> Iterator[Problem]:
-    origin, both = port_of(brain, source, shapes.ports), f"{source} -> {where}"
+def _source_problems(brain: Blueprint, source: Source, where: str, expected: Port, shapes: Shapes) -> Iterator[Problem]:
+    origin, both = port_of(brain.inputs, source, shapes.ports), f"{source} -> {where}"
     if origin is None:
         return
     if origin.kind != expected.kind and source.part != INPUTS:

@@ -18,7 +18,7 @@ from .write_layout import write_layout as write_layout
 
 # the plan
 from .plan import Plan as Plan
-from .plan import LeafPlan as LeafPlan
+from .leaf_plan import LeafPlan as LeafPlan
 from .diff import PlanDiff as PlanDiff
 from .diff import LeafDiff as LeafDiff
 

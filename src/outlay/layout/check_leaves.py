@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import join_parts, matches, split_path
 from outlay.core.quantities import counted, format_bytes, listed, plural
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.optimizer_state import Copies, find_copies, is_optimizer
 from outlay.layout.placement import Follow, spec_text
-from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import fitting_spec
+from outlay.layout.resolve import Resolution
 from outlay.layout.suggested_patterns import globs, globs_text
-
-if TYPE_CHECKING:
-    from outlay.layout.resolve import Resolution
 
 
 def check_leaves(

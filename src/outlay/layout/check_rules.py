@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import first_part, matches, split_path
@@ -13,14 +12,12 @@ from outlay.core.quantities import counted, listed
 from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.optimizer_state import OPTIMIZER_ROOTS, find_copies, is_optimizer
 from outlay.layout.placement import Follow, On
-from outlay.layout.plan import LeafPlan
+from outlay.layout.resolve import Resolution
 from outlay.layout.rule import Rule
 from outlay.layout.suggested_patterns import globs, globs_text, similar_patterns
-
-if TYPE_CHECKING:
-    from outlay.layout.resolve import Resolution
 
 GRADIENTS = "grads"
 """The name under which a step constrains its gradients, for `zero2`."""

@@ -5,58 +5,19 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import Problem
-from outlay.core.paths import Parts, split_path
-from outlay.layout.optimizer_state import is_optimizer
+from outlay.core.paths import split_path
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
-from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim
+from outlay.layout.resolve import Resolution, stack_of
 from outlay.layout.suggested_patterns import globs, globs_text
-
-if TYPE_CHECKING:
-    from outlay.layout.resolve import Resolution
-
-_LAYERS = re.compile(r"layer|block|stack|scan|repeat|trunk|^h$", re.IGNORECASE)
-"""Names of subtrees that are often stacks of layers."""
-
-_NO_LAYERS = re.compile(r"expert|moe|head", re.IGNORECASE)
-"""Names of subtrees that are stacked in order to be split, one per device."""
 
 _BY_LAYER = re.compile(r"pipe|stage|layer|pp", re.IGNORECASE)
 """Axes over which layers are split on purpose."""
-
-
-def find_stacks(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the leaves whose dim 0 counts layers, each with the number of layers.
-
-    A stack is a subtree with a typical name (`layers`, `blocks`, `scan…`), all of whose arrays have the same first dim,
-    some with two more dims. Stacked experts and heads are something else: those are meant to be split by that dim.
-
-    >>> find_stacks({"layers.up": (8, 64, 256), "layers.bias": (8, 256), "embed": (1000, 64)})
-    {'layers.up': 8, 'layers.bias': 8}
-    >>> find_stacks({"layers.0.up": (64, 256), "layers.0.bias": (256,), "experts.up": (8, 64, 256)})
-    {}
-    """
-    below: dict[Parts, list[str]] = collections.defaultdict(list)
-    for path in shapes:
-        parts = split_path(path)
-        named = (i for i, part in enumerate(parts[:-1]) if _LAYERS.search(part) and not _NO_LAYERS.search(part))
-        start = next(named, None)
-        if start is not None and not is_optimizer(path):
-            below[parts[: start + 1]].append(path)
-    stacks: dict[str, int] = {}
-    for paths in below.values():
-        first = {tuple(shapes[path])[:1] for path in paths}
-        deep = [tuple(shapes[path]) for path in paths if len(shapes[path]) > 2]
-        is_one = len(first) == 1 and first != {()} and next(iter(first))[0] > 1
-        are_kernels = all(shape[1] == shape[0] for shape in deep)  # of convolutions: (3, 3, inputs, outputs)
-        if is_one and deep and not are_kernels and not all(_NO_LAYERS.search(path) for path in paths):
-            stacks |= {path: shapes[path][0] for path in paths}
-    return stacks
 
 
 def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Problem]:
@@ -103,10 +64,9 @@ def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
 
 def _covers_stack(number: int, path: str, resolution: Resolution) -> bool:
     """Return whether a rule reaches every leaf of the stack, so that its one entry must mean the dim they share."""
-    parts = split_path(path)
-    end = next(i for i, part in enumerate(parts) if _LAYERS.search(part) and not _NO_LAYERS.search(part)) + 1
-    stack = [other for other in resolution.shapes if split_path(other)[:end] == parts[:end]]
-    return len(stack) > 1 and all(number in resolution.matched[other] for other in stack)
+    stack = stack_of(path)
+    leaves = [other for other in resolution.shapes if split_path(other)[: len(stack)] == stack]
+    return len(leaves) > 1 and all(number in resolution.matched[other] for other in leaves)
 
 
 def _names_layers(axes: Sequence[str]) -> bool:

@@ -1,17 +1,16 @@
-"""Compare two plans: leaves that were added, removed, or placed elsewhere, with the bytes before and after."""
+"""The difference of two plans: leaves added, removed, or placed elsewhere, with the bytes before and after."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.core.quantities import format_bytes
 from outlay.core.table import folded, table, to_text
 from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
-
-if TYPE_CHECKING:
-    from outlay.layout.plan import LeafPlan, Plan
 
 _COMPARED = ("kind", "shape", "dtype", "dims", "local_shape", "device_ids", "stored")
 """The fields that make a leaf different. Rule and reason are not among them: they can change without moving bytes."""
@@ -120,21 +119,12 @@ class PlanDiff:
         return "\n".join([*parts, totals])
 
 
-def diff_plans(before: Plan, after: Plan) -> PlanDiff:
-    """Return what changed from one plan to another; `before.diff(after)` is the same."""
-    old, new = ({leaf.path: leaf for leaf in plan} for plan in (before, after))
+def diff_leaves(before: Iterable[LeafPlan], after: Iterable[LeafPlan]) -> tuple[LeafDiff, ...]:
+    """Return the leaves that differ between two plans: those of the first in its order, then those that were added."""
+    old, new = ({leaf.path: leaf for leaf in leaves} for leaves in (before, after))
     paths = [*old, *(path for path in new if path not in old)]
     differences = [LeafDiff(path, old.get(path), new.get(path)) for path in paths]
-    return PlanDiff(
-        meshes=(before.mesh, after.mesh),
-        leaves=tuple(leaf for leaf in differences if leaf.what != "changed" or leaf.fields),
-        bytes_total=(before.bytes_total, after.bytes_total),
-        bytes_per_device=(_fullest(before), _fullest(after)),
-    )
-
-
-def _fullest(plan: Plan) -> int:
-    return max(plan.bytes_per_device.values(), default=0)
+    return tuple(leaf for leaf in differences if leaf.what != "changed" or leaf.fields)
 
 
 def _as_json(leaf: LeafPlan | None, name: str) -> Any:

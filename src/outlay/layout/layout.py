@@ -1,15 +1,27 @@
-"""A layout: ordered rules, composed with `+`, resolved to a plan."""
+"""A layout: ordered rules, composed with `+`, resolved to a plan that is checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
+from outlay.core.annotations import read_annotations
+from outlay.core.array_leaves import arrays_only, is_array, non_arrays
+from outlay.core.error_types import LayoutError, Problem
+from outlay.core.paths import flatten_paths, split_path, under
+from outlay.core.quantities import counted
 from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.check_leaves import check_leaves, copies_at_odds
+from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
+from outlay.layout.check_stacks import check_stacks
 from outlay.layout.plan import Plan
-from outlay.layout.resolve import resolve
+from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
+from outlay.layout.resolve import Resolution, Shapes
 from outlay.layout.rule import Rule
 
 MAX_WHOLE_BYTES = 2**26
@@ -114,4 +126,94 @@ class Layout:
             >>> plan["params.w"].local_shape, plan["params.w"].bytes_per_device
             ((2, 8), 64)
         """
-        return resolve(self.rules, state, MeshInfo.of(mesh), batch, intermediates, max_whole_bytes)
+        return _checked_plan(self.rules, state, MeshInfo.of(mesh), batch, intermediates, max_whole_bytes)
+
+
+def _checked_plan(
+    rules: Sequence[Rule], state: Any, mesh: MeshInfo, batch: Any, intermediates: Any, max_whole_bytes: int
+) -> Plan:
+    """Make the plan of these rules for these trees; see `Layout.plan`."""
+    state = arrays_only(state)
+    problems = unknown_axes(rules, mesh)
+    if problems:  # every later check would only report the same axes again
+        raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)
+    problems = unknown_positions(rules, mesh)
+    if problems:
+        raise LayoutError(f"the layout names devices that {mesh} lacks: {counted(len(problems), 'rule')}", problems)
+    shapes: Shapes = {
+        "state": _shapes(state),
+        "batch": _shapes({"batch": batch} if batch is not None else {}),
+        "intermediate": _named_shapes(intermediates or {}),
+    }
+    if problems := _named_as_leaves(shapes):
+        raise LayoutError(f"{counted(len(problems), 'value')} inside the step named as leaves are:", problems)
+    resolution = Resolution(rules, mesh, shapes)
+    leaves = resolution.leaf_plans()
+    names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
+    givens = (("batch", batch), (GRADIENTS, intermediates), (OUTPUTS, intermediates))
+    # A plan of the state alone leaves rules for the batch, gradients and outputs unchecked.
+    not_given = {name for name, given in givens if given is None}
+    tree = TreeFacts(leaves, names, not_given, _none_paths(state) + _none_paths({"batch": batch}))
+    copies = copies_at_odds(leaves, resolution)
+    problems = [
+        *resolution.problems,
+        *check_leaves(leaves, resolution, max_whole_bytes, copies),
+        *check_stacks(leaves, resolution),
+        *check_rules(resolution, tree),
+    ]
+    if problems:
+        raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
+    # An intermediate value that no rule mentions is left to the compiler, so the plan has nothing to say about it.
+    placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
+    on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, read_annotations(state))
+    return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
+
+
+def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype name of every leaf, by path; raise if leaves are not arrays, listing all of them."""
+    named = flatten_paths(tree)[0]
+    if not all(is_array(leaf) for _, leaf in named):
+        problems = non_arrays(tree)
+        count = counted(len(problems), "leaf of the tree is not an array", "leaves of the tree are not arrays")
+        raise LayoutError(f"{count} and cannot be laid out:", problems)
+    return {path: _shape_of(leaf) for path, leaf in named}
+
+
+def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the same for values inside a step, below the names that it gives them; a name may have several parts."""
+    return {
+        under(name, path): shape_and_dtype
+        for name, tree in values.items()
+        for path, shape_and_dtype in _shapes(tree).items()
+    }
+
+
+def _named_as_leaves(shapes: Shapes) -> list[Problem]:
+    return [
+        Problem("same path twice", path, f"a rule could not tell the value from the leaf of the {kind}", "rename it")
+        for kind in ("state", "batch")
+        for path in shapes["intermediate"]
+        if path in shapes[kind]
+    ]
+
+
+def _none_paths(tree: Any) -> list[str]:
+    """Return the paths at which a tree holds `None`, which is not a leaf."""
+    if len(jax.tree.leaves(tree, is_leaf=lambda x: x is None)) == len(jax.tree.leaves(tree)):
+        return []
+    marked = jax.tree.map(lambda x: 0 if x is None else x, tree, is_leaf=lambda x: x is None)
+    leaves = {path for path, _ in flatten_paths(tree)[0]}
+    return [path for path, _ in flatten_paths(marked)[0] if path not in leaves]
+
+
+def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
+    if hasattr(leaf, "shape"):
+        return tuple(leaf.shape), _dtype_name(leaf.dtype, jax.config.values["jax_enable_x64"])
+    return (), str(jnp.result_type(leaf))
+
+
+@functools.lru_cache(maxsize=256)
+def _dtype_name(dtype: Any, x64: bool) -> str:
+    """Return the dtype that JAX will use, and that has to fit: float32 for NumPy's float64 unless x64 is enabled."""
+    is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return str(dtype if is_key else jax.dtypes.canonicalize_dtype(dtype))

@@ -4,81 +4,19 @@ from __future__ import annotations
 
 import collections
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
-
-from jax.sharding import PartitionSpec as P
+from typing import Any
 
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted, format_bytes
-from outlay.core.sizes import is_count, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded, table, to_text
 from outlay.devices.mesh_info import MeshInfo
-from outlay.layout.diff import PlanDiff, diff_plans
-from outlay.layout.placement import Dims, Stored, dims_spec, spec_text
+from outlay.layout.diff import PlanDiff, diff_leaves
+from outlay.layout.leaf_plan import LeafPlan
+from outlay.layout.placement import spec_text
 from outlay.layout.rule import Kind
-
-
-@dataclass(frozen=True)
-class LeafPlan:
-    """Where one leaf lives, and why.
-
-    Attributes:
-        path: dotted path.
-        kind: `state`, `batch`, or `intermediate` (a value that the step constrains by name).
-        shape: global shape.
-        dtype: name of the dtype.
-        dims: the mesh axes that split each dim.
-        local_shape: the shape of one device's piece.
-        device_ids: the devices that hold it.
-        rule: the rule or rules that decided, as written; empty if none was needed.
-        reason: why, in words.
-        stored: where rules store it between its uses; empty if none says, which means in the device's memory.
-        is_placed: False for a value inside the step for which rules say only how it is stored.
-    """
-
-    path: str
-    kind: Kind
-    shape: tuple[int, ...]
-    dtype: str
-    dims: Dims
-    local_shape: tuple[int, ...]
-    device_ids: tuple[int, ...]
-    rule: str
-    reason: str
-    stored: Stored = ""
-    is_placed: bool = True
-
-    @property
-    def spec(self) -> P:
-        """The `PartitionSpec`: `P()` if no dim is split, else one entry per dim."""
-        return dims_spec(self.dims)
-
-    @property
-    def bytes_total(self) -> int:
-        """Bytes of the whole array, counted once."""
-        return num_bytes(self.shape, self.dtype)
-
-    @property
-    def bytes_per_device(self) -> int:
-        """Bytes of one device's piece."""
-        return num_bytes(self.local_shape, self.dtype)
-
-    @property
-    def num_copies(self) -> int:
-        """The number of devices that hold the same piece."""
-        pieces = math.prod(
-            whole // local if local else 1 for whole, local in zip(self.shape, self.local_shape, strict=True)
-        )
-        return len(self.device_ids) // pieces
-
-    @property
-    def is_split(self) -> bool:
-        """Whether a device holds less than the whole; an axis of one device splits nothing."""
-        return self.local_shape != self.shape
 
 
 @dataclass(frozen=True)
@@ -155,13 +93,19 @@ class Plan:
         >>> bool(plan.diff(plan)), plan.diff(other).bytes_per_device
         (False, (16, 128))
         """
-        return diff_plans(self, other)
+        before, after = (max(plan.bytes_per_device.values(), default=0) for plan in (self, other))
+        return PlanDiff(
+            meshes=(self.mesh, other.mesh),
+            leaves=diff_leaves(self, other),
+            bytes_total=(self.bytes_total, other.bytes_total),
+            bytes_per_device=(before, after),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
             "mesh": self.mesh.to_dict(),
-            "leaves": [_leaf_to_dict(leaf, self.mesh) for leaf in self.leaves],
+            "leaves": [leaf.to_dict(self.mesh) for leaf in self.leaves],
             "notes": list(self.notes),
             "bytes_total": self.bytes_total,
             "replication": self.replication,
@@ -185,7 +129,7 @@ class Plan:
         problems: list[Problem] = []
         for number, leaf in enumerate(leaves):
             try:
-                read.append(_leaf_from_dict(leaf, mesh))
+                read.append(LeafPlan.from_dict(leaf, mesh))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 name = leaf.get("path") if isinstance(leaf, dict) else None
                 what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -258,78 +202,3 @@ class Plan:
 def _not_a_plan(error: Exception) -> LayoutError:
     what = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
     return LayoutError(f"this is not a saved plan ({what:.300}); write one with plan.to_json()")
-
-
-def _leaf_to_dict(leaf: LeafPlan, mesh: MeshInfo) -> dict[str, Any]:
-    return {
-        "path": leaf.path,
-        "kind": leaf.kind,
-        "shape": list(leaf.shape),
-        "dtype": leaf.dtype,
-        "dims": [list(axes) for axes in leaf.dims],
-        "local_shape": list(leaf.local_shape),
-        # Most leaves live on the whole mesh: thousands of ids for each would swell the file.
-        "device_ids": "all" if leaf.device_ids == mesh.device_ids else list(leaf.device_ids),
-        "bytes_total": leaf.bytes_total,
-        "bytes_per_device": leaf.bytes_per_device,
-        "rule": leaf.rule,
-        "reason": leaf.reason,
-        "stored": leaf.stored,
-        "is_placed": leaf.is_placed,
-    }
-
-
-def _leaf_from_dict(data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
-    leaf = LeafPlan(
-        path=data["path"],
-        kind=data["kind"],
-        shape=tuple(data["shape"]),
-        dtype=data["dtype"],
-        dims=tuple(tuple(axes) for axes in data["dims"]),
-        local_shape=tuple(data["local_shape"]),
-        device_ids=mesh.device_ids if data["device_ids"] == "all" else tuple(data["device_ids"]),
-        rule=data["rule"],
-        reason=data["reason"],
-        # Older plans lack the key: they were saved before leaves could be stored elsewhere than on their devices.
-        stored=data.get("stored", ""),
-        is_placed=data.get("is_placed", True),
-    )
-    if what := _leaf_problem(leaf, mesh):
-        raise ValueError(what)
-    return leaf
-
-
-def _leaf_problem(leaf: LeafPlan, mesh: MeshInfo) -> str:
-    """Return what makes a saved leaf impossible, or nothing: saved plans come from anywhere."""
-    texts = {"path": leaf.path, "dtype": leaf.dtype, "rule": leaf.rule, "reason": leaf.reason}
-    if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
-        return f"{odd[0]} is {texts[odd[0]]!r}, not text"
-    if leaf.kind not in get_args(Kind):
-        return f"kind is {leaf.kind!r}, not one of {', '.join(get_args(Kind))}"
-    if leaf.stored not in get_args(Stored) or not isinstance(leaf.is_placed, bool):
-        return f"stored is {leaf.stored!r}, not one of {get_args(Stored)}, or is_placed is {leaf.is_placed!r}"
-    try:
-        num_bytes((), leaf.dtype)
-    except (TypeError, KeyError):
-        return f"dtype {leaf.dtype!r} is not known to JAX"
-    if not all(is_count(size) for size in (*leaf.shape, *leaf.local_shape)):
-        return f"shape {leaf.shape} or local shape {leaf.local_shape} holds something that is not a size"
-    axes = [axis for one in leaf.dims for axis in one]
-    if len(leaf.dims) != len(leaf.shape) or len(leaf.local_shape) != len(leaf.shape):
-        return f"shape {leaf.shape}, local shape {leaf.local_shape} and dims {leaf.dims} have different lengths"
-    if len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_sizes):
-        return f"dims {leaf.dims} name an axis twice, or one that {mesh} lacks"
-    if not leaf.device_ids or len(set(leaf.device_ids)) < len(leaf.device_ids):
-        return f"devices {leaf.device_ids} are empty, or hold one twice"
-    if not set(leaf.device_ids) <= set(mesh.device_ids):
-        return f"devices {leaf.device_ids} are not all in {mesh}"
-    if leaf.device_ids != mesh.device_ids:  # on some devices: replicated, or split by rows
-        rows = leaf.shape and (leaf.local_shape[0] * len(leaf.device_ids), *leaf.local_shape[1:])
-        if axes or leaf.shape not in (leaf.local_shape, rows):
-            return f"pieces of {leaf.local_shape} on {len(leaf.device_ids)} devices do not make up {leaf.shape}"
-    else:
-        pieces = [math.prod(mesh.axis_sizes[axis] for axis in one) for one in leaf.dims]
-        whole = [local * num for local, num in zip(leaf.local_shape, pieces, strict=True)]
-        if tuple(whole) != leaf.shape:
-            return f"pieces of {leaf.local_shape}, split as {leaf.dims}, do not make up {leaf.shape}"
-    return ""

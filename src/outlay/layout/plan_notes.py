@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from outlay.core.annotations import Annotation
 from outlay.core.paths import pattern_parts, split_path
@@ -13,13 +12,11 @@ from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import follow_text, left_whole
 from outlay.layout.check_stacks import splits_by_layer
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.optimizer_state import Copies, is_optimizer
 from outlay.layout.placement import spec_text
-from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim, fitting_spec
-
-if TYPE_CHECKING:
-    from outlay.layout.resolve import Resolution
+from outlay.layout.resolve import Resolution
 
 
 def notes_on_mesh(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:

@@ -1,73 +1,32 @@
-"""Resolve rules to a plan: apply them to each leaf in order, let copies follow, then run the checks."""
+"""Resolve rules: apply them to each leaf in order, and let copies follow. `Layout.plan` checks the result."""
 
 from __future__ import annotations
 
+import collections
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
-
-from outlay.core.annotations import read_annotations
-from outlay.core.array_leaves import arrays_only, is_array, non_arrays
-from outlay.core.error_types import LayoutError, Problem
-from outlay.core.paths import Parts, flatten_paths, only_path, pattern_parts, split_path, under
-from outlay.core.quantities import counted
+from outlay.core.error_types import Problem
+from outlay.core.paths import Parts, only_path, pattern_parts, split_path
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application, apply_rule
-from outlay.layout.check_leaves import check_leaves, copies_at_odds
-from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
-from outlay.layout.check_stacks import check_stacks, find_stacks
 from outlay.layout.leaf_assignment import LeafAssignment
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.optimizer_state import MirroredLeaves, copy_names, followers, is_optimizer
 from outlay.layout.placement import Follow, Storage
-from outlay.layout.plan import LeafPlan, Plan
-from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.rule import Kind, Rule
 
 Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
 """Shape and dtype of every leaf, by kind and path."""
 
 
-def resolve(
-    rules: Sequence[Rule], state: Any, mesh: MeshInfo, batch: Any, intermediates: Any, max_whole_bytes: int
-) -> Plan:
-    """Make the plan of these rules for these trees; see `Layout.plan`."""
-    state = arrays_only(state)
-    problems = unknown_axes(rules, mesh)
-    if problems:  # every later check would only report the same axes again
-        raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)
-    problems = unknown_positions(rules, mesh)
-    if problems:
-        raise LayoutError(f"the layout names devices that {mesh} lacks: {counted(len(problems), 'rule')}", problems)
-    shapes: Shapes = {
-        "state": _shapes(state),
-        "batch": _shapes({"batch": batch} if batch is not None else {}),
-        "intermediate": _named_shapes(intermediates or {}),
-    }
-    if problems := _named_as_leaves(shapes):
-        raise LayoutError(f"{counted(len(problems), 'value')} inside the step named as leaves are:", problems)
-    resolution = Resolution(rules, mesh, shapes)
-    leaves = resolution.leaf_plans()
-    names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
-    givens = (("batch", batch), (GRADIENTS, intermediates), (OUTPUTS, intermediates))
-    # A plan of the state alone leaves rules for the batch, gradients and outputs unchecked.
-    not_given = {name for name, given in givens if given is None}
-    tree = TreeFacts(leaves, names, not_given, none_paths(state) + none_paths({"batch": batch}))
-    copies = copies_at_odds(leaves, resolution)
-    problems = [
-        *resolution.problems,
-        *check_leaves(leaves, resolution, max_whole_bytes, copies),
-        *check_stacks(leaves, resolution),
-        *check_rules(resolution, tree),
-    ]
-    if problems:
-        raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
-    # An intermediate value that no rule mentions is left to the compiler, so the plan has nothing to say about it.
-    placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
-    on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, read_annotations(state))
-    return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
+_LAYERS = re.compile(r"layer|block|stack|scan|repeat|trunk|^h$", re.IGNORECASE)
+"""Names of subtrees that are often stacks of layers."""
+
+_NO_LAYERS = re.compile(r"expert|moe|head", re.IGNORECASE)
+"""Names of subtrees that are stacked in order to be split, one per device."""
 
 
 _LAST = 2**31  # sorts optimizer state behind every chain of leaves that follow one another
@@ -257,51 +216,38 @@ def _ambiguous(path: str, sources: Sequence[str]) -> Problem:
     return Problem("ambiguous parameter", path, what, fix)
 
 
-def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype name of every leaf, by path; raise if leaves are not arrays, listing all of them."""
-    named = flatten_paths(tree)[0]
-    if not all(is_array(leaf) for _, leaf in named):
-        problems = non_arrays(tree)
-        count = counted(len(problems), "leaf of the tree is not an array", "leaves of the tree are not arrays")
-        raise LayoutError(f"{count} and cannot be laid out:", problems)
-    return {path: _shape_of(leaf) for path, leaf in named}
+def find_stacks(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return the leaves whose dim 0 counts layers, each with the number of layers.
+
+    A stack is a subtree with a typical name (`layers`, `blocks`, `scan…`), all of whose arrays have the same first dim,
+    some with two more dims. Stacked experts and heads are something else: those are meant to be split by that dim.
+
+    >>> find_stacks({"layers.up": (8, 64, 256), "layers.bias": (8, 256), "embed": (1000, 64)})
+    {'layers.up': 8, 'layers.bias': 8}
+    >>> find_stacks({"layers.0.up": (64, 256), "layers.0.bias": (256,), "experts.up": (8, 64, 256)})
+    {}
+    """
+    below: dict[Parts, list[str]] = collections.defaultdict(list)
+    for path in shapes:
+        if (stack := stack_of(path)) and not is_optimizer(path):
+            below[stack].append(path)
+    stacks: dict[str, int] = {}
+    for paths in below.values():
+        first = {tuple(shapes[path])[:1] for path in paths}
+        deep = [tuple(shapes[path]) for path in paths if len(shapes[path]) > 2]
+        is_one = len(first) == 1 and first != {()} and next(iter(first))[0] > 1
+        are_kernels = all(shape[1] == shape[0] for shape in deep)  # of convolutions: (3, 3, inputs, outputs)
+        if is_one and deep and not are_kernels and not all(_NO_LAYERS.search(path) for path in paths):
+            stacks |= {path: shapes[path][0] for path in paths}
+    return stacks
 
 
-def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the same for values inside a step, below the names that it gives them; a name may have several parts."""
-    return {
-        under(name, path): shape_and_dtype
-        for name, tree in values.items()
-        for path, shape_and_dtype in _shapes(tree).items()
-    }
+def stack_of(path: str) -> Parts:
+    """Return the outermost subtree around a leaf whose name is typical for a stack; empty if there is none.
 
-
-def _named_as_leaves(shapes: Shapes) -> list[Problem]:
-    return [
-        Problem("same path twice", path, f"a rule could not tell the value from the leaf of the {kind}", "rename it")
-        for kind in ("state", "batch")
-        for path in shapes["intermediate"]
-        if path in shapes[kind]
-    ]
-
-
-def none_paths(tree: Any) -> list[str]:
-    """Return the paths at which a tree holds `None`, which is not a leaf."""
-    if len(jax.tree.leaves(tree, is_leaf=lambda x: x is None)) == len(jax.tree.leaves(tree)):
-        return []
-    marked = jax.tree.map(lambda x: 0 if x is None else x, tree, is_leaf=lambda x: x is None)
-    leaves = {path for path, _ in flatten_paths(tree)[0]}
-    return [path for path, _ in flatten_paths(marked)[0] if path not in leaves]
-
-
-def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
-    if hasattr(leaf, "shape"):
-        return tuple(leaf.shape), _dtype_name(leaf.dtype, jax.config.values["jax_enable_x64"])
-    return (), str(jnp.result_type(leaf))
-
-
-@functools.lru_cache(maxsize=256)
-def _dtype_name(dtype: Any, x64: bool) -> str:
-    """Return the dtype that JAX will use, and that has to fit: float32 for NumPy's float64 unless x64 is enabled."""
-    is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
-    return str(dtype if is_key else jax.dtypes.canonicalize_dtype(dtype))
+    >>> stack_of("params.layers.mlp.up"), stack_of("params.layer_norm")
+    (('params', 'layers'), ())
+    """
+    parts = split_path(path)
+    named = (i for i, part in enumerate(parts[:-1]) if _LAYERS.search(part) and not _NO_LAYERS.search(part))
+    return parts[: next(named, -1) + 1]

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -29,9 +29,6 @@ from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, plural
 from outlay.core.runtime_flags import versions
 from outlay.jobs.joined import gather_all, part, patience, post, wait_for
-
-if TYPE_CHECKING:
-    from outlay.program.program import Program
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 
@@ -240,27 +237,27 @@ class Facts:
         return cls(**fields | {"program": zlib.decompress(base64.b85decode(packed)).decode() if packed else ""})
 
 
-def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
+def facts_of(
+    step: Callable[..., Any], shapes: Any, lowered: Sequence[jax.stages.Lowered], config: Mapping[str, Any]
+) -> Facts:
     """Describe what a process is about to run.
 
     Args:
-        program: the program.
-        config: what else was chosen, by name; a PRNG key among them counts by what it holds.
+        step: the step.
+        shapes: a tree of the shapes and dtypes that it takes.
+        lowered: the step, lowered.
+        config: what was chosen, by name; a PRNG key among them counts by what it holds.
     """
     own = {
-        "mode": program.mode,
-        "mesh": program.plan.mesh,
-        "compiler options": program.compiler_options,
-        **{f"rule {number}": rule for number, rule in enumerate(program.layout, 1)},
         **{f"version of {package}": version for package, version in versions(("outlay", "jax", "jaxlib")).items()},
         **_of_the_compiler(os.environ),
     }
-    leaves = flatten_paths({"state": program.state_shapes, "batch": program.batch_shapes})[0]
+    leaves = flatten_paths(shapes)[0]
     return Facts(
         {name: _shown(value) for name, value in (dict(config) | own).items()},
         {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves},
-        same_everywhere("".join(part.as_text() for part in program.lowered_parts)),
-        source_of(program.step),
+        same_everywhere("".join(part.as_text() for part in lowered)),
+        source_of(step),
     )
 
 

@@ -14,7 +14,8 @@ from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.leaf_plan import LeafPlan
+from outlay.layout.plan import Plan
 
 
 def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh: Mesh) -> ProgramError | None:

@@ -22,8 +22,9 @@ from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Storage, spec_dims
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.plan import Plan
 from outlay.layout.rule import Rule
 from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
 from outlay.program.execution import Step

@@ -27,8 +27,9 @@ from outlay.graph.step_graph import CACHE, INPUTS, StepGraph
 from outlay.graph.subgraph import Subgraph
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import On, Replicate
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.plan import Plan
 from outlay.layout.rule import Rule
 from outlay.program.abstract import abstract_inputs, abstract_step, named
 from outlay.program.compiler_options import RequestedOptions, compiler_options

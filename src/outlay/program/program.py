@@ -260,7 +260,11 @@ class Program:
         if processes := self._processes():
             check_runnable(self.mesh, "a step cannot run")
             # Before the compiler, which may itself wait for other processes.
-            check_agreement(facts_of(self, config), jax.process_index(), processes)
+            settings = {"mode": self.mode, "mesh": self.plan.mesh, "compiler options": self.compiler_options}
+            rules = {f"rule {number}": rule for number, rule in enumerate(self.layout, 1)}
+            shapes = {"state": self.state_shapes, "batch": self.batch_shapes}
+            facts = facts_of(self.step, shapes, self.lowered_parts, config | settings | rules)
+            check_agreement(facts, jax.process_index(), processes)
         self._is_agreed = True
 
     def _processes(self) -> list[int]:

@@ -16,8 +16,9 @@ from outlay.core.error_types import Problem
 from outlay.core.sizes import num_bytes
 from outlay.devices.device_identity import device_id, format_devices
 from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Dims, dims_spec, spec_dims
-from outlay.layout.plan import LeafPlan, spec_text
+from outlay.layout.plan import spec_text
 from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
 
 

@@ -16,7 +16,8 @@ from outlay.core.quantities import counted, listed, plural
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_identity import DeviceId
 from outlay.devices.mesh_info import MeshInfo
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.leaf_plan import LeafPlan
+from outlay.layout.plan import Plan
 from outlay.layout.plan_notes import notes_on_mesh
 from outlay.program.program import Program
 from outlay.render.page import Page

@@ -22,7 +22,8 @@ from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.core.sizes import num_bits
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
-from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.leaf_plan import LeafPlan
+from outlay.layout.plan import Plan
 from outlay.search.workload import Workload
 
 _GRADIENT_BYTES = 4  # `outlay.train_step` sums gradients in float32

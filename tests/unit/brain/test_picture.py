@@ -29,7 +29,7 @@ BRAIN = Brain(
 
 
 def test_every_module_input_and_output_has_a_box_and_every_connection_an_arrow():
-    (axes,) = draw(BRAIN).axes
+    (axes,) = draw(BRAIN.wiring).axes
     assert len([patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]) == 6
     assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == 7
     texts = [text.get_text() for text in axes.texts]
@@ -38,13 +38,13 @@ def test_every_module_input_and_output_has_a_box_and_every_connection_an_arrow()
 
 
 def test_signals_go_from_left_to_right():
-    (axes,) = draw(BRAIN).axes
+    (axes,) = draw(BRAIN.wiring).axes
     at = {text.get_text(): text.get_position()[0] for text in axes.texts}
     assert at["light"] < at["eye"] < at["A_ex"] < at["A_in"] == at["out"] < at["action"]
 
 
 def test_the_boxes_do_not_touch():
-    (axes,) = draw(BRAIN).axes
+    (axes,) = draw(BRAIN.wiring).axes
     boxes = [patch.get_bbox() for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
 

@@ -17,8 +17,8 @@ from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.core.quantities import format_bytes, how_often
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
-from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
 from outlay.program.program import Program
 

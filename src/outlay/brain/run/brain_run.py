@@ -115,7 +115,7 @@ def figures(run: BrainRun) -> dict[str, Figure]:
     Args:
         run: a finished run.
     """
-    drawn = {"graph": draw(run.brain)}
+    drawn = {"graph": draw(run.brain.wiring)}
     names = population_names(run.activity.num_neurons)
     num_neurons = {name: run.activity.num_neurons[port] for port, name in names.items()}
     if names and run.num_steps:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, like_names, rows
-from outlay.analysis.attribution.program_facts import HostCopyFacts, RecomputedFacts
+from outlay.analysis.attribution.program_facts import CollectiveFacts, HostCopyFacts, RecomputedFacts
+from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.render.page import Block, Cell, Column, Columns, Medium, Row, Section, Segment, Table, colour_of
 from outlay.render.pictures import Bar, Bars
-
-if TYPE_CHECKING:
-    from outlay.report.explain.explanation import Explanation
 
 _COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
 """The index of the page colour for each kind of collective; other kinds get the last."""
@@ -32,13 +30,21 @@ def colour_of_kind(kind: str) -> str:
     return "work" if kind == "compute" else colour_of(_COLOURS.get(kind, 5))
 
 
-def collectives(facts: Explanation) -> Iterator[Block]:
-    """List the collectives by line, with sums; identical layers share a row."""
-    lines = rows(facts.collectives)
+def collective_tables(
+    facts: Sequence[CollectiveFacts], sums: dict[str, dict[str, Total]], bytes_per_step: int, *, with_time: bool
+) -> Iterator[Block]:
+    """List the collectives by line, with sums; identical layers share a row.
+
+    Args:
+        facts: the collectives.
+        sums: their sums by title; `by module` among them.
+        bytes_per_step: the bytes that a device sends in a step.
+        with_time: whether their times are known.
+    """
+    lines = rows(facts)
     if not lines:
         yield Section("collectives", [], "none")
         return
-    with_time = facts.target is not None
     columns = [
         Column("kind"),
         Column("axis"),
@@ -69,17 +75,12 @@ def collectives(facts: Explanation) -> Iterator[Block]:
     ]
     rest = _rest(lines, lambda row: row.total.bytes_per_step, format_bytes)
     runs = counted(sum(row.total.num_runs for row in lines), "run")
-    often = f"{runs} a step, a device sends {format_bytes(facts.bytes_per_step)}"
-    sums = {
-        "by kind": facts.by_kind(),
-        "by axis": facts.by_axis(),
-        "by phase": facts.by_phase(),
-        "by module": facts.by_module(),
-    }
+    often = f"{runs} a step, a device sends {format_bytes(bytes_per_step)}"
     table = Table(columns, cells, limit=_MAX_ROWS, rest=rest)
     yield Section("collectives", [table, *(_sums(title, sums[title], "text") for title in sums)], often)
-    modules = Section("by module", [_modules(sums.pop("by module"))])
-    beside = Section("sums", [_sums(title, totals, "both") for title, totals in sums.items()])
+    modules = Section("by module", [_modules(sums["by module"])])
+    others = [_sums(title, totals, "both") for title, totals in sums.items() if title != "by module"]
+    beside = Section("sums", others)
     yield Columns([modules, beside], medium="html")
 
 
@@ -146,14 +147,14 @@ def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
     yield Section("copies to and from the host", [Table(columns, cells, limit=_MAX_ROWS, rest=rest)], remark)
 
 
-def operations(facts: Explanation) -> Iterator[Block]:
+def operations(facts: Sequence[OperationFacts]) -> Iterator[Block]:
     """List the most expensive lines of a step."""
-    if not facts.operations:
+    if not facts:
         return
     columns = [Column("time", "number"), Column("share", "number"), Column("bound by")]
     columns += [Column("FLOPs", "number"), Column("bytes", "number"), Column("runs", "number", least_width=_WIDE)]
     columns += [Column("what"), Column("line", "code")]
-    most = max(operation.seconds for operation in facts.operations) or 1.0
+    most = max(operation.seconds for operation in facts) or 1.0
     cells = [
         Row(
             [
@@ -167,7 +168,7 @@ def operations(facts: Explanation) -> Iterator[Block]:
                 line_cell(operation.source),
             ]
         )
-        for operation in facts.operations
+        for operation in facts
     ]
     table = Table(columns, cells, limit=_MAX_OPERATIONS)
     yield Section("where the time goes", [table], "by line; communication counts only while the device waits for it")

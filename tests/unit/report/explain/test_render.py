@@ -23,7 +23,7 @@ from outlay.core.table import to_text
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.report.explain.explain import explain
-from outlay.report.explain.explain_page import short_source as place
+from outlay.report.explain.explain_tables import short_source as place
 
 GOLDEN = Path(__file__).parents[3] / "golden/explain_fsdp.txt"
 
