@@ -66,7 +66,7 @@ times = f"six devices {1e3 * ours / NUM_STEPS:.2f} ms a step, one device {1e3 * 
 print(f"2,048-neuron populations, placed: {times}, ratio {ratio:.3f} ({verdict} the bar of {BAR}); the same action")
 
 exchange, found = measure_exchange(jax.devices()), outlay.explain(placed).by_parts
-spent = 6 * exchange.per_place + len(found.sent) * exchange.per_transfer
+spent = 6 * exchange.per_group + len(found.sent) * exchange.per_transfer
 print(
     f"exchange: {found.bytes_per_step:,.0f} bytes a step in {len(found.sent)} transfers; six places that do nothing "
     f"else take {1e6 * spent:.0f} us a step, {spent * NUM_STEPS / ours:.1%} of the step"

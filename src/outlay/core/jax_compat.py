@@ -54,10 +54,10 @@ def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[
 
     Does what `jax.device_put` does, which spends several times as long in Python on each array.
     """
-    places = [SingleDeviceSharding(device) for device in devices]
-    lists = [place._internal_device_list for place in places]
-    semantics = [xla_client.ArrayCopySemantics.REUSE_INPUT] * len(places)
-    return xla_client.batched_copy_array_to_devices_with_sharding(list(arrays), lists, places, semantics)
+    shardings = [SingleDeviceSharding(device) for device in devices]
+    lists = [one._internal_device_list for one in shardings]
+    semantics = [xla_client.ArrayCopySemantics.REUSE_INPUT] * len(shardings)
+    return xla_client.batched_copy_array_to_devices_with_sharding(list(arrays), lists, shardings, semantics)
 
 
 _GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cuda12": "jax-cuda12-pjrt"}

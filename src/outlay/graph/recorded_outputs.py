@@ -118,9 +118,9 @@ def keep(
     return buffers
 
 
-def _written(buffers: Buffers, these: Sequence[RecordedOutput], values: Values, place: jax.Array) -> Buffers:
+def _written(buffers: Buffers, these: Sequence[RecordedOutput], values: Values, index: jax.Array) -> Buffers:
     return {
-        one.key: jax.lax.dynamic_update_index_in_dim(buffers[one.key], values[one.address], place, 0) for one in these
+        one.key: jax.lax.dynamic_update_index_in_dim(buffers[one.key], values[one.address], index, 0) for one in these
     }
 
 

@@ -87,13 +87,13 @@ class Rows:
 
     def piece(self, state: Any) -> Any:
         """Return this device's piece of a padded state, inside `jax.shard_map`."""
-        place = jax.lax.axis_index(self.axis)
+        index = jax.lax.axis_index(self.axis)
 
         def piece(path: str, leaf: Any) -> Any:
             if not self.has(path):
                 return leaf
             here = leaf.shape[0] // self.num_devices
-            return jax.lax.dynamic_slice_in_dim(leaf, place * here, here)
+            return jax.lax.dynamic_slice_in_dim(leaf, index * here, here)
 
         return map_with_paths(piece, state)
 

@@ -136,9 +136,9 @@ def _look() -> float:
     if busy or main is None or not jax or any(_is_in(frame, jax) for frame in frames.values()):
         _since = None
         return 0.0
-    place = (id(main), main.f_lasti)
-    if _since is None or _since[0] != place:
-        _since = (place, now)
+    instruction = (id(main), main.f_lasti)
+    if _since is None or _since[0] != instruction:
+        _since = (instruction, now)
     seconds = max(now - _since[1] - (_UNSEEN if _devices_work_unseen() else 0.0), 0.0)
     # A program's `float(loss)` waits in JAX's compiled code, and the last frame of Python is the program's own.
     is_in_jax = main.f_code.co_filename.startswith(jax) or waits_in_jax(os.getpid())

@@ -180,9 +180,11 @@ def _rules(entry: _Entry) -> list[Rule]:
         rules = STRATEGIES[entry.table["strategy"]](**arguments) if is_strategy else [_rule(arguments)]
     except LayoutError as error:
         # A strategy names the argument that it refuses, a rule its own pattern.
-        places = [entry.line(p.where) if p.where in arguments else f"{entry.line()} {p.where}" for p in error.problems]
-        located = zip(places, error.problems, strict=True)
-        problems = [dataclasses.replace(problem, where=place) for place, problem in located]
+        locations = [
+            entry.line(p.where) if p.where in arguments else f"{entry.line()} {p.where}" for p in error.problems
+        ]
+        located = zip(locations, error.problems, strict=True)
+        problems = [dataclasses.replace(problem, where=location) for location, problem in located]
         raise LayoutError("this table cannot be used:", problems) from error
     return [dataclasses.replace(rule, source=entry.source) for rule in rules]
 

@@ -60,10 +60,10 @@ def ring_shift(x: jax.Array, axis: str, by: int = 1) -> jax.Array:
     Args:
         x: this device's shard.
         axis: the mesh axis.
-        by: how many places up the axis each shard moves; negative moves it down.
+        by: how many positions up the axis each shard moves; negative moves it down.
 
     Returns:
-        The shard of the device `by` places below, counted around the ring.
+        The shard of the device `by` positions below, counted around the ring.
 
     Example:
         >>> def step(x):
@@ -173,10 +173,10 @@ def halo(
     first = jax.lax.slice_in_dim(x, 0, above, axis=dim)
     from_below, from_above = ring_shift(last, axis, 1), ring_shift(first, axis, -1)
     if not periodic:
-        place, size = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+        index, size = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
         border = jnp.asarray(fill, x.dtype)
-        from_below = jnp.where(place == 0, border, from_below)
-        from_above = jnp.where(place == size - 1, border, from_above)
+        from_below = jnp.where(index == 0, border, from_below)
+        from_above = jnp.where(index == size - 1, border, from_above)
     return jnp.concatenate([from_below, x, from_above], axis=dim)
 
 

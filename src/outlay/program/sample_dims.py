@@ -87,8 +87,8 @@ def sums_samples(all_: Any, own: Any) -> bool:
     before = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
     if own.primitive.name == "dot_general":
         (left, right), _ = own.params["dimension_numbers"]
-        places = [dims.index(dim) for dims, dim in zip((left, right), before, strict=True) if dim in dims]
-        return len(places) == 2 and places[0] == places[1]
+        positions = [dims.index(dim) for dims, dim in zip((left, right), before, strict=True) if dim in dims]
+        return len(positions) == 2 and positions[0] == positions[1]
     return own.primitive.name == "reduce_sum"
 
 

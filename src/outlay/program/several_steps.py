@@ -103,14 +103,14 @@ def several_steps(program: Program, num_steps: int) -> Several:
     return run
 
 
-def _in_place(leaf: jax.Array, place: NamedSharding | OnHost) -> jax.Array:
-    return leaf if isinstance(place, OnHost) else jax.lax.with_sharding_constraint(leaf, place)
+def _in_place(leaf: jax.Array, sharding: NamedSharding | OnHost) -> jax.Array:
+    return leaf if isinstance(sharding, OnHost) else jax.lax.with_sharding_constraint(leaf, sharding)
 
 
-def _stacked(place: NamedSharding, *leaves: jax.Array) -> jax.Array:
+def _stacked(sharding: NamedSharding, *leaves: jax.Array) -> jax.Array:
     """Stack a leaf of every batch along a new first dim, with each shard where it is."""
-    spec = PartitionSpec(None, *place.spec)
-    return jax.lax.with_sharding_constraint(jnp.stack(leaves), NamedSharding(place.mesh, spec))
+    spec = PartitionSpec(None, *sharding.spec)
+    return jax.lax.with_sharding_constraint(jnp.stack(leaves), NamedSharding(sharding.mesh, spec))
 
 
 def check_can_repeat(program: Program) -> None:

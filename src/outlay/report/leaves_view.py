@@ -128,7 +128,9 @@ def device_colours(num_devices: int) -> list[str]:
 
 
 def _on_ramp(share: float) -> str:
-    place = share * (len(_RAMP) - 1)
-    step = min(int(place), len(_RAMP) - 2)
-    mixed = (round(low + (high - low) * (place - step)) for low, high in zip(_RAMP[step], _RAMP[step + 1], strict=True))
+    position = share * (len(_RAMP) - 1)
+    step = min(int(position), len(_RAMP) - 2)
+    mixed = (
+        round(low + (high - low) * (position - step)) for low, high in zip(_RAMP[step], _RAMP[step + 1], strict=True)
+    )
     return "#" + "".join(f"{channel:02x}" for channel in mixed)

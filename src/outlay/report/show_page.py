@@ -259,7 +259,7 @@ def _meshes(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draw the last axis across, the one before it down, and one panel for each place on the other axes.
+    """Draw the last axis across, the one before it down, and one panel for each index of the other axes.
 
     A tall panel of many devices is turned to fit the screen.
     """
@@ -267,10 +267,10 @@ def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
     *leading, (_, down) = leading or [("", 1)]
     turned = mesh.num_devices > _MANY_DEVICES and down > across
     panels = []
-    for number, place in enumerate(itertools.product(*(range(length) for _, length in leading))):
+    for number, coordinates in enumerate(itertools.product(*(range(length) for _, length in leading))):
         start = number * across * down
         rows = [cells[start + row * across :][:across] for row in range(down)]
-        title = ", ".join(f"{name}={i}" for (name, _), i in zip(leading, place, strict=True))
+        title = ", ".join(f"{name}={i}" for (name, _), i in zip(leading, coordinates, strict=True))
         panels.append({"title": title, "rows": list(zip(*rows, strict=True)) if turned else rows})
     ways = ["down", "across"] if turned else ["across", "down"]
     axes = [

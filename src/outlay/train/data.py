@@ -102,23 +102,23 @@ class _Placed:
         self._data = data
         self._shapes, structure = jax.tree.flatten(program.batch_shapes)
         self._structure = structure
-        places = shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
-        self._places = structure.flatten_up_to(places)
+        batch_shardings = shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
+        self._shardings = structure.flatten_up_to(batch_shardings)
         process = jax.process_index()
         rows = [
             range(*bounds[0])
-            for shape, place in zip(self._shapes, self._places, strict=True)
-            for bounds in blocks(shape.shape, place, process=process)
+            for shape, sharding in zip(self._shapes, self._shardings, strict=True)
+            for bounds in blocks(shape.shape, sharding, process=process)
         ]
         self.own_rows = np.unique(np.concatenate(rows)).astype(int)
-        """The places in a batch of the examples that are read here."""
+        """The positions in a batch of the examples that are read here."""
 
     def __getitem__(self, step: int) -> Any:
         numbers = self._data.numbers(step)[self.own_rows]
         parts = self._structure.flatten_up_to(rows_of(self._data.examples, numbers))
         leaves = [
-            from_callback(functools.partial(self._part, part), shape.shape, shape.dtype, place)
-            for part, shape, place in zip(parts, self._shapes, self._places, strict=True)
+            from_callback(functools.partial(self._part, part), shape.shape, shape.dtype, sharding)
+            for part, shape, sharding in zip(parts, self._shapes, self._shardings, strict=True)
         ]
         return self._structure.unflatten(leaves)
 

@@ -286,7 +286,7 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
 def _running_mean(values: np.ndarray, width: int) -> np.ndarray:
     """Average `width` values around each position; fewer at the ends."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    places = np.arange(len(values))
-    starts = np.maximum(places - width // 2, 0)
-    ends = np.minimum(places + width // 2 + 1, len(values))
+    indices = np.arange(len(values))
+    starts = np.maximum(indices - width // 2, 0)
+    ends = np.minimum(indices + width // 2 + 1, len(values))
     return (sums[ends] - sums[starts]) / (ends - starts)

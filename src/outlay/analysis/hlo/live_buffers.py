@@ -111,14 +111,14 @@ class _Walk:
 
     def run(self, block: Computation, results: Sequence[int], depth: int = 0) -> None:
         """Walk a computation; its parameters have buffers already, and its result goes into these."""
-        places: dict[tuple[str, int], int] = {}
+        assigned: dict[tuple[str, int], int] = {}
         for position, number in enumerate(results if block.root else ()):
             assert block.root is not None
-            self._place(block, block.root.name, position, number, places)
+            self._assign(block, block.root.name, position, number, assigned)
         order = [one for one in block.instructions.values() if one.opcode != "parameter"]
         first = len(self._buffers)
         for one in order:
-            self.names[block.name, one.name] = self._buffers_of(block, one, places)
+            self.names[block.name, one.name] = self._buffers_of(block, one, assigned)
         own = range(first, len(self._buffers))
         last = self._last_uses(block, order, own)
         ended: list[int] = []  # the last point of each instruction
@@ -181,7 +181,7 @@ class _Walk:
                 self.names[block.name, parameter.name] = buffers
         self.run(block, results, depth)
 
-    def _buffers_of(self, block: Computation, one: Instruction, places: dict[tuple[str, int], int]) -> list[int]:
+    def _buffers_of(self, block: Computation, one: Instruction, assigned: dict[tuple[str, int], int]) -> list[int]:
         """Return the buffers of an instruction's arrays."""
         given = self._of(block, one.operands)
         if one.opcode == "tuple":
@@ -198,11 +198,11 @@ class _Walk:
             shared[result] = len(block.shapes(one.operands[:operand]))
         numbers: list[int] = []
         for position, shape in enumerate(one.shapes):
-            place = places.get((one.name, position))
+            number = assigned.get((one.name, position))
             if position in shared and shared[position] < len(given):
                 numbers.append(given[shared[position]])
             else:
-                numbers.append(self._fresh(block, one, shape) if place is None else self._written(block, one, place))
+                numbers.append(self._fresh(block, one, shape) if number is None else self._written(block, one, number))
         return numbers
 
     def _written(self, block: Computation, one: Instruction, number: int) -> int:
@@ -217,8 +217,8 @@ class _Walk:
         self._buffers[number].begin = -1  # until it runs
         return number
 
-    def _place(
-        self, block: Computation, name: str, position: int, number: int, places: dict[tuple[str, int], int]
+    def _assign(
+        self, block: Computation, name: str, position: int, number: int, assigned: dict[tuple[str, int], int]
     ) -> None:
         """Let the instruction that makes an array of the result write to its buffer."""
         one = block.instructions.get(name)
@@ -228,16 +228,16 @@ class _Walk:
             for operand in one.operands:
                 size = len(block.instructions[operand].shapes) if operand in block.instructions else 1
                 if position < size:
-                    return self._place(block, operand, position, number, places)
+                    return self._assign(block, operand, position, number, assigned)
                 position -= size
             return
         if one.opcode == "get-tuple-element" and one.operands:
-            return self._place(block, one.operands[0], one.number or 0, number, places)
+            return self._assign(block, one.operands[0], one.number or 0, number, assigned)
         if one.opcode in _NAMES and one.operands:
-            return self._place(block, one.operands[0], position, number, places)
+            return self._assign(block, one.operands[0], position, number, assigned)
         if one.opcode.endswith(("-done", "-update")) and one.operands:
-            return self._place(block, one.operands[0], position + self._num_repeated(block, one), number, places)
-        places.setdefault((name, position), number)
+            return self._assign(block, one.operands[0], position + self._num_repeated(block, one), number, assigned)
+        assigned.setdefault((name, position), number)
 
     def _repeated(self, block: Computation, one: Instruction) -> dict[int, int]:
         """Return which results of an asynchronous start are its operands again: {result: operand}."""

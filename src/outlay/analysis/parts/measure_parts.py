@@ -226,15 +226,15 @@ _FEW, _MANY = 1, 4
 
 @dataclass(frozen=True)
 class ExchangeTimes:
-    """What an exchange between places costs, however little is sent.
+    """The cost of an exchange between groups of devices, however little is sent.
 
     Attributes:
-        per_place: seconds for each place: to launch its program, and to pass it what it reads.
+        per_group: seconds for each group: to launch its program, and to pass it what it reads.
         per_transfer: seconds for each array that is sent to a device.
         per_gather: seconds for one small all-gather, by the number of devices.
     """
 
-    per_place: float
+    per_group: float
     per_transfer: float
     per_gather: Mapping[int, float]
 
@@ -242,7 +242,7 @@ class ExchangeTimes:
 def measure_exchange(devices: Sequence[jax.Device]) -> ExchangeTimes:
     """Measure exchanges on attached devices, with a ring of parts that pass on what they read, and with all-gathers.
 
-    Two measurements, with one array and with several from each part to the next, tell places and transfers apart.
+    Two measurements, with one array and with several from each part to the next, tell groups and transfers apart.
     All-gathers are measured over two devices and over all; the numbers between are interpolated.
 
     Args:

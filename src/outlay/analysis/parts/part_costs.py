@@ -88,7 +88,7 @@ def _part(program: Program, name: str, target: Target | None, unknown: dict[str,
     estimate = _alone(schedule_of(module, done), target) if target else None
     return PartFacts(
         name=name,
-        devices=next(tuple(map(device_id, place.devices)) for place in program.device_groups if name in place.names),
+        devices=next(tuple(map(device_id, group.devices)) for group in program.device_groups if name in group.names),
         num_bytes=sum(leaf.bytes_per_device for leaf in leaves),
         flops=alone.traced.flops,
         bytes_accessed=done.bytes_accessed,
@@ -140,7 +140,7 @@ class PartStep:
 def compile_part(program: Program, name: str) -> PartStep:
     """Compile a part's step for the first of its devices, with as many rows of its state as that one holds."""
     graph: StepGraph = program.step.graph
-    device = next(place.devices[0] for place in program.device_groups if name in place.names)
+    device = next(group.devices[0] for group in program.device_groups if name in group.names)
     local = {leaf.path: leaf.local_shape for leaf in program.plan.state}
     state = map_with_paths(
         lambda path, leaf: jax.ShapeDtypeStruct(local[path], leaf.dtype), {name: program.state_shapes[name]}
@@ -253,23 +253,23 @@ def cached_by(program: Program, sent: tuple[SentFacts, ...]) -> tuple[CachedFact
 
 
 def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
-    graph, places = program.step.graph, program.device_groups
-    seen = {(route.origin, route.target, route.part, route.port) for route in routes(places)}
+    graph, groups = program.step.graph, program.device_groups
+    seen = {(route.origin, route.target, route.part, route.port) for route in routes(groups)}
     for origin, to, part, port in sorted(seen):
         leaf = program.state_shapes[CACHE][part][port]
         readers = [
             name
-            for name in places[to].names
+            for name in groups[to].names
             if any((s.part, s.port) == (part, port) for of in graph.parts[name].reads.values() for s in of)
         ]
         # A dispatch sends the cache once, however many steps it runs.
         size = num_bytes(leaf.shape, leaf.dtype) / program.num_steps_at_once
-        pair = [_positions(program, places[number])[0] for number in (origin, to)]
+        pair = [_positions(program, groups[number])[0] for number in (origin, to)]
         yield SentFacts(
             part,
             port,
-            _ids(places[origin]),
-            _ids(places[to]),
+            _ids(groups[origin]),
+            _ids(groups[to]),
             tuple(readers),
             size,
             collective_seconds("collective-permute", size, [pair], target) if target else None,
@@ -277,25 +277,25 @@ def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
 
 
 def _within(program: Program, target: Target | None) -> Iterator[SentFacts]:
-    """Yield the rows that the devices of one place exchange, which only its compiled program knows."""
-    for place, compiled in zip(program.device_groups, program.compiled_parts, strict=True) if program.rows else ():
-        if place.rows is None:
+    """Yield the rows that the devices of one group exchange, which only its compiled program knows."""
+    for group, compiled in zip(program.device_groups, program.compiled_parts, strict=True) if program.rows else ():
+        if group.rows is None:
             continue
-        positions = _positions(program, place)
+        positions = _positions(program, group)
         size, seconds = 0.0, 0.0
         for one in collectives_of(parse_hlo(compiled.as_text() or "")):
             size += (payload_bytes(one) - one.operand_bytes) * one.count / program.num_steps_at_once
             if target:
                 spent = collective_seconds(one.kind, payload_bytes(one), [positions], target)
                 seconds += spent * one.count / program.num_steps_at_once
-        names = tuple(place.rows.num)
-        yield SentFacts("+".join(names), "rows", _ids(place), _ids(place), names, size, seconds if target else None)
+        names = tuple(group.rows.num)
+        yield SentFacts("+".join(names), "rows", _ids(group), _ids(group), names, size, seconds if target else None)
 
 
-def _ids(place: DeviceGroup) -> tuple[int, ...]:
-    return tuple(device_id(device) for device in place.devices)
+def _ids(group: DeviceGroup) -> tuple[int, ...]:
+    return tuple(device_id(device) for device in group.devices)
 
 
-def _positions(program: Program, place: DeviceGroup) -> list[int]:
+def _positions(program: Program, group: DeviceGroup) -> list[int]:
     devices = list(program.mesh.devices.flat)
-    return [devices.index(device) for device in place.devices]
+    return [devices.index(device) for device in group.devices]

@@ -47,10 +47,10 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class SentFacts:
-    """What is sent from one place to another.
+    """What is sent from one group of devices to another.
 
     Attributes:
-        part: the part that produces it; for an exchange of rows within a place, all parts that are split there.
+        part: the part that produces it; for an exchange of rows within a group, all parts that are split there.
         port: the output.
         origin: the ids of the devices that it comes from.
         target: the ids of the devices that it is sent to.
@@ -69,7 +69,7 @@ class SentFacts:
 
     @property
     def is_within(self) -> bool:
-        """Whether it is an exchange of rows between the devices of one place."""
+        """Whether it is an exchange of rows between the devices of one group."""
         return self.origin == self.target
 
     @property

@@ -38,7 +38,7 @@ Change = Callable[[Result], np.ndarray]
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of one device, and the device's place in the mesh."""
+    """The samples of one device, and the device's coordinates in the mesh."""
 
     batch: Any
     at: Mapping[str, int]
@@ -55,10 +55,10 @@ def shares(program: Program, batch: Any) -> list[Share]:
     placed = jax.tree.leaves(shardings(program.plan, program.batch_shapes, program.mesh, root="batch"))
     maps = [at.devices_indices_map(leaf.shape) for at, leaf in zip(placed, leaves, strict=True)]
     distinct: dict[str, Share] = {}
-    for place in np.ndindex(program.mesh.devices.shape):
-        indices = [one[program.mesh.devices[place]] for one in maps]
+    for coordinates in np.ndindex(program.mesh.devices.shape):
+        indices = [one[program.mesh.devices[coordinates]] for one in maps]
         pieces = [leaf[index] for leaf, index in zip(leaves, indices, strict=True)]
-        at = dict(zip(program.mesh.axis_names, place, strict=True))
+        at = dict(zip(program.mesh.axis_names, coordinates, strict=True))
         distinct.setdefault(str(indices), Share(jax.tree.unflatten(structure, pieces), at))
     return list(distinct.values())
 
@@ -147,7 +147,7 @@ class Causes:
         return ""
 
     def _device(self, which: int) -> str:
-        where = ", ".join(f"{axis}={place}" for axis, place in self._shares[which].at.items())
+        where = ", ".join(f"{axis}={index}" for axis, index in self._shares[which].at.items())
         return f"share {which + 1} of {len(self._shares)} (the device at {where})"
 
     def _averaged(self, key: Any, right: Any, results: list[Result]) -> str:
@@ -246,7 +246,7 @@ class Causes:
             if kind != "state":
                 continue
             there, here = (self._change((kind, path), result) for result in (self._got, self._right))
-            at = dict(zip(by_path(self._state), jax.tree.leaves(self._places()), strict=True))[path]
+            at = dict(zip(by_path(self._state), jax.tree.leaves(self._shardings()), strict=True))[path]
             indices = {str(index): index for index in at.devices_indices_map(here.shape).values()}
             pairs = [(there[index], here[index]) for index in indices.values()]
             if len(pairs) < 2 or not all(np.any(b) for _, b in pairs):
@@ -265,7 +265,7 @@ class Causes:
             return words
         return ""
 
-    def _places(self) -> Any:
+    def _shardings(self) -> Any:
         return shardings(self._program.plan, self._program.state_shapes, self._program.mesh)
 
     def _stale(self) -> str:

@@ -74,19 +74,17 @@ _NAMES_DEVICES = ("context mesh", "incompatible devices")
 class Variant:
     """A step on a mesh, to run in its own dtypes or to replay in float64."""
 
-    def __init__(
-        self, program: Program, stepped: Stepped, mesh: Mesh, places: Any, instead_of: Mesh | None = None
-    ) -> None:
+    def __init__(self, program: Program, stepped: Stepped, mesh: Mesh, at: Any, instead_of: Mesh | None = None) -> None:
         """Make a variant of a program's step.
 
         Args:
             program: whose step it is.
             stepped: the step and its gradients.
             mesh: the mesh that it runs on.
-            places: the shardings of state and batch.
+            at: the shardings of state and batch.
             instead_of: if `mesh` is a single device, the mesh that the step was written for.
         """
-        self._stepped, self._mesh, self._places, self._shapes = stepped, mesh, places, _shapes(program)
+        self._stepped, self._mesh, self._at, self._shapes = stepped, mesh, at, _shapes(program)
         self._in_mesh = program.steps_in_mesh
         self._instead_of = instead_of
         self._traces: dict[str, tuple[ClosedJaxpr, Any]] = {}
@@ -153,13 +151,13 @@ class Variant:
         return state, jax.tree.unflatten(jax.tree.structure(planned), shapes)
 
     def _placed(self, state: Any, batch: Any, shapes: Any) -> tuple[Any, Any]:
-        return to_devices(state, shapes[0], self._places[0]), to_devices(batch, shapes[1], self._places[1])
+        return to_devices(state, shapes[0], self._at[0]), to_devices(batch, shapes[1], self._at[1])
 
     def _trace(self, shapes: Any) -> tuple[ClosedJaxpr, Any]:
         types = shapes
         if not self._instead_of:  # on Explicit axes the types hold shardings
             types = jax.tree.map(
-                lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tuple(shapes), tuple(self._places)
+                lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tuple(shapes), tuple(self._at)
             )
         if self._instead_of and not self._in_mesh:  # the mesh that the step names has devices that this variant lacks
             return self._traced_as_if(types)
@@ -224,11 +222,11 @@ class Variant:
 
 def as_planned(program: Program) -> tuple[Run, Variant]:
     """Return what a call of the program runs, and the same to replay."""
-    variant = Variant(program, _in_mode(program, program.mode), program.mesh, _places(program))
+    variant = Variant(program, _in_mode(program, program.mode), program.mesh, _shardings_of(program))
     gradients = jax.jit(lambda state, batch: variant._stepped(state, batch)[2]) if _sums_over_batch(program) else None
 
     def run(state: Any, batch: Any) -> Result:
-        state_at, batch_at = _places(program)
+        state_at, batch_at = _shardings_of(program)
 
         def place(tree: Any) -> Any:
             return to_devices(tree, program.state_shapes, state_at)
@@ -258,7 +256,7 @@ def other_mode(program: Program, mode: Mode) -> Variant:
         ProgramError: the step cannot run in that mode.
     """
     check_mode(mode, program.mesh)
-    return Variant(program, _in_mode(program, mode), program.mesh, _places(program))
+    return Variant(program, _in_mode(program, mode), program.mesh, _shardings_of(program))
 
 
 def one_device(program: Program) -> Variant:
@@ -293,7 +291,7 @@ def _shapes(program: Program) -> tuple[Any, Any]:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)
 
 
-def _places(program: Program) -> tuple[Any, Any]:
+def _shardings_of(program: Program) -> tuple[Any, Any]:
     state = shardings(program.plan, program.state_shapes, program.mesh)
     return state, shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
 

@@ -169,9 +169,9 @@ def check_finite(batch: Batch, start: int) -> None:
     for name, values in batch.items():
         bad = np.argwhere(~np.isfinite(values.astype(np.float32)))
         if len(bad):
-            step, *place = (int(i) for i in bad[0])
+            step, *index = (int(i) for i in bad[0])
             value = values[tuple(bad[0])]
-            at = f" at [{', '.join(map(str, place))}]" if place else ""
+            at = f" at [{', '.join(map(str, index))}]" if index else ""
             problems.append(
                 Problem(
                     "input",

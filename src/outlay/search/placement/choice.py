@@ -119,7 +119,7 @@ class PlacementChoice(Report):
             "best_gain": costs.best_gain,
             "largest": costs.largest,
             "together": self.together,
-            "per_place": costs.per_place,
+            "per_group": costs.per_group,
             "per_transfer": costs.per_transfer,
             "num_cores": costs.num_cores,
             "toml": self.toml,
@@ -166,7 +166,7 @@ class PlacementChoice(Report):
             yield f"nothing was measured, since {self.target} is not attached: parts and exchanges are estimates"
         else:
             yield (
-                f"measured here: the parts alone, {format_seconds(costs.per_place)} for each place and "
+                f"measured here: the parts alone, {format_seconds(costs.per_group)} for each group and "
                 f"{format_seconds(costs.per_transfer)} for each array sent; the expected times follow from these. Then "
                 "the best way of each kind was run as a whole"
             )

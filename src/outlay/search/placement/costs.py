@@ -50,8 +50,8 @@ class Costs(PartSeconds):
         seconds: the time of each part alone on one device.
         rows: the number of rows of each part that can be split by rows.
         reads: which part reads which output.
-        per_place: seconds per place of a placement, for each exchange.
-        per_transfer: seconds per array that is sent to a place, for each exchange.
+        per_group: seconds per group of devices, for each exchange.
+        per_transfer: seconds per array that is sent to a group, for each exchange.
         bandwidth: bytes/s from one device to another.
         all_gather: seconds of one all-gather of the outputs with rows, by the number of devices.
         num_cores: cores that simulated devices share; None if each device computes by itself.
@@ -60,7 +60,7 @@ class Costs(PartSeconds):
 
     rows: Mapping[str, int]
     reads: tuple[Read, ...]
-    per_place: float
+    per_group: float
     per_transfer: float
     bandwidth: float
     all_gather: Mapping[int, float]
@@ -89,23 +89,23 @@ class Expected:
 
 
 def expect_placed(costs: Costs, placement: Mapping[str, int]) -> Expected:
-    """Return the time of a step with each part in its place.
+    """Return the time of a step with each part on its device.
 
-    The busiest place sets the pace. Exchanges are not assumed to be hidden behind it, because what a part reads in a
+    The busiest device sets the pace. Exchanges are not assumed to be hidden behind it, because what a part reads in a
     step was produced only in the step before.
 
     Args:
         costs: the costs.
-        placement: the place of each part, a number.
+        placement: the device of each part, by number.
     """
     busy: dict[int, float] = {}
-    for name, place in placement.items():
-        busy[place] = busy.get(place, 0.0) + costs.seconds[name]
+    for name, device in placement.items():
+        busy[device] = busy.get(device, 0.0) + costs.seconds[name]
     crossing = [read for read in costs.reads if placement[read.part] != placement[read.reader]]
     sent = {(read.part, read.port, placement[read.reader]): read.num_bytes for read in crossing}
     # So many steps run between two exchanges.
     block = min((read.latency for read in crossing), default=1)
-    exchange = (len(busy) * costs.per_place + len(sent) * costs.per_transfer) / block if crossing else 0.0
+    exchange = (len(busy) * costs.per_group + len(sent) * costs.per_transfer) / block if crossing else 0.0
     num_bytes = float(sum(sent.values()))
     moving = num_bytes / costs.bandwidth
     return Expected(_paced(costs, max(busy.values()), sum(busy.values()), len(busy)), exchange + moving, num_bytes)
@@ -165,7 +165,7 @@ def measured_costs(
         init,
         target,
         seconds=times.seconds,
-        per_place=exchange.per_place if exchange else 0.0,
+        per_group=exchange.per_group if exchange else 0.0,
         per_transfer=exchange.per_transfer if exchange else 0.0,
         all_gather=exchange.per_gather if exchange else {},
         num_cores=num_cores() if target.hardware.kind == "cpu" else None,
@@ -187,7 +187,7 @@ def estimated_costs(
         init,
         target,
         seconds={part.name: part.cost for part in explanation.parts},
-        per_place=_LAUNCH,
+        per_group=_LAUNCH,
         per_transfer=_LAUNCH + target.hardware.link_latency,
         all_gather=_gathers(graph_loop, init, target),
         num_cores=None,

@@ -140,9 +140,9 @@ def balance(costs: Costs, num_devices: int) -> Placement:
     waiting = sorted(costs.seconds, key=lambda name: -costs.seconds[name])
     for number, name in enumerate(waiting):
         # The first parts go to one device each, even if a part takes no time at all.
-        place = number if number < num_devices else busy.index(min(busy))
-        placement[name] = place
-        busy[place] += costs.seconds[name]
+        device = number if number < num_devices else busy.index(min(busy))
+        placement[name] = device
+        busy[device] += costs.seconds[name]
     return _in_order(_improved(costs, placement, num_devices))
 
 
@@ -160,9 +160,9 @@ def _improved(costs: Costs, placement: Placement, num_devices: int) -> Placement
 
 def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
     """Yield every placement that is one move or one exchange away and leaves no device empty."""
-    for name, place in placement.items():
-        if sum(other == place for other in placement.values()) > 1:
-            yield from ({**placement, name: to} for to in range(num_devices) if to != place)
+    for name, device in placement.items():
+        if sum(other == device for other in placement.values()) > 1:
+            yield from ({**placement, name: to} for to in range(num_devices) if to != device)
     for one, other in itertools.combinations(placement, 2):
         if placement[one] != placement[other]:
             yield {**placement, one: placement[other], other: placement[one]}
@@ -171,15 +171,15 @@ def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
 def _rank(costs: Costs, placement: Placement) -> tuple[float, float]:
     """Return the time of a step and, since one device sets it, how evenly the others are filled."""
     busy: dict[int, float] = {}
-    for name, place in placement.items():
-        busy[place] = busy.get(place, 0.0) + costs.seconds[name]
+    for name, device in placement.items():
+        busy[device] = busy.get(device, 0.0) + costs.seconds[name]
     return expect_placed(costs, placement).seconds, sum(work**2 for work in busy.values())
 
 
 def _in_order(placement: Placement) -> Placement:
     """Renumber the devices in the order in which the parts use them."""
     numbers: dict[int, int] = {}
-    return {name: numbers.setdefault(place, len(numbers)) for name, place in placement.items()}
+    return {name: numbers.setdefault(device, len(numbers)) for name, device in placement.items()}
 
 
 _NUM_ROUNDS = 5

@@ -102,8 +102,8 @@ def unpadded_state(program: Program) -> Any:
             sharding = NamedSharding(sharding.mesh, PartitionSpec())
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
-    places = shardings(program.plan, program.state_shapes, program.mesh)
-    return jax.tree.map(placed, shapes, program.state_shapes, places)
+    state_shardings = shardings(program.plan, program.state_shapes, program.mesh)
+    return jax.tree.map(placed, shapes, program.state_shapes, state_shardings)
 
 
 def padded_state(program: Program, state: Any) -> Any:
@@ -113,10 +113,13 @@ def padded_state(program: Program, state: Any) -> Any:
         program: the program.
         state: the unpadded state.
     """
-    places = shardings(program.plan, program.state_shapes, program.mesh)
+    state_shardings = shardings(program.plan, program.state_shapes, program.mesh)
     padded = program.pad(state)
     return jax.tree.map(
-        lambda before, leaf, place: leaf if leaf is before else jax.device_put(leaf, place), state, padded, places
+        lambda before, leaf, sharding: leaf if leaf is before else jax.device_put(leaf, sharding),
+        state,
+        padded,
+        state_shardings,
     )
 
 

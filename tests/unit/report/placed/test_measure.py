@@ -91,6 +91,6 @@ def test_exchange():
     found = measure_exchange(jax.devices()[:3])
     assert list(found.per_gather) == [2, 3]
     assert 0 < found.per_gather[2] <= found.per_gather[3]
-    assert found.per_place + found.per_transfer > 0
-    assert found.per_place >= 0
+    assert found.per_group + found.per_transfer > 0
+    assert found.per_group >= 0
     assert found.per_transfer >= 0

@@ -39,7 +39,7 @@ def test_modules_win_where_exchange_costs_nothing_and_ties_go_to_fewer_devices()
 
 def test_one_device_wins_where_exchange_costs_more_than_it_saves():
     assert names(compare(ring(rows={}, per_transfer=2.0), 3))[0] == ("one device", 1)
-    assert names(compare(ring(rows={}, num_cores=1, per_place=0.01), 3))[0] == ("one device", 1)
+    assert names(compare(ring(rows={}, num_cores=1, per_group=0.01), 3))[0] == ("one device", 1)
 
 
 def test_rows_win_where_they_can_be_split():

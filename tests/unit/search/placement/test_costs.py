@@ -14,7 +14,7 @@ def test_the_busiest_place_sets_the_pace():
 
 
 def test_exchange_is_counted_by_place_and_by_transfer():
-    found = expect_placed(ring(per_place=0.1, per_transfer=0.01, bandwidth=1000.0), APART)
+    found = expect_placed(ring(per_group=0.1, per_transfer=0.01, bandwidth=1000.0), APART)
     # a to b, a to c, b to c, c to a
     assert found.num_bytes == 211
     assert found.exchange == pytest.approx(3 * 0.1 + 4 * 0.01 + 0.211)
@@ -27,12 +27,12 @@ def test_what_two_parts_of_a_place_read_is_sent_once():
 
 
 def test_one_place_exchanges_nothing():
-    found = expect_placed(ring(per_place=1.0, per_transfer=1.0), dict.fromkeys("abc", 4))
+    found = expect_placed(ring(per_group=1.0, per_transfer=1.0), dict.fromkeys("abc", 4))
     assert (found.work, found.exchange, found.num_bytes) == (6, 0, 0)
 
 
 def test_later_reading_makes_exchanges_rarer():
-    later = ring(reads=(Read("a", "out", "b", 8, 4), Read("b", "out", "a", 8, 6)), per_place=1.0)
+    later = ring(reads=(Read("a", "out", "b", 8, 4), Read("b", "out", "a", 8, 6)), per_group=1.0)
     assert expect_placed(later, {"a": 0, "b": 1, "c": 1}).exchange == pytest.approx(2 / 4)
 
 
