@@ -138,9 +138,9 @@ figures["potentials"]
 # %% [markdown]
 # ## Go on, and record less
 #
-# `state` is what a run ended with, and another one can go on from it. `stride` records after every so many steps,
-# `windows` are time windows in ms, and `triggers` are events: here what happens around the moments at which the
-# inhibitory population is busy.
+# `state` is what a run ended with, and another one can go on from it. `stride` is the number of steps from one record
+# to the next, `windows` are time windows in ms, and `triggers` are events: here what happens around the moments at
+# which the inhibitory population is busy.
 
 # %%
 later = outlay.brain.run_brain(

@@ -62,7 +62,7 @@ class Doctor:
     """The state of this environment.
 
     Attributes:
-        versions: of Python and the packages that Outlay needs; None for a package that runs without being installed.
+        versions: those of Python and the packages that Outlay needs; None for one that runs without being installed.
         optional: versions of packages that some parts need; None if missing.
         platform: what JAX runs on; empty if it does not start.
         devices: the devices by id, in words.
@@ -187,7 +187,7 @@ def known_problems(
     Args:
         devices: the devices that JAX found; empty if it did not start.
         environment: the environment variables.
-        versions: of the installed packages.
+        versions: the versions of the installed packages.
         failure: why JAX does not start; empty if it does.
     """
     flags = environment.get("XLA_FLAGS", "")

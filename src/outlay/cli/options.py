@@ -166,11 +166,11 @@ def load_recipe(
     """Return the recipe that a command asks for, simulating devices if a number is given.
 
     Args:
-        context: of the command; its unknown options are the recipe's.
+        context: the context of the command; its unknown options are the recipe's.
         recipe: what the user typed for it.
         options: `--devices` and `--target` exclude each other.
         record: patterns of what a run records.
-        stride: record every so many steps.
+        stride: the number of steps from one record to the next.
 
     Raises:
         OutlayError: there is no such recipe or option, or JAX has started with other devices.
@@ -192,7 +192,7 @@ def own_options(context: typer.Context, recipe: str) -> list[str]:
     """Return a command's own options; all others go to the recipe.
 
     Args:
-        context: of the command.
+        context: the context of the command.
         recipe: what the user typed where the recipe belongs.
     """
     if recipe.startswith("-"):

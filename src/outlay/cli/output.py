@@ -25,7 +25,7 @@ class Lasting(io.RawIOBase):
     """A stream that outlives its reader: what can no longer be written is dropped, and the work continues.
 
     Args:
-        descriptor: of the file to write to; None if there is none.
+        descriptor: the descriptor of the file to write to; None if there is none.
 
     Attributes:
         failure: what went wrong first; None if nothing did.

@@ -41,7 +41,7 @@ def rows_kernel(
         cost: its `flops`, `transcendentals` and `bytes_accessed`, which no compiler counts.
         num_warps: in how many groups of 32 threads a row is computed.
         interpret: compute it in plain JAX, anywhere.
-        name: of the kernel.
+        name: the name of the kernel.
     """
     # Imported here: it is heavy, and only programs for GPUs need it.
     from jax.experimental import pallas

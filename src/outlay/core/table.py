@@ -21,7 +21,7 @@ class Lines:
     """Renderables that adapt to the width of rich's console.
 
     Attributes:
-        render: returns the renderables for a console of so many columns.
+        render: returns the renderables for a console of that many columns.
     """
 
     render: Callable[[int], Iterator[Any]]

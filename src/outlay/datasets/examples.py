@@ -53,7 +53,7 @@ class Examples:
         """Split into training and held-out examples: every tenth is held out, always the same ones.
 
         Args:
-            one_in: one of so many is held out.
+            one_in: the number of examples of which one is held out.
 
         Raises:
             DataError: there are fewer than `one_in`.

@@ -85,7 +85,7 @@ def below(vocabulary: int, examples: Examples) -> Examples:
 
     Args:
         vocabulary: how many tokens there are.
-        examples: of `tokens`.
+        examples: the examples of `tokens`.
     """
 
     def read(numbers: np.ndarray) -> dict[str, np.ndarray]:

@@ -145,7 +145,7 @@ def _check_gpu(target: Target) -> None:
 
 
 def _meanings(count: int, per_host: int) -> list[tuple[int, int]]:
-    """Return what one number of GPUs may mean, as (hosts, devices per host): so many devices, or so many full hosts."""
+    """Return what one number of GPUs may mean, as (hosts, devices per host): that many devices, or full hosts."""
     as_devices = [(1, count)] if count <= per_host else [(count // per_host, per_host)] if count % per_host == 0 else []
     return list(dict.fromkeys([*as_devices, (count, per_host)]))
 

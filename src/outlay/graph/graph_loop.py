@@ -31,7 +31,7 @@ class GraphLoop:
     Attributes:
         graph: the graph.
         record: addresses: `PART:PORT` is an output of a part, `PART.PATH` a leaf of its state after a step.
-        stride: record one entry every so many steps.
+        stride: the number of steps from one recorded entry to the next.
 
     Raises:
         ProgramError: when it is called: an address names nothing, or the inputs do not determine the number of steps.

@@ -22,7 +22,7 @@ Buffers = dict[tuple[str, str], jax.Array]
 
 @dataclass(frozen=True)
 class RecordedOutput:
-    """A value of which one entry is kept every so many steps.
+    """A value that is recorded every `every` steps.
 
     Attributes:
         kind: `outputs` or `recorded`.
@@ -82,7 +82,7 @@ def check_addresses(recorded_outputs: Sequence[RecordedOutput], values: Values) 
 
 
 def empty(recorded_outputs: Sequence[RecordedOutput], values: Values, num_steps: int) -> Buffers:
-    """Allocate buffers for what will be kept of so many steps."""
+    """Allocate the buffers for a number of steps."""
     shapes = {one.key: values[one.address] for one in recorded_outputs}
     return {
         one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype)

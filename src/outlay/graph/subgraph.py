@@ -28,9 +28,9 @@ class Subgraph:
         graph: the whole graph.
         names: the parts.
         kept: what is kept of their steps.
-        num_rows: of the parts of which each device computes some rows, the number in all.
+        num_rows: the total number of rows of each part that is split by rows.
         axis: the mesh axis over which these rows are split.
-        loop_forms: of the parts whose states are in another form within the loop.
+        loop_forms: the loop forms of the parts whose states have another form within the loop.
     """
 
     graph: StepGraph

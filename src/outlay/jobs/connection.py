@@ -161,7 +161,7 @@ class Listening:
 
     Attributes:
         server: where the others connect.
-        info: of this process, with the port that was free.
+        info: the info of this process, with the port that was free.
         bind: where JAX is to listen afterwards, as `host:port`.
     """
 

@@ -24,7 +24,7 @@ class DeadlockDetector:
     threads works. Waiting in another library, in Python, or for a callback that runs in Python counts as work.
 
     Args:
-        folder: of the job.
+        folder: the folder of the job.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -96,7 +96,7 @@ def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, s
     """Ask processes for the Python stacks of all their threads; return those that came, by process.
 
     Args:
-        folder: of the job.
+        folder: the folder of the job.
         processes: numbers of running processes. One that has not joined cannot be asked: the signal would kill it.
     """
     pids = {number: pid for number in processes if (pid := folder.pid(number))}

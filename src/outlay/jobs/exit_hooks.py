@@ -30,7 +30,7 @@ class ExitHooks:
 
     Args:
         process: its number.
-        folder: of the job; None where no launcher reads it.
+        folder: the folder of the job; None where no launcher reads it.
         peer_watch: once the processes have met.
     """
 

@@ -29,7 +29,7 @@ class Job:
         command: the program and its arguments, the same for every process.
         num_processes: how many.
         devices_per_process: simulated CPU devices of each; if None, each has its share of the GPUs.
-        port: of the coordinator; a free one if None.
+        port: the port of the coordinator; a free one if None.
         limits: how long a process may give no sign of life.
         max_restarts: how often to start all processes again after one has failed.
         in_order: show their lines by steps.

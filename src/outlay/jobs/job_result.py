@@ -40,8 +40,8 @@ def after_failure(
     Args:
         processes: all processes of the job, ended.
         failed: by process that failed by itself, when it did, in seconds since the epoch.
-        folder: of the job.
-        output: of the job.
+        folder: the folder of the job.
+        output: the output of the job.
         held: the processes that a signal held when the first failed.
     """
     first = processes[_first(processes, failed, folder, output)]
@@ -100,7 +100,7 @@ def stuck(
     """Return the result of a job that stood still.
 
     Args:
-        processes: of the job.
+        processes: the processes of the job.
         why: by process, what it was doing and for how long.
         stacks: by process that answered, where its threads were.
         waiting: the processes that waited in JAX's compiled code.

@@ -77,7 +77,7 @@ def posted(folder: str) -> list[str]:
 
 
 def wait_for(key: str, seconds: float = math.inf) -> str | None:
-    """Return the text under a key once a process has put it there; None if none has after so many seconds.
+    """Return the text under a key once a process has put it there; None if none has in time.
 
     Without a limit, it is `PeerWatch` that ends the wait for a process that has failed or gone.
     """
@@ -100,7 +100,7 @@ def gather_all(key: str, processes: Sequence[int], process: int, seconds: float 
     """Wait until all of some processes have called this: a barrier without devices, which may take any time.
 
     Args:
-        key: of this barrier, the same in all; can be used once.
+        key: the key of this barrier, the same in all; can be used once.
         processes: all that take part, in the same order everywhere.
         process: which of them this is.
         seconds: how long to wait.

@@ -106,7 +106,7 @@ def find(mark: str, number_inside: int) -> int | None:
     """Return the pid here of a process of a job that has another pid in its container; None where there is none.
 
     Args:
-        mark: of the job.
+        mark: the mark of the job.
         number_inside: its pid as it sees it itself, such as in a container.
     """
     if not _PROC.joinpath("self").exists():  # not Linux, where nobody counts otherwise

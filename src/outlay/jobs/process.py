@@ -85,7 +85,7 @@ def killing_leftovers(mark: str) -> Iterator[None]:
     process can act after a SIGKILL.
 
     Args:
-        mark: of the job.
+        mark: the mark of the job.
     """
     if _LIBC is None:
         yield
@@ -110,8 +110,8 @@ def end_all(processes: Iterable[Process], folder: JobFolder) -> None:
     """End all processes in about a second: ask with SIGTERM, then SIGKILL.
 
     Args:
-        processes: of a job.
-        folder: of the job, in which this marks that they are to end, and not to save.
+        processes: the processes of a job.
+        folder: the folder of the job, in which this marks that they are to end, and not to save.
     """
     running = [process for process in processes if process.look()]
     if running:
@@ -153,7 +153,7 @@ class Pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, (process.number, stream, Lines()))
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something can be read, at most so long."""
+        """Wait until something can be read, up to a number of seconds."""
         if self._selector.get_map():
             return bool(self._selector.select(seconds))
         time.sleep(seconds)

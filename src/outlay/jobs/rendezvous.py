@@ -39,7 +39,7 @@ class Rendezvous:
     """What each process of a job knows once all have met.
 
     Attributes:
-        info: of this process, with the port at which they met.
+        info: the info of this process, with the port at which they met.
         hosts: the host name of each process.
         connections: process 0's to all others; of another process, its own to process 0.
         bind: where JAX's service is to listen; empty but in process 0.
@@ -57,7 +57,7 @@ def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Rendez
     """Wait until all processes of the job have met.
 
     Args:
-        info: of this process.
+        info: the info of this process.
         timeout: seconds to wait.
         lost_after: seconds without an answer after which the machine of another process is lost.
 

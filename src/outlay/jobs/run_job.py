@@ -88,7 +88,7 @@ def launchers_beside(num_processes: int, environment: Mapping[str, str]) -> str:
     That may be meant, as for a sweep. Whoever meant one job would train as many models instead, and not notice.
 
     Args:
-        num_processes: of the job that this launcher runs.
+        num_processes: the number of processes of the job that this launcher runs.
         environment: the launcher's variables.
     """
     try:

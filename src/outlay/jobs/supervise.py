@@ -32,8 +32,8 @@ class Supervisor:
     """Watches the running processes of a job.
 
     Args:
-        processes: of the job.
-        folder: of the job.
+        processes: the processes of the job.
+        folder: the folder of the job.
         output: where their lines go.
         limits: how long they may be silent.
 

@@ -112,7 +112,7 @@ class Layout:
             batch: tree of the step's input, whose leaves are named `batch.…`; `None` leaves it out, and then rules for
                 it are not checked.
             intermediates: values that the step constrains by name, as a dictionary from name to tree.
-            max_whole_bytes: it is an error if one leaf, or several together, of at least so many bytes are left whole
+            max_whole_bytes: it is an error if one leaf, or several together, of at least this many bytes are left whole
                 while others of their kind are split.
 
         Raises:

@@ -29,7 +29,7 @@ class DeviceGroup:
         rows: how they are split, where the devices are several.
         state: their part of the state as shapes, by name, and the whole cache of the graph.
         inputs: the inputs that they read, as shapes.
-        num_steps: of a graph loop.
+        num_steps: the number of steps of a graph loop.
     """
 
     subgraph: Subgraph

@@ -247,7 +247,7 @@ def plan_placed(
         state: the state as shapes, with rows filled up.
         inputs: the inputs as shapes.
         mesh: the mesh.
-        rows: of the parts on several devices.
+        rows: the rows of the parts on several devices.
     """
     rules = [dataclasses.replace(rule, optional=True) if isinstance(rule.placement, On) else rule for rule in layout]
     plan = Layout(rules).plan(state, mesh)

@@ -39,9 +39,9 @@ def corpus(
         data: a file or folder of text or tokens; Python's standard library if None.
         sequence: tokens an example.
         batch_size: examples a step.
-        vocabulary: of the model.
-        token_dtype: of the numbers in `.bin` files.
-        column: of a table that holds the sequences.
+        vocabulary: the vocabulary of the model.
+        token_dtype: the dtype of the numbers in `.bin` files.
+        column: the column of a table that holds the sequences.
 
     Raises:
         RecipeError: sequences of a table have another length.

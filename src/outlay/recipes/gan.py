@@ -78,8 +78,8 @@ def adversarial_loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[j
     Source: Goodfellow et al. (2014), arXiv:1406.2661, with the generator's loss of section 3.
 
     Args:
-        params: of `generator` and `discriminator`.
-        batch: of `image`.
+        params: the parameters, as `generator` and `discriminator`.
+        batch: the batch, with `image`.
         keys: one per sample, for its noise; in evaluation always the same ones.
     """
     real = as_floats(batch["image"])

@@ -94,9 +94,9 @@ def lm(
         hidden: features of the feed-forward layers inside.
         gated: whether the feed-forward layer has a gate.
         tied: whether the head that gives logits is the embedding.
-        activation: of the feed-forward layer.
+        activation: the activation of the feed-forward layer.
         positions: how a token knows its position.
-        norm: of the residual stream.
+        norm: the norm of the residual stream.
         biases: whether projections and layer norms have biases.
         window: tokens that a query sees; all before it if None.
         sequence: bytes an example.
@@ -111,8 +111,8 @@ def lm(
         loss_chunks: the number of pieces of a sequence for the loss, so that not all logits exist at a time.
         data: a file or a folder of text, whose bytes are the tokens, or of token numbers (`.bin`, `.npy`); one sequence
             in ten is held out. Without it, the sources of Python's standard library.
-        token_dtype: of the numbers in `.bin` files.
-        column: of a Parquet or Arrow table that the data are, with sequences of token numbers.
+        token_dtype: the dtype of the numbers in `.bin` files.
+        column: the column of a Parquet or Arrow table that the data are, with sequences of token numbers.
         from_: weights to start from: a `.safetensors` file, or the folder of a Llama-like model with Hugging Face's
             names.
 

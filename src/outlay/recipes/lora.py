@@ -46,7 +46,7 @@ def lora(
         from_: its weights: a `.safetensors` file, or the folder of a model, by the names that Hugging Face's have. A
             random model without it, which is good for prices only.
         data: a file or folder of text or tokens, as for `lm`; without it, the sources of Python's standard library.
-        token_dtype: of the numbers in `.bin` files.
+        token_dtype: the dtype of the numbers in `.bin` files.
         column: as for `lm`.
         rank: features of an adapter.
         int8: keep the projections of the model as 8-bit integers.

@@ -44,10 +44,10 @@ class Recipe:
             leave it out.
         begin: `begin(program, state)` gives the state that training begins with, of one that `program.init` made: it
             may read weights that somebody else trained. A run that is continued does not call it.
-        seed: of the state's PRNG key.
+        seed: the seed of the state's PRNG key.
         mode: the mode that the step is written for, see `outlay.program`.
         record: what a run records of the state: patterns of paths, such as `params.**.bias`.
-        stride: record every so many steps.
+        stride: the number of steps from one record to the next.
 
     Raises:
         RecipeError: a field is invalid; all such fields are listed.
@@ -121,7 +121,7 @@ class Recipe:
             meshes: meshes of layouts that need another than `data=-1`.
             sample: as for `Recipe`.
             begin: as for `Recipe`.
-            seed: of the parameters, the dropout and the order of the examples.
+            seed: the seed of the parameters, the dropout and the order of the examples.
 
         Example:
             >>> def loss(params, batch, keys):
@@ -157,11 +157,11 @@ class Recipe:
         )
 
     def recording(self, record: Sequence[str], stride: int = 1) -> Recipe:
-        """Return the recipe with these leaves of its state recorded, every so many steps.
+        """Return the recipe with these leaves of its state recorded.
 
         Args:
             record: patterns of their paths, such as `params.**.bias`.
-            stride: record every so many steps.
+            stride: the number of steps from one record to the next.
         """
         return dataclasses.replace(self, record=tuple(record), stride=stride)
 

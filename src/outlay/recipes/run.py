@@ -56,14 +56,14 @@ def run(
 ) -> Result:
     """Run a recipe and leave a run folder, as `outlay run` does. Progress goes to stderr.
 
-    With `processes` this process starts so many, each of which runs the command, and uses no device itself; what they
+    With `processes` this process starts that many, each of which runs the command, and uses no device itself; what they
     print is printed here. Call it under `if __name__ == "__main__":`, since they may import the file that does.
 
     Args:
         recipe: the recipe, or what names one on the command line, `digits` or `path/to/file.py:function`, or the
             function itself. Other processes must be able to find it.
         options: options of the recipe, such as `{"model": "tiny"}`, unless it is made already.
-        devices: simulate so many, as `outlay.simulate` does; with `processes`, so many that they share evenly.
+        devices: the number of devices to simulate, as `outlay.simulate` does; `processes` share them evenly.
         target: the hardware to run on, which has to be here, such as `cpu:8`; the devices that JAX has if None.
         mesh: a mesh, or one as text such as `data=4,model=2`; the one that goes with the layout if None.
         layout: the name of one of its layouts, or a TOML file; its default if None.
@@ -73,19 +73,19 @@ def run(
         run_folder: where config, plan, metrics, checkpoints, picture and report go; `runs/NAME` if None.
         force: replace the run that is in the folder.
         resume: go on after the newest checkpoint of the run that is in the folder, if there is one.
-        checkpoint_every: save a checkpoint after so many steps, and after the last.
-        evaluate_every: measure a recipe that is trained on its held-out data after so many steps too, and not only
-            after the last; the numbers are metrics of these steps.
-        patience: end training after so many evaluations in which `evaluate.loss` was no better than before; an
-            `outlay.train.Patience` says which metric, and by how much.
-        steps_per_call: of a recipe that is trained, steps in one compiled call; see `outlay.fit`.
+        checkpoint_every: the number of steps from one checkpoint to the next; the last step is saved too.
+        evaluate_every: the number of steps from one evaluation on held-out data to the next, for a recipe that is
+            trained; by default only the last step is evaluated.
+        patience: the number of evaluations after which training ends if `evaluate.loss` was no better than before;
+            an `outlay.train.Patience` says which metric, and by how much.
+        steps_per_call: the steps in one compiled call, for a recipe that is trained; see `outlay.fit`.
         record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of what else the
             recipe has addresses for; as the recipe says if there are none.
-        stride: record after every so many steps.
-        processes: run in so many processes of this machine.
+        stride: the number of steps from one record to the next.
+        processes: the number of processes of this machine to run in.
         max_restarts: start them again so often after one has failed, from the last checkpoint.
         in_order: show the output of the processes by steps.
-        stuck_after: end them after so many seconds without a sign of life of one; `math.inf` for never.
+        stuck_after: the seconds without a sign of life of one after which all end; `math.inf` for never.
         start_within: the same until the first step is finished.
 
     Returns:

@@ -26,8 +26,8 @@ class TrainingOptions:
     """How training is evaluated, ended early and stepped: arguments of `outlay.fit`, with their names there.
 
     Attributes:
-        evaluate_every: call the recipe's `evaluate` every so many steps.
-        patience: end training after so many evaluations without an improvement.
+        evaluate_every: the number of steps from one call of the recipe's `evaluate` to the next.
+        patience: the number of evaluations without an improvement after which training ends.
         steps_per_call: steps in one compiled call.
     """
 
@@ -97,7 +97,7 @@ class RunKind(abc.ABC):
 
     @property
     def step_unit(self) -> int:
-        """A run can be saved after a multiple of so many steps."""
+        """The number of steps of which saves are multiples."""
         return 1
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class RunKind(abc.ABC):
             )
 
     def check_saving(self, every: int) -> None:  # noqa: B027
-        """Raise if a run cannot be saved every so many steps.
+        """Raise if a run cannot be saved at this interval.
 
         Raises:
             CheckpointError: it cannot.

@@ -98,9 +98,9 @@ def run_prepared(
         prepared: the recipe with its program.
         folder: where config, plan, metrics, checkpoints, pictures and report go.
         steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
-        checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
+        checkpoint_every: save a checkpoint every this many steps, and after the last; as the earlier run did if None,
             and none at all in a new run.
-        training: of a recipe that is trained, how; what is not given is as in the earlier run.
+        training: how to train, for a recipe that is trained; by default as in the earlier run.
 
     Raises:
         Interrupted: on Ctrl-C; config, plan, checkpoints and what was measured so far are in the folder.

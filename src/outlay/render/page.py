@@ -149,7 +149,7 @@ class Cell:
     Attributes:
         text: the text.
         share: the length of the bar behind it, as a share of the longest; None without a bar.
-        colour: of the dot before it; empty without a dot.
+        colour: the colour of the dot before it; empty without a dot.
         hint: shown by the page when the pointer is over it.
         segments: a small bar of parts, which replaces the text on the page.
     """
@@ -277,7 +277,7 @@ class Template(Block):
 
 @dataclass(frozen=True)
 class Rich(Block):
-    """A block of one report only as text: rich renderables for a terminal of so many columns."""
+    """A block of one report only as text: rich renderables for a terminal with a number of columns."""
 
     draw: Callable[[int], Sequence[Any]]
 

@@ -87,7 +87,7 @@ class Areas(Block):
 
     Attributes:
         layers: the quantities from the lowest to the highest, for the legend, each with its name and colour.
-        sizes: of each stretch the quantity of every layer.
+        sizes: for each stretch the quantity of every layer.
         mark: the stretch that is marked, by its number, and what it is in words.
         x_title: what the stretches are of.
         y_title: what the quantities are of.

@@ -45,7 +45,7 @@ _STRETCHES = 10
 
 
 def text_of_page(page: Page, width: int) -> Iterator[Any]:
-    """Yield the report as rich renderables, for a console of so many columns."""
+    """Yield the report as rich renderables, for a console of that many columns."""
     yield Text(page.headline or page.title, style=_STYLES[page.headline_style])
     yield from _blocks(page.blocks, width)
 

@@ -58,7 +58,7 @@ class Price:
         return format_range(self.seconds_low, self.seconds_high) if self.parts else ""
 
     def times(self, factor: float) -> Price:
-        """Return the price of so many steps, to compare steps with different batches; the memory is that of one."""
+        """Return the price of several steps, to compare steps with different batches; the memory is that of one."""
         return replace(
             self,
             seconds=self.seconds * factor,

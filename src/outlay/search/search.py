@@ -26,7 +26,7 @@ from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
 
 _SEVERAL = 4
-"""From so many candidates on, the best so far may be compiled once more with other options."""
+"""The number of candidates from which on the best so far may be compiled once more with other options."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Leaf:
 
     Attributes:
         number: which parameter.
-        path: of the leaf in the state, or `batch.…`; in other functions it begins with the name of the argument.
+        path: its path in the state, or `batch.…`; in other functions it begins with the name of the argument.
         shape: on one device.
         donated: whether the caller donates its memory; None if only the text of the program is known.
     """

@@ -22,7 +22,7 @@ class CollectiveFacts:
         axes: the mesh axes it runs over; empty if its groups follow none.
         group_size: devices that exchange with one another.
         crosses_hosts: whether a group spans several hosts (TPU: slices); None if the hosts are not known.
-        dtype: of what is moved, such as `f32`.
+        dtype: the dtype of what is moved, such as `f32`.
         operand_bytes: what a device contributes, once.
         bytes_moved: what a device sends (and receives) in one run, by the ring algorithm: all-gather and reduce-scatter
             move (n-1)/n of the whole, all-reduce twice that, all-to-all (n-1)/n of the operand, a permutation all.
@@ -211,7 +211,7 @@ class Segment:
     Attributes:
         lane: `compute`, `links` or `host`.
         kind: `compute`, `host`, or the kind of the collective.
-        name: of the collective or copy; empty for computation.
+        name: the name of the collective or copy; empty for computation.
         begin: seconds from the start of the step.
         seconds: estimated for all its runs in a step.
         waited: the part of it in which the device does nothing else.

@@ -67,7 +67,7 @@ class OperationFacts:
         what: the operation of JAX, with its module and phase; the instruction if that is unknown.
         bound_by: `products`, `memory`, `kernels`, or `communication` and `host` that the device waits for.
         seconds: per step.
-        share: of the step.
+        share: the share of the step.
         runs: per step.
         flops: per step.
         num_bytes: per step; read and written in memory, or sent.

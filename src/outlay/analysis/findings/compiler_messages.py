@@ -59,7 +59,7 @@ def message_findings(
         messages: the lines.
         module: the program, if known.
         leaves: its parameters.
-        text: of the program; its tables hold the source lines.
+        text: the text of the program; its tables hold the source lines.
         mesh: the mesh of the shardings.
     """
     limits = []
@@ -216,7 +216,7 @@ def _from_tiles(tiles: re.Match[str], whole_last: bool, mesh_axes: MeshAxes) -> 
 
 
 def _candidates(dims: Sequence[int], mesh_axes: MeshAxes) -> Iterator[Dims]:
-    """Yield every way to split so many dims into so many tiles by whole axes."""
+    """Yield every way to split dims into these numbers of tiles by whole axes."""
     axes = [(name, size) for name, size in mesh_axes if size > 1]
 
     def split(sizes: Sequence[int], left: list[tuple[str, int]]) -> Iterator[Dims]:

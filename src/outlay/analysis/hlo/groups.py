@@ -186,8 +186,8 @@ def axes_of(
     """Return the mesh axes along which the members of a group differ.
 
     Args:
-        groups: of positions in the device assignment, which is row-major over the mesh, whatever the devices' ids are;
-            for a permutation, its (source, target) pairs.
+        groups: groups of positions in the device assignment, which is row-major over the mesh, whatever the devices'
+            ids are; for a permutation, its (source, target) pairs.
         mesh_axes: name and size of each axis, in the mesh's order.
         permutation: whether these are pairs; by default they are if a device occurs in two of them.
 

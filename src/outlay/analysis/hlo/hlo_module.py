@@ -134,7 +134,7 @@ class HloModule:
     """A compiled program.
 
     Attributes:
-        name: of the module.
+        name: the name of the module.
         num_partitions: the devices it is partitioned over.
         num_replicas: copies of that partitioning; 1 for everything from `jax.jit`.
         is_scheduled: whether instructions are in the order of execution.

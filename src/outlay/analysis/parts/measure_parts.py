@@ -120,9 +120,9 @@ def measure_parts(
     Args:
         graph_loop: the graph loop.
         init: creates the state from a PRNG key.
-        inputs: of as many steps as are measured at a time.
+        inputs: the inputs of as many steps as are measured at a time.
         device: the device; by default the first that is attached.
-        seed: of the state.
+        seed: the seed of the state.
         num_rounds: runs of each part, which take turns; the median counts.
 
     Raises:
@@ -287,7 +287,7 @@ def _median(run: Callable[[], Any]) -> float:
 
 
 def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
-    """Return the time of a step of a ring of parts with so many arrays from each to the next."""
+    """Return the time of a step of a ring of parts with a number of arrays from each to the next."""
     names = [f"part_{number}" for number in range(len(devices))]
     ports = [f"port_{number}" for number in range(num_ports)]
 

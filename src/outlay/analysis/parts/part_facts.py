@@ -22,7 +22,7 @@ class PartFacts:
     Attributes:
         name: the part.
         devices: the ids of its devices; if there are several, each computes some of its rows.
-        num_bytes: of its state on one of them.
+        num_bytes: the number of bytes of its state on one of them.
         flops: floating-point operations of the traced step on one of them; integer and bit operations do not count.
         bytes_accessed: what the compiled step reads and writes in memory there.
         peak: bytes that it needs there at once, by the compiler; None if that gives no figures.
@@ -84,9 +84,9 @@ class CachedFacts:
 
     Attributes:
         path: in the state, such as `cache.encoder.out`.
-        shape: of the array.
-        dtype: of the array.
-        num_bytes: of the array.
+        shape: the shape of the array.
+        dtype: the dtype of the array.
+        num_bytes: the number of bytes of the array.
         owners: the ids of the devices where it is part of the state.
         sent_to: the ids of the other devices that get a copy.
     """

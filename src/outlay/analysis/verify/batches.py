@@ -62,7 +62,7 @@ def more(batches: Any, taken: Sequence[Any], num: int) -> list[Any]:
 
 
 def _from(batches: Any, start: int, num: int) -> list[Any]:
-    """Take batches from a number on, up to so many."""
+    """Take batches from a number on, up to a count."""
     taken: list[Any] = []
     with contextlib.suppress(LookupError):
         for step in range(start, start + num):
@@ -83,7 +83,7 @@ def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: 
         sizes: for leaves of integers by position, how many values they may take; None if nothing is known of the step:
             integers are then zero, which is valid for any index and any label.
         kind: which of `KINDS` the floats are, or `MIXED`.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     leaves, structure = flatten_paths(shapes)

@@ -334,9 +334,9 @@ def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
     caused by the part in which it shows, and the first such step names the parts to blame.
 
     Args:
-        program: of a graph loop.
+        program: the program of a graph loop.
         state: the state before it, on the host.
-        inputs: of all its steps, on the host.
+        inputs: the inputs of all its steps, on the host.
     """
     graph, shapes = program.step.graph, program.state_shapes
     single = Program(

@@ -27,7 +27,7 @@ class LeafCheck:
         step: which step, from 1.
         kind: `gradient`, `output` or `state`.
         path: the leaf's path; gradients below `grads`, outputs below `outputs`; empty for a state that is one array.
-        dtype: of the leaf.
+        dtype: the dtype of the leaf.
         max_abs: the largest difference of an entry between the program and the reference, each in its own dtypes.
         max_rel: that over the largest entry; for state, over the largest entry of the step's update.
         ratio: the norm of the leaf over the norm that it should have (for state, the norms of the updates), in float64

@@ -28,7 +28,7 @@ class Operation:
 
     Attributes:
         name: in the compiled program.
-        flops: of its matrix products and convolutions, in one run.
+        flops: the FLOPs of its matrix products and convolutions, in one run.
         dtype: the dtype that those multiply, as targets name it; empty if there are none.
         num_bytes: what it reads and writes in one run.
         across_rows: the part of that which it reads across the rows of arrays.

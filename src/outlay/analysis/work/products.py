@@ -155,7 +155,7 @@ def convolution_flops(
         windows: for each of these dims the kernel's stride, the padding before the image (negative crops it), the
             distance between entries of the image (more than 1 in a transposed convolution), and that of the kernel.
         num_outputs: samples times features of the result.
-        num_features: of the image.
+        num_features: the number of features of the image.
 
     >>> convolution_flops([(4, 3, 2)], [(1, 0, 1, 1)], 1, 1), convolution_flops([(4, 3, 4)], [(1, 1, 1, 1)], 1, 1)
     (12.0, 20.0)
@@ -176,10 +176,10 @@ def attention_flops(
     Forward these are the scores and the mixed values; backward the scores again and four gradients.
 
     Args:
-        num_heads: of all samples together.
-        num_queries: of each head.
-        num_keys: of each head.
-        dim: of a query.
+        num_heads: the number of heads of all samples together.
+        num_queries: the number of queries of each head.
+        num_keys: the number of keys of each head.
+        dim: the dim of a query.
         backward: whether it is the gradient.
         causal: whether a query sees only the keys up to itself.
         window: how many of these it sees, if not all.

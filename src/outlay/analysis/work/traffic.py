@@ -52,7 +52,7 @@ class AcrossRows:
     """What an operation reads across the rows of an array: on a CPU each entry costs a whole cache line.
 
     Attributes:
-        num_bytes: of the entries.
+        num_bytes: the number of bytes of the entries.
         pitch: bytes from one entry to the next that is read.
     """
 

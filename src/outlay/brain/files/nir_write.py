@@ -32,7 +32,7 @@ def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
 
     Args:
         brain: the Brain.
-        state: of it, as `Brain.init` or a run returned it.
+        state: its state, as `Brain.init` or a run returned it.
         path: the file.
 
     Raises:

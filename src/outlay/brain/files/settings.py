@@ -33,7 +33,7 @@ def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], repor
     Args:
         table: its settings, and under `type` its name.
         kind: what it is to be: `module`, `soma`, `initializer` and so on.
-        path: of the table, within the module.
+        path: the path of the table, within the module.
         report: takes each thing that is wrong.
     """
     names = registered_names(kind)

@@ -42,7 +42,7 @@ class Templates:
         """Merge a table with the template that it uses, which may itself use one.
 
         Args:
-            table: of a module or a template.
+            table: the table of a module or a template.
             path: where it stands in the file.
             problems: takes what is wrong with `use`: where, what, fix.
         """

@@ -77,7 +77,7 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
     """Run a Python file, so that the classes that it registers have their names; once in a process.
 
     Args:
-        folder: of the Brain's file, which the Python file must lie in.
+        folder: the folder of the Brain's file, which the Python file must lie in.
         name: its path from there.
         trust: whether the user trusts what the Brain's file names.
 
@@ -207,7 +207,7 @@ class Findings:
     """Problems of one file, each with its line.
 
     Attributes:
-        lines: of the file.
+        lines: the lines of the file.
         problems: what was found so far.
     """
 

@@ -180,7 +180,7 @@ def potentials_plot(potentials: Mapping[str, np.ndarray], times: np.ndarray, pop
 
     Args:
         potentials: by address, (rows, neurons), in mV relative to rest.
-        times: of each row, in ms.
+        times: the time of each row, in ms.
         populations: names in the order of their colours.
 
     Example:

@@ -84,7 +84,7 @@ def choose_placement(
 
 
 def compare(costs: Costs, num_devices: int, by_rows: str = "by-rows") -> tuple[Way, ...]:
-    """Return every way to run a graph on up to so many devices, fastest first; of equals, the one with fewer devices.
+    """Return every way to run a graph on at most some devices, fastest first; of equals, that with fewer devices first.
 
     Args:
         costs: the costs of its parts.
@@ -200,7 +200,7 @@ def measured_ways(
         ways: in the order of their computed times.
         graph_loop: the graph loop.
         init: creates its state from a PRNG key.
-        inputs: of as many steps as one run takes.
+        inputs: the inputs of as many steps as one run takes.
         devices: attached devices.
     """
     first = {way.layout: way for way in reversed(ways) if way.layout != "copies"}

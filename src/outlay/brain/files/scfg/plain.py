@@ -57,8 +57,8 @@ def plain(content: bytes, *, name: str) -> Plain:
     """Return the configuration in a `.scfg` file.
 
     Args:
-        content: of the file.
-        name: of the file, for messages.
+        content: the content of the file.
+        name: the name of the file, for messages.
 
     Raises:
         BrainError: the file is damaged, or holds no configuration of a Brain or a neuron.
@@ -194,8 +194,8 @@ def malformed(config: Mapping[str, Any], *, name: str) -> list[Problem]:
     What a setting's value may be is for the setting to say; here is what holds the settings together.
 
     Args:
-        config: of a Brain or a neuron, unwrapped.
-        name: of the file, for messages.
+        config: the config of a Brain or a neuron, unwrapped.
+        name: the name of the file, for messages.
     """
     return [
         Problem("damaged", f"{name} {'.'.join(path)}".rstrip(), what, "a whole copy of the file")

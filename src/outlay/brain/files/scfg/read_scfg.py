@@ -35,8 +35,8 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     """Return the Brain in a `.scfg` file: JSON or xz, with `modules_map` (older) or `modules_specs` (newer).
 
     Args:
-        content: of the file.
-        name: of the file, for messages.
+        content: the content of the file.
+        name: the name of the file, for messages.
         inputs: shapes of the inputs that the file does not say.
 
     Raises:
@@ -74,8 +74,8 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
     """Return the neuron in a `.scfg` file.
 
     Args:
-        content: of the file.
-        name: of the file, for messages.
+        content: the content of the file.
+        name: the name of the file, for messages.
         units: how many neurons; as many as the file says if None.
 
     Raises:
