@@ -22,7 +22,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "outlay
 KNOWN = Path(__file__).parent / "data" / "published_facts.json.gz"
 TIMEOUT = 1800
 _SIZES = ("argument_size", "output_size", "alias_size", "temp_size")
-MEMORY = (*_SIZES, *(f"host_{name}" for name in _SIZES))
+MEMORY = (*_SIZES, *(f"host_{name}" for name in _SIZES), "peak_memory")
 """What the compiler tells of memory."""
 
 
@@ -94,6 +94,8 @@ def compiled_of(run: Run):
 
     if run.writes_scores:
         transformer.attention = scores_in_memory
+    if run.keeps_all:
+        transformer.FeedForward.__call__ = keeping_all
     recipe = find_recipe("lm", list(run.words))
     mesh = make_mesh(run.layout.text, target=run.target)
     made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh)
@@ -118,6 +120,14 @@ def scores_in_memory(query, key, value, *, causal, window, split):
     )
 
 
+def keeping_all(self, x):
+    """A feed-forward layer that keeps what its activation gives, as frameworks do that recompute nothing."""
+    from outlay.models.transformer.layer import ACTIVATIONS, cheap, named
+
+    activate, up = cheap(ACTIVATIONS[self.activation]), named(self.up(x), "up")
+    return self.down(activate(up) if self.gate is None else activate(named(self.gate(x), "gate")) * up)
+
+
 def layout_of(run: Run):
     """The rules of a run's layout: those of the recipe where it has them, and others made of the same parts."""
     from jax.sharding import PartitionSpec as P
@@ -136,6 +146,8 @@ def layout_of(run: Run):
         rules += zero2(wanted.optimizer)
     elif wanted.optimizer:
         rules += _kernels(zero1, wanted.optimizer, "opt_state")
+        whole = Layout([("grads.**", P())])
+        rules += (megatron(config_of(run.row), "grads") if "model" in wanted.mesh else Layout([])) + whole
     batch = wanted.batch if len(wanted.batch) > 1 else wanted.batch[0]
     if run.target.startswith("tpu"):  # the compiler cannot split their attention kernel by itself
         rules += inside("queries", P(batch, None, "model" if "model" in wanted.mesh else None))
@@ -173,15 +185,22 @@ def _facts(compiled, run):
         "asked": _asked(run),
         "schedule": schedule_of(module, compiled_work(module), target, mesh).to_dict(),
         "memory": compiled["memory"],
-        "peak": peak_bytes(module, SimpleNamespace(**{f"{name}_in_bytes": 0 for name in MEMORY} | compiled["memory"])),
+        "peak": peak_bytes(module, _stats(compiled["memory"]), is_cpu=False),
         "compile_seconds": compiled["compile_seconds"],
     }
 
 
+def _stats(memory):
+    """What the compiler told of memory, as it told it; 0 for what it did not tell."""
+    return SimpleNamespace(**{f"{name}_in_bytes": 0 for name in MEMORY} | memory)
+
+
 def _asked(run):
     """What is compiled, as a short name: a row that is built in another way is compiled again."""
-    fused = ["fused"] if run.target.startswith("tpu") else []
-    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *fused])
+    how = ["fused"] if run.target.startswith("tpu") else []
+    how += ["whole gradients"] if run.layout.optimizer and not run.layout.gradients else []
+    how += ["keeps all"] if run.keeps_all else []
+    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 
 

@@ -22,8 +22,8 @@ class Priced:
         low: the least.
         high: the most.
         peak: bytes that a device needs.
-        capacity: bytes that it has.
         fits: whether it is said to fit.
+        is_most: whether the peak is a sum of what is not all there at once, so that a device needs less.
         schedule: what was priced.
     """
 
@@ -32,8 +32,8 @@ class Priced:
     low: float
     high: float
     peak: int
-    capacity: int
     fits: bool
+    is_most: bool
     schedule: object = None
 
     @property

@@ -5,6 +5,7 @@ at that one, as many of them are predicted too slow as too fast. And one number 
 takes for each doubling of the hosts. All other constants have sources of their own.
 """
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -92,8 +93,7 @@ def table_for(run, constants=None):
 def repriced(one: Priced, constants) -> Priced:
     """A run with other constants, by kind of hardware."""
     estimate = price(one.schedule, one.run.target, constants=table_for(one.run, constants))
-    values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
-    return Priced(one.run, *values, one.peak, one.capacity, one.fits, one.schedule)
+    return dataclasses.replace(one, seconds=estimate.seconds, low=estimate.seconds_low, high=estimate.seconds_high)
 
 
 def left_out(found):

@@ -50,24 +50,26 @@ def write_page(found, refused, failed, docs):
         failed: why the compiler gave up on a row, by name.
         docs: the folder of docs.
     """
-    plot(found, docs / "_static" / f"{NAME}.svg")
-    sizes = [int(one.run.row["num_devices"]) for one in found]
-    hardware = sorted({one.run.target.split(":")[0] for one in found})
+    timed = [one for one in found if one.run.is_timed]
+    plot(timed, docs / "_static" / f"{NAME}.svg")
+    sizes = [int(one.run.row["num_devices"]) for one in timed]
+    hardware = sorted({one.run.target.split(":")[0] for one in timed})
     expressed = sum(row["quality"] in "AB" and row["id"] not in refused for row in read_rows(RUNS))
-    missing = MISSING.format(expressed=expressed) if len(found) < expressed else ""
+    missing = MISSING.format(expressed=expressed) if len(timed) < expressed else ""
     intro = INTRO.format(
-        missing=missing, num=len(found), least=min(sizes), most=max(sizes), hardware=", ".join(hardware), name=NAME
+        missing=missing, num=len(timed), least=min(sizes), most=max(sizes), hardware=", ".join(hardware), name=NAME
     )
     parts = [
         intro,
-        *_figures(found),
-        *_rows(found),
+        *_figures(timed),
+        *_memory(found, failed),
+        *_rows(timed),
         *_failed(failed),
-        *section(read_rows(RUNS), found),
+        *section(read_rows(RUNS), timed),
         *_links(),
         *_refused(refused),
+        *_commands(timed),
     ]
-    parts += _commands(found)
     (docs / "concepts" / f"{NAME}.md").write_text("".join(parts), encoding="utf-8")
 
 
@@ -88,13 +90,11 @@ def _figures(found):
     yield from (_line(name, figures(some)) for name, some in {"all": found, **_by_source(found)}.items())
     each, mean = spearman_in_groups(found)
     in_order, apart = pairs_in_order(found)
-    num, near, refused = memory_figures(found)
     width = statistics.median(one.high / one.low for one in found)
     yield f"\nA range is {width:.2f} wide, from low to high. Spearman's rank correlation is {mean:.2f} on average over "
     yield f"the {len(each)} groups of three runs or more\nthat a source compares with one another. Of the {apart} "
     yield f"pairs in a group whose times are more than {_percent(APART - 1)} apart, {in_order} are predicted in\nthe "
-    yield f"right order. Memory: {near} of {num} published peaks are within 15 %; {len(refused)} of these runs, all of "
-    yield "which ran, are said not to fit.\n\nConstants might suit only the rows that they were fitted to. So each "
+    yield "right order.\n\nConstants might suit only the rows that they were fitted to. So each "
     yield "source was left out once, the shares of products and the\nwaiting for the slowest host were fitted to the "
     yield "rest, and the source was predicted. The share of fused attention stayed: that\nof today's kernels has its "
     yield "source. MosaicML's runs are priced with the kernel that they had, of 2023, whose share is by their long\n"
@@ -105,6 +105,28 @@ def _figures(found):
     yield f"{_percent(BARS['inside'])} inside, ranges at most {BARS['width']} wide.\n\n"
 
 
+def _memory(found, failed):
+    num, near, refused = memory_figures(found)
+    by_compiler = [name for name, reason in failed.items() if reason.startswith("RESOURCE_EXHAUSTED")]
+    yield f"## Memory\n\n{near} of {num} published peaks are within 15 %. Said not to fit, though all "
+    yield f"{len(found) + len(by_compiler)} ran: {_names(one.run.id for one in refused)} by the peak,\n"
+    yield f"and {_names(by_compiler)} by the compiler for TPUs, which refuses them.\n\n"
+    yield "A peak is the compiler's. A framework that keeps, by its own source, what a program of Outlay does not, "
+    yield "gets that too\n([decision 78](../decisions/0078-memory-of-a-published-run.md)): nanotron keeps the output "
+    yield "of every activation, whole float32\ngradients, and logits and their softmax in float32. Rows whose time "
+    yield "cannot be used, for a reason that the file gives, count here only.\nDeepSpeed sums gradients in buckets "
+    yield "while a layer goes on, where XLA keeps a layer's until its end: 9 GiB of the largest model.\n\n"
+    yield "| run | layout | published, GiB | predicted, GiB | ratio |\n|---|---|---|---|---|\n"
+    for one in sorted((one for one in found if one.run.memory), key=lambda one: one.run.id):
+        yield f"| `{one.run.id}` | {one.run.layout.name} | {one.run.memory / 2**30:.1f} | {one.peak / 2**30:.1f} | "
+        yield f"{one.peak / one.run.memory:.2f} |\n"
+    yield "\n"
+
+
+def _names(ids):
+    return ", ".join(f"`{name}`" for name in ids) or "none"
+
+
 def _rows(found):
     yield "## The runs\n\nTimes are seconds a step.\n\n"
     for name, some in _by_source(found).items():
@@ -113,7 +135,8 @@ def _rows(found):
         for one in sorted(some, key=lambda one: one.run.id):
             run = one.run
             off = "" if one.is_inside else "*too slow*" if one.ratio > 1 else "*too fast*"
-            memory = f"{one.peak / 2**30:.1f}" + (f" (published {run.memory / 2**30:.1f})" if run.memory else "")
+            most = "at most " if one.is_most else ""
+            memory = f"{most}{one.peak / 2**30:.1f}" + (f" (published {run.memory / 2**30:.1f})" if run.memory else "")
             memory += "" if one.fits else ", *does not fit*"
             yield f"| `{run.id}` | {run.layout.name} | {run.target} | {run.seconds:.4g} | {one.seconds:.4g} | "
             yield f"{one.low:.3g} to {one.high:.3g} | {off} | {memory} |\n"

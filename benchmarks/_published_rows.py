@@ -38,6 +38,14 @@ KERNELS = {
 }
 
 
+# Frameworks that keep all that a layer computes for its backward pass, and logits and their softmax in float32, by
+# their own source. nanotron (huggingface/nanotron, src/nanotron): models/llama.py has no recomputation, so that the
+# output of silu is kept, which Outlay's layer computes again; `_ShardedCrossEntropy` of
+# parallel/tensor_parallel/functional.py takes float32 logits and keeps their softmax beside them, where Outlay's loss
+# has both in 16 bits.
+KEEPS_ALL = ("nanotron",)
+
+
 class CannotExpressError(Exception):
     """A row that `lm` and the layouts have no words for; the message says why."""
 
@@ -50,7 +58,8 @@ class Layout:
         mesh: axis name to size.
         params: the axis that parameters are split over besides `model`; empty where they are whole.
         optimizer: likewise of the optimizer's state.
-        gradients: whether gradients are split as the optimizer's state is.
+        gradients: whether gradients are split as the optimizer's state is; if not, and that is split, they are whole
+            while microbatches are added (ZeRO stage 1).
         sequence: whether the residual stream is split along the sequence over `model`.
     """
 
@@ -123,6 +132,28 @@ class Run:
     def source(self) -> str:
         """The framework, without its version."""
         return self.row["framework"].split(" (")[0].removeprefix("JAX ").split(" 2")[0]
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether its framework keeps all that a layer computes, and logits in float32."""
+        return self.source in KEEPS_ALL
+
+    @property
+    def held(self) -> float:
+        """Bytes that its framework holds on a device at the peak, and a program of Outlay does not."""
+        if not self.keeps_all:
+            return 0.0
+        words = dict(zip(self.words[::2], self.words[1::2], strict=True))
+        replicas = math.prod(size for axis, size in self.layout.mesh.items() if axis != "model")
+        sequences = int(words["--batch"]) // replicas // int(words["--accumulate"])
+        config = config_of(self.row)
+        logits = sequences * int(words["--sequence"]) * config.vocabulary / self.layout.mesh.get("model", 1)
+        return 2 * logits * (4 - 2)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its time can be used; of rows of quality C at most their memory can."""
+        return self.seconds is not None and self.row["quality"] in "AB"
 
     @property
     def kernels(self) -> dict[str, dict[str, float]]:

@@ -41,15 +41,16 @@ def main():
     if not options.known:
         compile_rows(runs, options.cache, options.jobs, options.runs)
     found, failed = priced(runs, options)
+    timed = [one for one in found if one.run.is_timed]
     print_runs(found)
     print_refused({**refused, **failed})
     if found:
-        print_figures([one for one in found if one.run.row["quality"] in "AB"] or found)
+        print_figures(timed or found, found)
         print("\nexperts' choices:")
-        for line in lines(read_rows(options.runs), found):
+        for line in lines(read_rows(options.runs), timed):
             print(f"  {line}")
-    if options.fit and found:
-        print_fit([one for one in found if one.run.row["quality"] in "AB"])
+    if options.fit and timed:
+        print_fit(timed)
     if options.keep:
         facts = {run.id: facts for run in runs if (facts := kept(run, options.cache))}
         write_known({**known_facts(), **facts})
@@ -86,7 +87,7 @@ def expressed(options):
         raise SystemExit(f"{options.runs} has no row {', '.join(unknown)}")
     runs, refused = [], {}
     for row in rows:
-        wanted = row["id"] in options.row if options.row else row["quality"] in options.quality
+        wanted = row["id"] in options.row if options.row else row["quality"] in options.quality or _has_memory(row)
         if not wanted or (options.core and not row["core"]):
             continue
         try:
@@ -94,6 +95,11 @@ def expressed(options):
         except CannotExpressError as error:
             refused[row["id"]] = str(error)
     return in_order(runs), refused
+
+
+def _has_memory(row):
+    """Whether a row counts for its memory, which rows of quality C may still say well."""
+    return bool(row["memory_gib_per_device"])
 
 
 def in_order(runs):
@@ -127,8 +133,11 @@ def price_of(run, facts) -> Priced:
     schedule = Schedule.from_dict(facts["schedule"])
     estimate = price(schedule, run.target, constants=table_for(run))
     values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
-    capacity, peak = Target.parse(run.target).hardware.memory_bytes, facts["peak"]
-    return Priced(run, *values, peak, capacity, peak <= capacity, schedule)
+    hardware, peak = Target.parse(run.target).hardware, facts["peak"] + round(run.held)
+    # The compiler for TPUs refuses a program that does not fit: one that it compiled does.
+    is_tpu = hardware.kind == "tpu"
+    fits = is_tpu or peak <= hardware.memory_bytes
+    return Priced(run, *values, peak, fits, is_tpu and not facts["memory"].get("peak_memory_in_bytes"), schedule)
 
 
 def print_runs(found):
@@ -153,9 +162,9 @@ def print_refused(reasons):
         print(f"  {len(names):3} {reason}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
 
 
-def print_figures(found):
-    whole = figures(found)
-    each, mean = spearman_in_groups(found)
+def print_figures(timed, found):
+    whole = figures(timed)
+    each, mean = spearman_in_groups(timed)
     print(f"\n{whole['rows']} rows of quality A and B")
     for name, what, better in (
         ("inside", "published inside the range", 1),
@@ -169,10 +178,10 @@ def print_figures(found):
         good = mean >= BARS["spearman"]
         what = f"Spearman, mean of {len(each)} groups"
         print(f"  {what:36} {mean:6.3f}  {'within' if good else 'BEYOND'} the bar of {BARS['spearman']}")
-        in_order, apart = pairs_in_order(found)
+        in_order, apart = pairs_in_order(timed)
         print(f"  {in_order} of {apart} pairs in a group more than {APART - 1:.0%} apart are in the right order")
-    for name in sorted({one.run.source for one in found}):
-        some = figures([one for one in found if one.run.source == name])
+    for name in sorted({one.run.source for one in timed}):
+        some = figures([one for one in timed if one.run.source == name])
         print(
             f"  {name:28} {some['rows']:4} rows: {100 * some['inside']:3.0f} % inside, median {some['median']:.3f}, "
             f"{100 * some['near']:3.0f} % within 1.35"
