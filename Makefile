@@ -22,7 +22,10 @@ ON_NEWEST_JAX := -m 'not any_jax' \
     verify_parts.py) \
   tests/contract/test_acceptance_s0_brain.py::test_by_neuron_one_all_gather_a_step \
   $(addprefix tests/multiprocess/test_,faults.py global_arrays.py same_result.py) \
-  $(addprefix tests/unit/,arrays devices program report/explain train) \
+  $(addprefix tests/unit/,arrays devices program report/explain) \
+  $(addprefix tests/unit/train/test_,accumulate.py any_loss.py buckets.py contract.py data.py evaluate.py loop.py precision.py \
+    s4_notebook.py step.py steps_per_call.py) \
+  $(addprefix tests/unit/train/checkpoint/test_,restore.py save.py select_leaves.py) \
   $(addprefix tests/unit/analysis/,attribution findings hlo work)
 
 .DEFAULT_GOAL := help

@@ -66,9 +66,14 @@ def _program(name: str, mode: Mode = "auto") -> outlay.Program:
     return outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(mesh), mode=mode)
 
 
+@functools.cache  # traced once for all layouts
+def _init(config: TransformerConfig) -> Any:
+    return jax.jit(_parts(config)[0])
+
+
 def _first_state(config: TransformerConfig) -> Any:
     """Made anew each time, since a step takes its state for good."""
-    return jax.device_get(jax.jit(_parts(config)[0])(jax.random.key(0)))
+    return jax.device_get(_init(config)(jax.random.key(0)))
 
 
 @functools.cache

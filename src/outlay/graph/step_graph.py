@@ -158,17 +158,23 @@ def isolated_step(step: PartStep, state: Any, read: Read) -> tuple[Any, dict[str
     never fuses into a branch. Until then the barrier keeps XLA from folding the constant condition.
     """
     state, read = jax.lax.optimization_barrier((state, read))
-    after, outputs = jax.eval_shape(step, state, read)
-    is_like_before = jax.tree.map(_type, after) == jax.tree.map(_type, state)  # if not, whoever runs the graph raises
+    shapes: list[tuple[Any, Any]] = []
+
+    def traced(state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
+        result = step(state, read)
+        shapes.append(jax.tree.map(_shape, result))
+        return result
 
     def instead(state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
+        after, outputs = shapes[-1]  # cond traces this branch second: the step need not be traced for its shapes alone
+        is_like_before = after == jax.tree.map(_shape, state)  # if not, whoever runs the graph raises
         return state if is_like_before else _zeros(after), _zeros(outputs)
 
-    return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), step, instead, state, read))
+    return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), traced, instead, state, read))
 
 
-def _type(x: Any) -> tuple[Any, Any]:
-    return jnp.shape(x), jnp.result_type(x)
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
 
 
 def _zeros(like: Any) -> Any:

@@ -1,5 +1,7 @@
 """Many steps in one loop are the same as one after the other, and tell what happened."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inp
 
 from outlay.core.error_types import ProgramError
 from outlay.graph.graph_loop import GraphLoop
+from outlay.graph.step_graph import StepGraph
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,18 @@ def test_it_is_the_same_as_one_step_after_the_other(waves, start, one_by_one):
     assert_same(state, states[-1])
     assert_same(found["outputs"], jax.tree.map(lambda *steps: np.stack(steps), *outputs))
     assert np.abs(found["outputs"]["height"]).sum() > 10
+
+
+def test_the_step_of_a_part_is_traced_once(waves, start):
+    traced = []
+
+    def counting(state, read):
+        traced.append(read)
+        return waves.parts["sum"].step(state, read)
+
+    parts = {**waves.parts, "sum": dataclasses.replace(waves.parts["sum"], step=counting)}
+    jax.eval_shape(GraphLoop(StepGraph(parts, waves.outputs)), start, inputs())
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize("stride", [1, 4, 11, 12])

@@ -116,8 +116,7 @@ class _Simulation(StepLoop):
         # A closed loop needs the outputs of one call before it can make the inputs of the next.
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
         self.programs = {self.recipe.chunk: prepared.program}
-        state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # those of the program may be padded
-        shapes = jax.eval_shape(self.program.step, state, self.program.batch_shapes)[1]
+        shapes: Any = self.program.output_shapes
         recorded = {name: shapes["recorded"][name] for name in self.recipe.record}  # JAX has sorted them
         rows = {name: (leaf.shape[1:], np.dtype(leaf.dtype)) for name, leaf in recorded.items()}
         self.recorder = recorder_of(rows)

@@ -88,6 +88,7 @@ def adapted_language_model(
     return init, loss
 
 
+@functools.cache  # else every step, and every continuation of a prompt, would trace all initializers once more
 def definition_of(config: TransformerConfig) -> Any:
     """Return the transformer's graph definition, for `nnx.merge`; nothing is allocated."""
     key = jax.eval_shape(lambda: jax.random.key(0))
