@@ -36,14 +36,14 @@ EACH_DTYPE = [
 """For a test of each rule: calls from XLA differ by the machine code that is called, not by the numbers in it."""
 
 
-def brain_of(populations, dtype="float32"):
+def brain_of(populations, dtype="float32", num_cells=NUM_CELLS):
     """A spiker that all populations read, none of which reads another: what differs in one stays there."""
     modules = {"eye": PoissonSpiker(max_freq=300.0), **populations}
     connections = [Connection("inputs:light", "eye:signal")]
     for name, neuron in populations.items():
         connections.append(Connection("eye:spikes", f"{name}:in_spikes"))
         connections += [Connection("inputs:factor", f"{name}:{p}") for p in neuron.inputs() if p != "in_spikes"]
-    return Brain(modules, connections, inputs={"light": (NUM_CELLS,), "factor": (1,)}, dtype=dtype)
+    return Brain(modules, connections, inputs={"light": (num_cells,), "factor": (1,)}, dtype=dtype)
 
 
 def population(rule, synapses, delays, **settings):

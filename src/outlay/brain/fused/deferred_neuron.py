@@ -20,9 +20,10 @@ import jax.numpy as jnp
 from outlay.brain.brain import Brain
 from outlay.brain.delays import FEW_STEPS, Arrivals, Delays, arrives
 from outlay.brain.fused.machine_code_pass import MachineCodePass
-from outlay.brain.fused.pair_pass import PairPass, TracedRow, check_pass
+from outlay.brain.fused.pair_pass import PairPass, check_pass
 from outlay.brain.fused.pallas_pass import PallasPass
 from outlay.brain.fused.row_equations import NoPasses, NotCompiled
+from outlay.brain.fused.traced_row import TracedRow
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron, signed
@@ -111,28 +112,39 @@ class DeferredNeuron:
         rule = neuron.learning_rule
         if rule is not None and not (isinstance(rule, PairwiseRule) and type(rule).step is PairwiseRule.step):
             raise NotCompiled(f"{type(rule).__name__} does not say its equations as a KernelChange")
-        check_pass(self._traced(state, jax.eval_shape(self.begin, state)["pending"])[0])
+        check_pass(self.pairs(state))
+
+    def pairs(self, state: State) -> PairPass:
+        """Return the pass over its pairs."""
+        return self._traced(state, jax.eval_shape(self._nothing, state))[0]
 
     def begin(self, state: State) -> Any:
         """Nothing is pending."""
+        pending = self._nothing(state)
+        pairs, (_, consts) = self._traced(state, pending)
+        sparse = pairs.sparse
+        left_out = sparse.begin(len(pending["spikes"]), sparse.bounds(consts)) if sparse else None
+        return {"state": state, "pending": pending, "left_out": left_out}
+
+    def _nothing(self, state: State) -> Any:
+        """Return what happened in the last step, before the first."""
         num_inputs, shapes = state["delays"]["history"].shape[1], self.brain.wiring.input_shapes[self.name]
         dtype = jnp.dtype(self.brain.dtype)
         reads = self.neuron.learning_rule.reads if self.neuron.learning_rule else {}
-        pending = {
+        return {
             "is_there": jnp.zeros((), bool),
             "spikes": jnp.zeros(state["inhibitory"].shape, bool),
             "sent": jnp.zeros(num_inputs, bool),
             "inhibitory": jnp.zeros(num_inputs, bool),
             "read": {port: jnp.zeros(shapes[port], dtype) for port in reads},
         }
-        return {"state": state, "pending": pending}
 
     def step(self, carried: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
         """One step, which begins with the change of the last."""
         neuron, dt, state = self.neuron, self.brain.dt, carried["state"]
         inputs = self.brain.arriving(self.name, read)
         delays, arrivals = neuron.delays.step(state["delays"], inputs["in_spikes"].reshape(-1))
-        changed, brought = self._changed(carried, delays["history"], arrivals.inhibitory)
+        changed, brought, left_out = self._changed(carried, delays["history"], arrivals.inhibitory)
         synapses, current = neuron.synapses.receive(changed["synapses"], brought, dt=dt)
         soma, spikes = neuron.soma.step(state["soma"], current, dt=dt)
         pending = {
@@ -143,15 +155,25 @@ class DeferredNeuron:
             "read": {port: inputs[port] for port in carried["pending"]["read"]},
         }
         after = {**changed, "delays": delays, "synapses": synapses, "soma": soma}
-        return {"state": after, "pending": pending}, {"out_spikes": signed(spikes, state["inhibitory"])}
+        carried = {"state": after, "pending": pending, "left_out": left_out}
+        return carried, {"out_spikes": signed(spikes, state["inhibitory"])}
 
     def end(self, carried: Any) -> State:
         """The state after the last step's change."""
         delays = carried["state"]["delays"]
-        return self._changed(carried, delays["history"] << 1, delays["inhibitory"])[0]
+        return self._changed(carried, delays["history"] << 1, delays["inhibitory"], all_pairs=True)[0]
 
-    def _changed(self, carried: Any, history: jax.Array, inhibitory: jax.Array) -> tuple[State, jax.Array]:
-        """The state after the last step's change, and what the spikes of a history bring then."""
+    def _changed(
+        self, carried: Any, history: jax.Array, inhibitory: jax.Array, *, all_pairs: bool = False
+    ) -> tuple[State, jax.Array, Any]:
+        """The state after the last step's change, what the spikes of a history bring then, and what was left out.
+
+        Args:
+            carried: as it is in the loop.
+            history: the spikes of pre neurons, those of this step included.
+            inhibitory: which of them are inhibitory.
+            all_pairs: whether none is to be left out.
+        """
         state, pending = carried["state"], carried["pending"]
         pairs, (rule_shapes, consts) = self._traced(state, pending)
         before = {name: state[RULE][name] for name in rule_shapes}
@@ -164,22 +186,34 @@ class DeferredNeuron:
         names = _of_pairs(state, rule)
         delays = state["delays"].get("delays")
         own_delays = delays if delays is not None and delays.ndim == 2 else None
-        words = history[0] << 1
-        if own_delays is None:
-            words = words >> (1 if delays is None else delays.astype(jnp.uint32))
-        (kernel, *rows), brought = pairs(
+        words, delays_at = history[0] << 1, None if delays is None else delays.astype(jnp.uint32)
+        if own_delays is not None:
+            # Without the spikes that arrived everywhere before.
+            num_bits = self.neuron.delays.num_steps(dt=self.brain.dt) + 1
+            words &= (2 << num_bits) - 2
+        else:
+            words, num_bits = (words >> (1 if delays_at is None else delays_at)) & 3, 2
+        left_out, taken, is_there = carried["left_out"], [], pending["is_there"]
+        if pairs.sparse:
+            bounds = pairs.sparse.bounds(consts)
+            few = pairs.sparse.few_arrive(words, num_bits) & (not all_pairs)
+            taken = pairs.sparse.inputs(left_out, pairs.sparse.mode(left_out, few, is_there, bounds), is_there)
+        (kernel, *rows), brought, taken = pairs(
             [state["synapses"]["kernel"], *(state[RULE][name] for name in names)],
             own_delays,
             words,
             jnp.where(inhibitory, -1.0, 1.0).astype(jnp.float32),
             pending["spikes"],
-            pending["is_there"],
+            is_there,
             consts,
+            taken,
         )
+        if pairs.sparse:
+            left_out = pairs.sparse.after(left_out, taken, is_there, bounds)
         after = {**state, "synapses": {**state["synapses"], "kernel": kernel}}
         if RULE in state:
             after[RULE] = {**rule, **dict(zip(names, rows, strict=True))}
-        return after, brought
+        return after, brought, left_out
 
     def _traced(self, state: State, pending: Any) -> tuple[PairPass, tuple[State, list[jax.ShapeDtypeStruct]]]:
         """The pass over the pairs; and shape and dtype of what `_change` gives."""
@@ -218,12 +252,15 @@ class DeferredNeuron:
         own_delays = (
             [jax.ShapeDtypeStruct(delays.shape[1:], delays.dtype)] if delays is not None and delays.ndim == 2 else []
         )
-        closed_over = []
+        closed_over, different = [], []
         for spiked in (False, True):
             equations = functools.partial(_row, change, arrivals, spiked, dt)
             closed = jax.make_jaxpr(equations)(number, rows, where, *own_delays)
             consts = [jnp.asarray(const) for const in closed.consts]
-            traced.append(TracedRow(closed.jaxpr, tuple(jax.ShapeDtypeStruct(c.shape, c.dtype) for c in consts)))
+            different += [c for c in closed.consts if not any(c is other for other in different)]
+            numbers = tuple(next(k for k, other in enumerate(different) if other is c) for c in closed.consts)
+            shapes = tuple(jax.ShapeDtypeStruct(const.shape, const.dtype) for const in consts)
+            traced.append(TracedRow(closed.jaxpr, shapes, numbers))
             closed_over += consts
         return after, closed_over
 

@@ -17,28 +17,13 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from outlay.brain.delays import FEW_STEPS
-from outlay.brain.fused.row_equations import NotCompiled, View
+from outlay.brain.fused.row_equations import NotCompiled
+from outlay.brain.fused.sparse_steps import CATCH_UP, DENSE, SPARSE, SparseSteps
+from outlay.brain.fused.traced_row import TracedRow
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.jax_kernels import compiled_for
 
 BOOL, UINT8, UINT32, FLOAT = (jnp.dtype(name) for name in ("bool", "uint8", "uint32", "float32"))
-
-
-@dataclass(frozen=True)
-class TracedRow:
-    """The equations of a row as JAX traced them: of the neuron's number, its rows, where a spike arrived, its delays.
-
-    Attributes:
-        jaxpr: the equations; they give the rows after the step.
-        consts: shape and dtype of the arrays that they close over.
-    """
-
-    jaxpr: Any
-    consts: tuple[jax.ShapeDtypeStruct, ...]
-
-    def views(self, arrays: list[Any]) -> list[View]:
-        """The arrays that they close over, as the code calls them."""
-        return [View.of(array, like.dtype, like.shape) for array, like in zip(arrays, self.consts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -58,6 +43,11 @@ class PairPass(abc.ABC):
     delays: np.dtype | None
     quiet: TracedRow | None
     spiking: TracedRow | None
+
+    @property
+    def sparse(self) -> SparseSteps | None:
+        """How it leaves out pairs in steps in which few are reached; None if it never does."""
+        return None
 
     @abc.abstractmethod
     def check_device(self, device: jax.Device) -> None:
@@ -93,7 +83,7 @@ class PairPass(abc.ABC):
         """How many neurons its self-test is about, at least two."""
         return 2
 
-    def computed(self, *inputs: Any) -> tuple[list[np.ndarray], np.ndarray]:
+    def computed(self, *inputs: Any) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
         """What it computes, for its self-test.
 
         Raises:
@@ -120,8 +110,9 @@ class PairPass(abc.ABC):
         spiked: jax.Array,
         pending: jax.Array,
         consts: list[jax.Array],
-    ) -> tuple[list[jax.Array], jax.Array]:
-        """The rows after the last step's change, and what spikes bring to each post neuron, in float32.
+        sparse: list[jax.Array],
+    ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
+        """The rows after the last step's change; what spikes bring to each post neuron, in float32; `sparse` after it.
 
         Args:
             rows: kernel, and what the rule keeps, (post, pre).
@@ -132,13 +123,16 @@ class PairPass(abc.ABC):
             spiked: which post neurons spiked in the last step.
             pending: whether there was a last step, whose change is still to be made.
             consts: what the equations close over, those of quiet rows first.
+            sparse: what `SparseSteps.inputs` gives; nothing where there are none.
         """
         num_rows = len(rows) if self.traced else 0
-        inputs = [*rows, *([] if delays is None else [delays]), words, sign, spiked, pending, *consts]
-        results = [jax.ShapeDtypeStruct(row.shape, row.dtype) for row in rows[:num_rows]]
+        inputs = [*rows, *([] if delays is None else [delays]), words, sign, spiked, pending, *consts, *sparse]
+        changed = [*rows[:num_rows], *sparse[2:]]
+        results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in changed]
         results.append(jax.ShapeDtypeStruct(rows[0].shape[:1], FLOAT))
-        *after, current = self.compiled(results, {k: k for k in range(num_rows)})(*inputs)
-        return list(after) or rows, current
+        aliases = {k: k for k in range(num_rows)} | {len(inputs) - 1: num_rows for _ in sparse[2:]}
+        *after, current = self.compiled(results, aliases)(*inputs)
+        return list(after[:num_rows]) or rows, current, [*sparse[:2], *after[num_rows:]]
 
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -168,6 +162,8 @@ def check_pass(pairs: PairPass) -> None:
             return
         with jax.default_device(jax.local_devices(backend=device.platform)[0]):
             tried.compare()
+            if pairs.sparse:
+                tried.compare_sparse()
 
     # What is being traced meanwhile, and the mesh that it is traced for, are this thread's alone.
     with ThreadPoolExecutor(1) as other:
@@ -185,15 +181,53 @@ class _Tried:
         self.words = random.integers(0, 2**32, shape[1], np.uint32)
         self.sign = random.choice(np.array([-1, 1], np.float32), shape[1])
         self.delays = random.integers(1, FEW_STEPS + 1, shape).astype(pairs.delays or np.uint8)
-        self.consts = [[_some(random, like) for like in row.consts] for row in pairs.traced]
+        numbered = [both for row in pairs.traced for both in zip(row.numbers, row.consts, strict=True)]
+        arrays = {number: _some(random, like) for number, like in dict(numbered).items()}
+        self.consts = [[arrays[number] for number in row.numbers] for row in pairs.traced]
+        # Four steps in which few neurons spike, and a pre neuron of every second 16 or so, which arrives somewhere.
+        lane = np.repeat(random.integers(0, 32, (4, shape[1] // 16 + 1)), 16, axis=1)[:, : shape[1]]
+        arriving = 2 ** random.integers(1, FEW_STEPS + 1, (4, shape[1])) * 5 if pairs.delays else random.integers(1, 4)
+        self.few_words = np.where(np.arange(shape[1]) % 16 == lane, arriving, 0).astype(np.uint32)
+        self.few_spiked = random.random((4, shape[0])) < 0.05
 
     def inputs(self, *, pending: bool) -> tuple[Any, ...]:
         """What the pass takes."""
+        spiked = np.arange(self.pairs.num_tried) % 2 == 1
+        return self._inputs(self.rows, self.words, spiked, self._begun(), pending=pending)
+
+    def _begun(self) -> list[Any]:
+        sparse = self.pairs.sparse
+        if sparse is None:
+            return []
+        begun = sparse.begin(self.pairs.num_tried, [])
+        return sparse.inputs(begun, jnp.uint8(DENSE), jnp.zeros((), bool))
+
+    def _inputs(self, rows: Any, words: Any, spiked: Any, taken: list[Any], *, pending: bool) -> tuple[Any, ...]:
         # Of more neurons than there are, each finds what one of those has.
         repeated = [_repeated(const, self.pairs.num_tried) for of_row in self.consts for const in of_row]
         delays = None if self.pairs.delays is None else self.delays
-        spiked = np.arange(self.pairs.num_tried) % 2 == 1
-        return [jnp.asarray(x) for x in self.rows], delays, self.words, self.sign, spiked, np.asarray(pending), repeated
+        return [jnp.asarray(x) for x in rows], delays, words, self.sign, spiked, np.asarray(pending), repeated, taken
+
+    def compare_sparse(self) -> None:
+        """Compare some steps that leave out pairs with the same steps that do not.
+
+        Raises:
+            NotCompiled: they do not leave the same bits.
+        """
+        last = CATCH_UP if self.pairs.sparse and self.pairs.sparse.unreached.goes_on else DENSE
+        if self._after([DENSE, SPARSE, SPARSE, last]) != self._after([DENSE] * 4):
+            raise NotCompiled("in its self-test a step that leaves out pairs computes something else")
+
+    def _after(self, modes: list[int]) -> list[bytes]:
+        """The bits of the currents, and of what is left at last."""
+        rows, taken, seen = self.rows, self._begun(), []
+        for k, mode in enumerate(modes):
+            numbers = [np.uint8(sum(mode != DENSE for mode in modes[: k + 1]))] if taken[1:] else []
+            taken = [np.uint8(mode), *numbers, *taken[2:]]
+            inputs = self._inputs(rows, self.few_words[k], self.few_spiked[k], taken, pending=True)
+            rows, current, taken = self.pairs.computed(*inputs)
+            seen.append(current.tobytes())
+        return [*seen, *(row.tobytes() for row in rows)]
 
     def compare(self) -> None:
         """Compare the first two neurons with what JAX makes of them.
@@ -213,7 +247,7 @@ class _Tried:
                 ]
                 expected = [np.stack(both) for both in zip(*each, strict=True)]
             brought = (expected[0].astype(np.float64) * self.sign * ((seen[:2] & 1) != 0)).sum(1)
-            after, current = pairs.computed(*self.inputs(pending=pending))
+            after, current, _ = pairs.computed(*self.inputs(pending=pending))
             for name, got, right in zip(["kernel"] * len(rows), after, expected, strict=True):
                 _check_close(name, got[:2], right, TOLERANCE[str(right.dtype)])
             _check_close("current", current[:2], brought, TOLERANCE[str(rows[0].dtype)])

@@ -19,8 +19,9 @@ import numpy as np
 from jax import lax
 
 from outlay.analysis.work.traced import count_flops
-from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass, TracedRow
+from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass
 from outlay.brain.fused.row_equations import NoPasses, NotCompiled, RowEquations, View
+from outlay.brain.fused.traced_row import TracedRow
 from outlay.core.jax_kernels import compute_capability
 from outlay.core.jax_pallas import has_triton, load, rows_kernel, store
 
