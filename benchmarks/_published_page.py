@@ -38,12 +38,6 @@ to be compiled; `python benchmarks/published.py --keep --page docs` does that an
 
 """
 
-OUT_OF_ORDER = {
-    "maxtext-v5e-128b": "on one slice the compiler for TPUs sends the parameters in steps, 11,968 of them between "
-    "neighbours, and on several it\ngathers them: the former is predicted 3.7 s slower, and took as long",
-}
-"""Why a group of runs is predicted out of order, where that is known."""
-
 HEAD = "rows | median off by | within 1.35 | inside the range |\n|---|---|---|---|---|\n"
 
 
@@ -100,9 +94,7 @@ def _figures(found):
     yield f"\nA range is {width:.2f} wide, from low to high. Spearman's rank correlation is {mean:.2f} on average over "
     yield f"the {len(each)} groups of three runs or more\nthat a source compares with one another. Of the {apart} "
     yield f"pairs in a group whose times are more than {_percent(APART - 1)} apart, {in_order} are predicted in\nthe "
-    yield "right order.\n\n"
-    yield from _out_of_order(each, mean)
-    yield "Constants might suit only the rows that they were fitted to. So each "
+    yield "right order.\n\nConstants might suit only the rows that they were fitted to. So each "
     yield "source was left out once, the shares of products and the\nwaiting for the slowest host were fitted to the "
     yield "rest, and the source was predicted. The share of fused attention stayed: that\nof today's kernels has its "
     yield "source. MosaicML's runs are priced with the kernel that they had, of 2023, whose share is by their long\n"
@@ -111,15 +103,6 @@ def _figures(found):
     yield from (_line(name, its) for name, its in left_out(found).items())
     yield f"\nThe bars are a median of {_percent(math.exp(BARS['median']) - 1)}, {_percent(BARS['near'])} within 1.35, "
     yield f"{_percent(BARS['inside'])} inside, ranges at most {BARS['width']} wide.\n\n"
-
-
-def _out_of_order(each, mean):
-    """Why the bar of the rank correlation is missed, if it is by groups whose reason is known."""
-    known = [name for name in OUT_OF_ORDER if name in each]
-    if mean < BARS["spearman"] and known:
-        rest = statistics.mean(value for name, value in each.items() if name not in known)
-        yield f"That misses the bar of {BARS['spearman']}; without {_names(known)} it is {rest:.2f}. "
-        yield "".join(f"Of `{name}` ({each[name]:.2f}): {OUT_OF_ORDER[name]}.\n" for name in known) + "\n"
 
 
 def _memory(found, failed):
