@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from tests.multiprocess.program import EVERY as EVERY
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "program.py")

@@ -11,6 +11,8 @@ from outlay.jobs.heartbeat import beat
 from outlay.jobs.join import join
 
 FAULT_AT = 3
+EVERY = -1
+"""Instead of the number of a process: the fault is in all of them."""
 NUM_STEPS = 6
 
 
@@ -32,7 +34,7 @@ def main(fault: str, process: int, mark: str) -> None:
     ones = jax.make_array_from_callback((jax.device_count(),), split, lambda _: jnp.ones(1))
     add = jax.jit(lambda x: x.sum(), out_shardings=whole)
     for step in range(NUM_STEPS if fault != "endless" else 1_000_000):
-        if step == FAULT_AT and joined.process == process and not (fault == "once" and joined.restart):
+        if step == FAULT_AT and process in (EVERY, joined.process) and not (fault == "once" and joined.restart):
             with open(mark, "w") as file:
                 file.write(repr(time.time()))
             inject(fault)

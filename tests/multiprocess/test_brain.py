@@ -10,7 +10,8 @@ from tests.unit.cli.command import outlay_command
 from tests.unit.program.waves import assert_same
 
 WORKER = Path(__file__).parent / "brain_worker.py"
-FLAGS = "--xla_backend_optimization_level=0"  # and nothing else that makes tests quick: it would round otherwise
+# What else makes tests quick would round otherwise.
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 pytestmark = pytest.mark.timeout(300)
 
 

@@ -55,11 +55,19 @@ def arriving_current(kernel: jax.Array, arrivals: Arrivals) -> jax.Array:
     """Sum the arriving spikes over the kernel for each post neuron: Σ_j kernel[i,j] value[i,j], in float32."""
     # Without the barrier XLA fuses this into its consumer and recomputes the sign for every pair.
     sign = jax.lax.optimization_barrier(jnp.where(arrivals.inhibitory, -1.0, 1.0).astype(jnp.float32))
+    arrived = jnp.broadcast_to(arrivals.arrived, kernel.shape)
 
     def brought(pre: slice) -> jax.Array:
-        return jnp.where(arrivals.arrived[..., pre], kernel[:, pre].astype(jnp.float32), 0) * sign[None, pre]
+        # In operations of jax.lax, which are traced faster than those of jax.numpy: a kernel has dozens of blocks.
+        block = _columns(kernel, pre).astype(jnp.float32)
+        taken = jax.lax.select(_columns(arrived, pre), block, jax.lax.full_like(block, 0))
+        return taken * jax.lax.broadcast_in_dim(_columns(sign, pre), block.shape, (1,))
 
     return sum_rows(brought, kernel.shape[1])
+
+
+def _columns(array: jax.Array, columns: slice) -> jax.Array:
+    return jax.lax.slice_in_dim(array, columns.start, columns.stop, axis=-1)
 
 
 LANES = 16
@@ -100,6 +108,8 @@ def num_lanes(num_columns: int) -> int:
 
 def _padded(block: jax.Array, lanes: int) -> jax.Array:
     """Pad a block with zeros to the number of lanes."""
+    if block.shape[1] == lanes:
+        return block
     return jnp.pad(block, ((0, 0), (0, lanes - block.shape[1])))
 
 

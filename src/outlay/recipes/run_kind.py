@@ -107,6 +107,10 @@ class RunKind(abc.ABC):
     def check(self, steps: int) -> None:  # noqa: B027  # not every kind has something to check
         """Raise if the recipe cannot be run; nothing in the run folder has been touched."""
 
+    def for_steps(self, num_steps: int) -> RunKind:
+        """Return the kind with the program that a run of so many more steps needs; most programs take any number."""
+        return self
+
     def check_training(self, options: TrainingOptions) -> None:
         """Raise if the run cannot be evaluated, ended early and stepped in this way; only training can.
 

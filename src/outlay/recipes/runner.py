@@ -135,8 +135,9 @@ def _run(
         _check_steps_left(folder, start.step if start else 0, steps)
     kind.check(steps)
     kind.check_training(training)
+    kind = kind.for_steps(steps - (start.step if start else 0))
     # Everything that can fail has failed by now: from here on the run that this one replaces goes.
-    check_ready(program, folder, saves=saving is not None)
+    check_ready(kind.program, folder, saves=saving is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
     folder.make_room(

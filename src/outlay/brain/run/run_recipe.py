@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 from outlay.analysis.parts.measure_parts import measure_parts
 from outlay.brain.plots import bin_steps, binned_rates
-from outlay.brain.run.brain_recipe import BrainRecipe
+from outlay.brain.run.brain_recipe import BrainRecipe, Chunks
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
 from outlay.brain.run.run_statistics import RASTER_MS, population_names
 from outlay.brain.run.simulate import check_simulation, simulate
@@ -70,6 +71,15 @@ class BrainKind(RunKind):
     def check(self, steps: int) -> None:
         """Raise if the Brain needs too much memory, its inputs end too early, or a window starts after the end."""
         check_simulation(self.prepared, steps)
+
+    def for_steps(self, num_steps: int) -> BrainKind:
+        """Return the kind with a program that takes no more steps at once than there are, so that no other is made."""
+        recipe = self.brain_recipe
+        if not 0 < num_steps < recipe.chunk or recipe.loop:
+            return self
+        shorter = dataclasses.replace(recipe, chunk=num_steps, data=Chunks(recipe.feed, num_steps))
+        program = self.program.with_batch(shorter.data[0])
+        return BrainKind(dataclasses.replace(self.prepared, recipe=shorter, program=program))
 
     def check_saving(self, every: int) -> None:
         """Raise if the environment cannot be saved, or a checkpoint would fall between steps that belong together.

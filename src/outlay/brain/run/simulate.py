@@ -21,7 +21,6 @@ from outlay.brain.run.run_statistics import Collected, population_names
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.program.make import program as make_program
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.run_kind import RECORDED_ROWS
 from outlay.train.progress import Progress
@@ -221,15 +220,7 @@ class _Simulation(StepLoop):
 
     def _program_of(self, length: int) -> Any:
         if length not in self.programs:
-            program, feed = self.program, self.feed
-            self.programs[length] = make_program(
-                program.step,
-                self.recipe.init,
-                feed.batch(0, length),
-                layout=program.layout,
-                mesh=program.mesh,
-                mode=program.mode,
-            )
+            self.programs[length] = self.program.with_batch(self.feed.batch(0, length))
         return self.programs[length]
 
     def _weights(self) -> dict[str, np.ndarray]:

@@ -5,8 +5,11 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 import outlay
+from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_brain import run_brain
+from outlay.brain.run.run_recipe import BrainKind
 from outlay.brain.run.simulate import BrainStopped
+from outlay.recipes.prepare import prepare
 from outlay.train.recording import Recording
 from outlay.train.step_loop import Interrupted
 
@@ -30,6 +33,12 @@ def by_hand(light):
 @pytest.fixture(scope="module")
 def run():
     return run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"])
+
+
+def test_a_run_shorter_than_a_chunk_has_one_program_of_its_length():
+    kind = BrainKind(prepare(BrainRecipe.of(tiny(), steps=60, chunk=8)))
+    assert kind.for_steps(5).program.num_steps_at_once == 5
+    assert kind.for_steps(8) is kind.for_steps(9) is kind
 
 
 def test_it_computes_what_the_brain_computes(run):
