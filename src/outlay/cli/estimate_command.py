@@ -27,6 +27,11 @@ def estimate(
 
     If the program does not fit on the target, the report ends with changes that should make it fit.
     """
+    from outlay.cli.asked_before import Question
+
+    question = Question(recipe, options, context.args, ask=cache)
+    if (known := question.answer_again()) is not None:
+        raise typer.Exit(known)
     prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit
     from outlay.report.explain.explain import estimate as estimate_program
@@ -34,12 +39,18 @@ def estimate(
 
     explained = explain_program(prepared.program, target=options.target, cache=cache)
     ways = ways_for(prepared, explained, recipe, context.args, options.target, options.compiler_options, cache=cache)
-    for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
-        say(line, err=True)
+    estimated = estimate_program(explained)
     if explained.from_cache:
         say("not compiled again: the compiler's output was read from the cache", err=True)
-    estimated = estimate_program(explained)
-    if as_json:
-        print_json({**estimated.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})
-    else:
-        say(str(estimated))
+
+    def tell() -> int:
+        for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
+            say(line, err=True)
+        if as_json:
+            print_json({**estimated.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})
+        else:
+            say(str(estimated))
+        return 0
+
+    tell()
+    question.keep(tell)

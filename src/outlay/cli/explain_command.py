@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,10 +74,15 @@ def explain(
     The recipe is compiled, never run. With --target it is compiled by the real compiler for GPUs or TPUs that need not
     be attached.
     """
-    from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
-
     check_output(html, force=force)
     check_output(trace, force=force)
+    from outlay.cli.asked_before import Question
+
+    question = Question(recipe, options, context.args, ask=cache and not (html or trace or fix))
+    if (known := question.answer_again()) is not None:
+        raise typer.Exit(known)
+    from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
+
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     ways: list[WayToFit] = []
@@ -101,25 +107,31 @@ def explain(
 
             fixed = fix_activations(prepared.program, explanation=explanation)
     with_fix = {"fix": fixed.to_dict()} if fixed else {}
-    print_facts(explanation, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways], **with_fix)
-    if not as_json:
-        if fixed:
-            print_picture(fixed)
-        from outlay.recipes.ways_to_fit import what_would_fit
 
-        for line in what_would_fit(explanation, ways, recipe, context.args, options.target):
-            say(line, err=True)
+    def tell(explanation: Explanation) -> int:
+        print_facts(explanation, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways], **with_fix)
+        if not as_json:
+            if fixed:
+                print_picture(fixed)
+            from outlay.recipes.ways_to_fit import what_would_fit
+
+            for line in what_would_fit(explanation, ways, recipe, context.args, options.target):
+                say(line, err=True)
+        broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
+        for limit in broken:
+            say(f"over budget: {limit}", err=True)
+        return CHECK_FAILED if broken else 0
+
+    code = tell(explanation)
+    question.keep(lambda: tell(replace(explanation, from_cache=True, compile_seconds=None)))
     if html is not None:
         write_page(html, explanation.to_html(), force=force)
     if trace is not None:
         from outlay.report.explain.timeline_trace import timeline_trace
 
         write_trace(trace, timeline_trace(explanation), force=force)
-    broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
-    for limit in broken:
-        say(f"over budget: {limit}", err=True)
-    if broken:
-        raise typer.Exit(CHECK_FAILED)
+    if code:
+        raise typer.Exit(code)
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:

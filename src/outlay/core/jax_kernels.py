@@ -67,7 +67,15 @@ def cudnn_attention(
 
 
 def splash_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int | None, scale: float
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segment_ids: jax.Array | None = None,
+    *,
+    causal: bool,
+    window: int | None,
+    scale: float,
+    interpret: bool = False,
 ) -> jax.Array:
     """Compute attention with the Pallas kernel for TPUs, for one device's samples and heads.
 
@@ -75,9 +83,11 @@ def splash_attention(
         query: (B, T, heads, head_dim); T and S are multiples of `LANES`.
         key: (B, S, kv_heads, head_dim).
         value: as `key`.
+        segment_ids: (B, T), where T is S: a query sees only keys of its own segment.
         causal: whether a query sees no key after itself.
         window: how many keys a query sees, itself among them; all if None.
         scale: what scores are multiplied by.
+        interpret: run it in Pallas's interpreter, for tests on other devices.
     """
     # Imported here: it is heavy, and only programs for TPUs need it.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
@@ -97,8 +107,11 @@ def splash_attention(
     # The kernel takes no scale: it has to be in the queries.
     queries, keys, values = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))
     masks_of_heads = masks.MultiHeadMask([mask] * query.shape[2])
-    kernel: Any = splash.make_splash_mha(masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
-    return jnp.swapaxes(jax.vmap(kernel)(queries, keys, values), 1, 2)
+    kernel: Any = splash.make_splash_mha(
+        masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret
+    )
+    segments = [] if segment_ids is None else [splash.SegmentIds(segment_ids, segment_ids)]
+    return jnp.swapaxes(jax.vmap(kernel)(queries, keys, values, *segments), 1, 2)
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@ _REFUSED = re.compile(r"While setting option|not a valid|[Ii]nvalid value|Could 
 _OVER_MICROBATCHES = re.compile(rf'\b{MICROBATCHES}\)*/while"')
 # The Triton emitter finds no tiles for some shapes, such as heads of 96; cuBLAS has a kernel for any.
 _NO_TILES, _WAY_OUT = "Couldn't find output tile sizes", {"xla_gpu_enable_triton_gemm": False}
+# Each collective that goes on behind computation takes some of a TPU's memory for signals, which is a kilobyte on v3.
+_NO_SIGNALS, _BEHIND = "in memory space sflag", "async"
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,9 @@ def compile_with(
     For a program with microbatches a preset leaves out pipelined collectives: the compiler would peel the loop over
     microbatches as well, and hold the activations of two or three at once.
 
-    If the GPU compiler finds no tiles for a product, it compiles again with products left to cuBLAS. Options of a
-    preset that this compiler does not know are left out.
+    If the GPU compiler finds no tiles for a product, it compiles again with products left to cuBLAS; if a TPU has no
+    memory for the signals of asynchronous collectives, a preset asks for none. Options of a preset that this compiler
+    does not know are left out.
 
     Args:
         lowered: the program.
@@ -157,6 +160,10 @@ def compile_with(
             note = "no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false"
             again = replace(options, values={**options.values, **_WAY_OUT}, notes=(*options.notes, note))
             return compile_with(lowered, again, device)
+        waiting = {name: value for name, value in options.values.items() if _BEHIND not in name}
+        if _NO_SIGNALS in message and options.source.startswith("preset") and len(waiting) < len(options.values):
+            note = "no asynchronous collectives: the device has no memory left for their signals"
+            return compile_with(lowered, replace(options, values=waiting, notes=(*options.notes, note)), device)
         unknown = _UNKNOWN.search(message)
         if unknown and options.source.startswith("preset"):  # of another version of XLA
             remaining = {name: value for name, value in options.values.items() if name != unknown[1]}

@@ -11,7 +11,7 @@ from outlay.core.error_types import ExplainError, ProgramError
 from outlay.core.runtime_flags import typed_flags
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
-from outlay.program.compiler_options import compile_with, compiler_options
+from outlay.program.compiler_options import CompilerOptions, compile_with, compiler_options
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
 from outlay.train.step import sum_over_microbatches
@@ -104,6 +104,26 @@ def test_products_that_the_gpu_compiler_finds_no_tiles_for_go_to_cublas():
     compiled, options = compile_with(FindsNoTiles(), given, None)
     assert compiled == options.values == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
     assert options.notes == ("no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false",)
+
+
+class HasNoSignals:
+    """A lowered program with more asynchronous collectives than a TPU v3 has signals, which it counts in bytes."""
+
+    def compile(self, compiler_options):
+        if any("async" in name for name in compiler_options):
+            raise jax.errors.JaxRuntimeError(
+                "RESOURCE_EXHAUSTED: Ran out of memory in memory space sflag. Used 1.1K of"
+            )
+        return compiler_options
+
+
+def test_a_tpu_without_memory_for_signals_gets_no_asynchronous_collectives_where_a_preset_asked_for_them():
+    values = {"xla_enable_async_all_gather": True, "xla_tpu_overlap_compute_collective_tc": True}
+    compiled, options = compile_with(HasNoSignals(), CompilerOptions("preset for tpu", values), None)
+    assert compiled == options.values == {"xla_tpu_overlap_compute_collective_tc": True}
+    assert options.notes == ("no asynchronous collectives: the device has no memory left for their signals",)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="sflag"):  # whoever asked for them hears of it
+        compile_with(HasNoSignals(), CompilerOptions("given", values), None)
 
 
 def test_flags_have_the_types_that_jax_wants():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
@@ -23,13 +24,15 @@ _PASSING = frozenset(
         *("all-gather-done", "all-to-all-done", "collective-permute-done"),
     }
 )
-# Operations with which a loop may pass on an element of its state unchanged.
-_UNCHANGING = ("tuple", "get-tuple-element", "copy", "bitcast", "opt-barrier", "copy-start", "copy-done")
 _CALLING = ("fusion", "call", "fusion-start", "async-start")
 # Operations that mix elements: the result is another value, even if it has as many elements.
 _MIXING = ("dot", "convolution", "reduce", "gather", "scatter", "custom-call", "sort", "reduce-window")
 # Operations that pass on the same data although a device gets more or less of it.
 _RESIZING = ("dynamic-update-slice", "reduce-scatter", "all-gather", "slice", "dynamic-slice")
+
+
+_Calls: TypeAlias = "tuple[tuple[str, Instruction], ...]"
+"""Calls that were entered, outermost first, each with the computation that it stands in."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +42,41 @@ class _Value:
     computation: str
     name: str
     path: tuple[int, ...] = ()
-    calls: tuple[tuple[str, Instruction], ...] = ()
+    calls: _Calls = ()
 
 
 def leaf_parameter(module: HloModule, computation: str, value: str) -> int | None:
     """Return the number of the program's parameter whose data a value holds; None if it is computed.
 
-    A value that a loop changes is computed; one that it only reads, such as weights that it slices, is followed out of
-    it.
+    What a loop only reads, such as weights that it slices, is followed out of it. So is what it passes on from one
+    iteration to the next, or collects in an array piece by piece: a scan saves the weights of its layers for the
+    backward pass. A value that it computes is no parameter's.
 
     Args:
         module: the program.
         computation: the name of the value's computation.
         value: the name of an instruction, such as an operand of a collective.
     """
-    source: _Value | None = _Value(computation, value)
-    for _ in range(_MAX_STEPS):
-        one = _instruction(module, source) if source else None
-        if source is None or one is None:
+    parameters: set[int] = set()
+    pending, seen = [_Value(computation, value)], set[Any]()
+    while pending:
+        source = pending.pop()
+        one = _instruction(module, source)
+        if one is None or len(seen) > _MAX_STEPS:
             return None
+        place = source.computation, source.name, source.path, tuple((where, call.name) for where, call in source.calls)
+        if place in seen:  # a later iteration of a loop
+            continue
+        seen.add(place)
         if one.opcode == "parameter" and source.computation == module.entry:
             # A program with very many parameters takes them as one tuple.
-            return source.path[0] if source.path else one.number or 0
-        source = _before(module, source, one)
-    return None
+            parameters.add(source.path[0] if source.path else one.number or 0)
+        elif not _is_blank(module, source, one):
+            before = _before(module, source, one)
+            if not before:
+                return None
+            pending += before
+    return parameters.pop() if len(parameters) == 1 else None
 
 
 def _instruction(module: HloModule, value: _Value) -> Instruction | None:
@@ -70,64 +84,69 @@ def _instruction(module: HloModule, value: _Value) -> Instruction | None:
     return computation.instructions.get(value.name) if computation else None
 
 
-def _before(module: HloModule, value: _Value, one: Instruction) -> _Value | None:
-    """Return where the data of a value comes from, one step back."""
+def _is_blank(module: HloModule, value: _Value, one: Instruction) -> bool:
+    """Return whether a value is one constant everywhere, such as the zeros in an array that a loop then fills."""
+    if one.opcode == "broadcast":
+        known = module.computations[value.computation].instructions
+        return all(operand in known and known[operand].opcode == "constant" for operand in one.operands)
+    # A TPU's compiler sets aside an array without writing to it.
+    return one.opcode == "constant" or "AllocateBuffer" in one.attributes.get("custom_call_target", "")
+
+
+def _before(module: HloModule, value: _Value, one: Instruction) -> list[_Value]:
+    """Return where the data of a value comes from, one step back; nowhere if it is computed."""
     if one.opcode == "get-tuple-element":
-        return None if one.number is None else _operand(value, one, 0, (one.number, *value.path))
+        return [] if one.number is None else _operand(value, one, 0, (one.number, *value.path))
     if one.opcode == "parameter":
         return _argument(module, value, one)
     if one.opcode == "while":
-        return _operand(value, one, 0, value.path) if _is_unchanged(module, one, value.path) else None
+        return _carried(module, value.computation, one, value.path, value.calls)
+    if one.opcode == "dynamic-update-slice":
+        return [*_operand(value, one, 0, value.path), *_operand(value, one, 1, value.path)]
     if one.opcode in _CALLING:
-        inner = module.called(one, "calls", "to_apply")
-        if inner is None or inner.root is None:
-            return None
-        return _Value(inner.name, inner.root.name, value.path, (*value.calls, (value.computation, one)))
+        return _result(module.called(one, "calls", "to_apply"), value.path, (*value.calls, (value.computation, one)))
     # Several arrays that are moved together are told apart by position, like the elements of a tuple.
     is_several = value.path and len(one.operands) > 1 and "slice" not in one.opcode
     if one.opcode == "tuple" or (one.opcode in _PASSING and is_several):
-        return _operand(value, one, value.path[0], value.path[1:]) if value.path else None
-    return _operand(value, one, 0, value.path) if one.opcode in _PASSING else None
+        return _operand(value, one, value.path[0], value.path[1:]) if value.path else []
+    return _operand(value, one, 0, value.path) if one.opcode in _PASSING else []
 
 
-def _operand(value: _Value, one: Instruction, number: int, path: tuple[int, ...]) -> _Value | None:
-    return replace(value, name=one.operands[number], path=path) if number < len(one.operands) else None
+def _operand(value: _Value, one: Instruction, number: int, path: tuple[int, ...]) -> list[_Value]:
+    return [replace(value, name=one.operands[number], path=path)] if number < len(one.operands) else []
 
 
-def _argument(module: HloModule, value: _Value, parameter: Instruction) -> _Value | None:
+def _result(inner: Computation | None, path: tuple[int, ...], calls: _Calls) -> list[_Value]:
+    """Return what a computation that was entered by these calls returns."""
+    return [_Value(inner.name, inner.root.name, path, calls)] if inner and inner.root else []
+
+
+def _carried(
+    module: HloModule, computation: str, loop: Instruction, path: tuple[int, ...], outer: _Calls
+) -> list[_Value]:
+    """Return where an element of a loop's state comes from: what it starts with, and what an iteration leaves there."""
+    start = _operand(_Value(computation, "", (), outer), loop, 0, path)
+    after = _result(module.called(loop, "body"), path, (*outer, (computation, loop)))
+    return [*start, *after] if path and start and after else []
+
+
+def _argument(module: HloModule, value: _Value, parameter: Instruction) -> list[_Value]:
     """Return what a computation is given for its parameter."""
     if value.calls:
-        *outer, (computation, caller) = value.calls
+        *entered, (computation, caller) = value.calls
     else:
         callers = module.callers.get(value.computation, ())
         if len(callers) != 1:
-            return None
-        outer, (computation, caller) = [], callers[0]
-    number = parameter.number or 0
+            return []
+        entered, (computation, caller) = [], callers[0]
+    outer, number = tuple(entered), parameter.number or 0
     if caller.opcode == "while":
-        if not _is_unchanged(module, caller, value.path):
-            return None
-    elif caller.opcode == "conditional":
+        return _carried(module, computation, caller, value.path, outer)
+    if caller.opcode == "conditional":
         number = 1 + caller.calls.index(value.computation)
     elif caller.opcode not in _CALLING:
-        return None
-    return _operand(_Value(computation, "", (), tuple(outer)), caller, number, value.path)
-
-
-def _is_unchanged(module: HloModule, loop: Instruction, path: tuple[int, ...]) -> bool:
-    """Return whether a loop's body passes on an element of its state unchanged."""
-    body = module.called(loop, "body")
-    if body is None or body.root is None or not path:
-        return False
-    source: _Value | None = _Value(body.name, body.root.name, path)
-    for _ in range(_MAX_STEPS):
-        one = _instruction(module, source) if source else None
-        if source is None or one is None:
-            return False
-        if one.opcode == "parameter":
-            return source.path == path
-        source = _before(module, source, one) if one.opcode in _UNCHANGING else None
-    return False
+        return []
+    return _operand(_Value(computation, "", (), outer), caller, number, value.path)
 
 
 def outputs_reached(module: HloModule, computation: str, value: str, element: int | None = None) -> tuple[int, ...]:

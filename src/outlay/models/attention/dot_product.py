@@ -77,7 +77,7 @@ def attention(
     with jax.named_scope("attention"):
         if no_kernel is None:
             given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
-            mixed: jax.Array = _fused(*given, _Kernel(mask, factor, split, key.shape[1]))
+            mixed: jax.Array = _fused(*given, segment_ids, _Kernel(mask, factor, split, key.shape[1]))
             return mixed[..., : query.shape[-1]]
         segments = None if segment_ids is None else (segment_ids, segment_ids)
         with jax.named_scope(missed.scope) if missed is not None else contextlib.nullcontext():
@@ -99,18 +99,19 @@ class _Kernel:
     split: PartitionSpec | None
     num_keys: int
 
-    def __call__(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    def __call__(self, query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
         how = {"causal": self.mask.causal, "window": self.mask.window, "scale": self.scale}
         if jax_kernels.compiled_for().platform != "tpu":
             return jax_kernels.cudnn_attention(query, key, value, **how)
         own = functools.partial(jax_kernels.splash_attention, **how)
+        given = [query, key, value, *([] if segment_ids is None else [segment_ids])]
         if self.split is None:
-            return own(query, key, value)
+            return own(*given)
         # The compiler cannot partition a Pallas kernel, and compile-only TPUs lack the callbacks of custom_partitioning
         # (decision 22), hence shard_map. check_vma is off: the types of a Pallas kernel do not say over which axes its
         # outputs vary.
-        mapped = jax.shard_map(own, in_specs=(self.split,) * 3, out_specs=self.split, check_vma=False)
-        return mapped(query, key, value)
+        specs = (self.split, self.split, self.split, PartitionSpec(*self.split[:2]))[: len(given)]
+        return jax.shard_map(own, in_specs=specs, out_specs=self.split, check_vma=False)(*given)
 
     def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
         """Return the context in which to trace the kernel, forward and backward."""
@@ -122,24 +123,27 @@ class _Kernel:
         return jax_kernels.telling_cost(2 * seen * shape[3], seen)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _fused(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _Kernel) -> jax.Array:
-    return _fused_forward(query, key, value, kernel)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _fused(
+    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array | None, kernel: _Kernel
+) -> jax.Array:
+    return _fused_forward(query, key, value, segment_ids, kernel)[0]
 
 
-def _fused_forward(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _Kernel) -> tuple[jax.Array, Any]:
+def _fused_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array | None, kernel: _Kernel
+) -> tuple[jax.Array, Any]:
     with kernel.traced(query.shape):
-        mixed, pull = jax.vjp(kernel, query, key, value)
+        mixed, pull = jax.vjp(lambda q, k, v: kernel(q, k, v, segment_ids), query, key, value)
     # Name the residuals, so that remat policies and layouts can refer to them, as in blockwise attention.
-    pull_back = jax.tree.map(
-        lambda x: x if any(x is given for given in (query, key, value)) else checkpoint_name(x, "attention"), pull
-    )
+    given = (query, key, value, segment_ids)
+    pull_back = jax.tree.map(lambda x: x if any(x is one for one in given) else checkpoint_name(x, "attention"), pull)
     return mixed, pull_back
 
 
-def _fused_backward(kernel: _Kernel, pull_back: Any, grad: jax.Array) -> tuple[jax.Array, ...]:
+def _fused_backward(kernel: _Kernel, pull_back: Any, grad: jax.Array) -> tuple[jax.Array | None, ...]:
     with kernel.traced(grad.shape):
-        return pull_back(grad)
+        return *pull_back(grad), None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)

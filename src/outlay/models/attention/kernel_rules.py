@@ -19,7 +19,7 @@ from outlay.core import jax_kernels
 
 _RULES = {
     "segments": (
-        "Outlay's fused kernels do not support segment_ids",
+        "the cuDNN kernel does not support segment_ids",
         "use one text per sequence, padded and weighted, instead of segment_ids",
     ),
     "platform": ("there is none for {0}", "use another target"),
@@ -118,13 +118,13 @@ def refusal(
         segment_ids: as for `attention`.
         split: as for `attention`.
     """
-    if segment_ids is not None:
-        return Refusal("segments")
     if device.platform == "tpu":
         return _of_tpus(query, key, split)
     capability, dim = jax_kernels.compute_capability(device), query.shape[-1]
     if capability is None:
         return Refusal("platform", (device.platform,))
+    if segment_ids is not None:
+        return Refusal("segments")
     if capability < (8, 0):
         return Refusal("capability", (f"{capability[0]}", f"{capability[1]}"))
     if query.dtype not in (jnp.bfloat16, jnp.float16):

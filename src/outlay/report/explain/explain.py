@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.analysis.attribution.collective_facts import collective_facts
 from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
+from outlay.analysis.attribution.layout_facts import layout_facts
 from outlay.analysis.attribution.leaves import Leaf, leaves_of
 from outlay.analysis.attribution.live_memory import live_memory
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
@@ -160,6 +161,7 @@ def _explanation(
         schedule=schedule,
         host_copies=host_copies(module, leaves),
         recomputed=recomputed(module, done),
+        layout=layout_facts(subject.program.layout, subject.program.plan) if subject.program else None,
     )
 
 

@@ -7,11 +7,12 @@ from pathlib import PurePath
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, like_names, rows
-from outlay.analysis.attribution.program_facts import CollectiveFacts, HostCopyFacts, RecomputedFacts
+from outlay.analysis.attribution.layout_facts import LayoutFacts
+from outlay.analysis.attribution.program_facts import CollectiveFacts, HostCopyFacts, RecomputedFacts, WorkFacts
 from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.render.page import Block, Cell, Column, Columns, Medium, Row, Section, Segment, Table, colour_of
+from outlay.render.page import Block, Cell, Column, Columns, Line, Medium, Row, Section, Segment, Table, colour_of
 from outlay.render.pictures import Bar, Bars
 
 _COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
@@ -119,6 +120,35 @@ def _modules(totals: dict[str, Total]) -> Table:
         for name, total, members in sums
     ]
     return Table(columns, rows, limit=_MAX_ROWS)
+
+
+def layout_of(layout: LayoutFacts | None, work: WorkFacts | None) -> Iterator[Block]:
+    """Show on the page which leaves have which dtype and place, and in which dtypes products are computed."""
+    if layout is None:
+        return
+    columns = [Column("part"), Column("dtype"), Column("split", "code"), Column("leaves", "number")]
+    columns += [Column("a device", "number"), Column("in all", "number"), Column("such as", "path")]
+    most = max((one.bytes_per_device for one in layout.placed), default=1) or 1
+    cells = [
+        Row(
+            [
+                one.part,
+                one.dtype,
+                one.spec + (" on the host" if one.on_host else ""),
+                str(one.num_leaves),
+                Cell(format_bytes(one.bytes_per_device), share=one.bytes_per_device / most),
+                format_bytes(one.bytes_total),
+                one.example,
+            ]
+        )
+        for one in layout.placed
+    ]
+    by_dtype = sorted(work.flops_by_dtype.items(), key=lambda item: -item[1]) if work else []
+    products = ", ".join(f"{dtype} {format_flops(flops)}" for dtype, flops in by_dtype if flops)
+    lines = [Line(f"products by the dtype of their operands: {products}")] if products else []
+    yield Section(
+        "layout and dtypes", [Table(columns, cells, _MAX_ROWS), *lines], " + ".join(layout.names), medium="html"
+    )
 
 
 def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, totals
+from outlay.analysis.attribution.layout_facts import LayoutFacts
 from outlay.analysis.attribution.live_memory import LiveMemory
 from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
@@ -50,6 +51,7 @@ from outlay.report.explain.explain_tables import (
     collective_tables,
     colour_of_kind,
     host_copies,
+    layout_of,
     operations,
     recomputed,
     short_source,
@@ -93,6 +95,7 @@ class Explanation(Report):
         schedule: the part of it that determines the price, as plain data that can be saved.
         host_copies: copies to and from the host, most bytes first.
         recomputed: products that the backward pass recomputes, most FLOPs first.
+        layout: the layout, and the leaves that are placed alike, with their dtypes; None if it is not a program's step.
         by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
             program are then empty. None in any other mode.
     """
@@ -120,6 +123,7 @@ class Explanation(Report):
     schedule: Schedule | None = None
     host_copies: tuple[HostCopyFacts, ...] = ()
     recomputed: tuple[RecomputedFacts, ...] = ()
+    layout: LayoutFacts | None = None
     by_parts: PlacedExplanation | None = None
 
     @property
@@ -182,6 +186,7 @@ class Explanation(Report):
             "host_copies": [dataclasses.asdict(one) for one in self.host_copies],
             "recomputed": [dataclasses.asdict(one) for one in self.recomputed],
             "operations": [dataclasses.asdict(one) for one in self.operations],
+            "layout": dataclasses.asdict(self.layout) if self.layout else None,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "messages": list(self.messages),
             "incomplete": list(self.incomplete),
@@ -228,6 +233,7 @@ def _explain_page(facts: Explanation) -> Page:
             *_lanes(facts),
             *_findings(facts.findings, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
+            *layout_of(facts.layout, facts.work),
             *memory_of_device(facts.memory),
             *memory_over_schedule(facts.live_memory, facts.memory),
             *host_copies(facts.host_copies),

@@ -141,3 +141,49 @@ def test_elements_that_a_loop_swaps_are_no_parameter_for_sure(value):
 
 def test_a_value_goes_on_to_where_the_next_round_puts_it():
     assert outputs_reached(parse_hlo(SWAPPING), "body", "kept") == (0, 1)
+
+
+SAVING = """HloModule saved, num_partitions=2
+
+%save (state: (s32[], f32[2,4], bf16[2,4])) -> (s32[], f32[2,4], bf16[2,4]) {
+  %state = (s32[], f32[2,4]{1,0}, bf16[2,4]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %weights = f32[2,4]{1,0} get-tuple-element(%state), index=1
+  %saved = bf16[2,4]{1,0} get-tuple-element(%state), index=2
+  %zero.1 = s32[] constant(0)
+  %layer = f32[1,4]{1,0} dynamic-slice(%weights, %i, %zero.1), dynamic_slice_sizes={1,4}
+  %half = bf16[1,4]{1,0} convert(%layer)
+  %square = bf16[1,4]{1,0} multiply(%half, %half)
+  %both = bf16[2,4]{1,0} dynamic-update-slice(%saved, %half, %i, %zero.1)
+  ROOT %out = (s32[], f32[2,4]{1,0}, bf16[2,4]{1,0}) tuple(%i, %weights, %both)
+}
+
+%condition (state.1: (s32[], f32[2,4], bf16[2,4])) -> pred[] {
+  %state.1 = (s32[], f32[2,4]{1,0}, bf16[2,4]{1,0}) parameter(0)
+  ROOT %go = pred[] constant(false)
+}
+
+ENTRY %main (b: bf16[2,4], w: f32[2,4]) -> bf16[1,4] {
+  %b = bf16[2,4]{1,0} parameter(0)
+  %w = f32[2,4]{1,0} parameter(1)
+  %zero = s32[] constant(0)
+  %nothing = bf16[] constant(0)
+  %empty = bf16[2,4]{1,0} broadcast(%nothing), dimensions={}
+  %first = (s32[], f32[2,4]{1,0}, bf16[2,4]{1,0}) tuple(%zero, %w, %empty)
+  %loop = (s32[], f32[2,4]{1,0}, bf16[2,4]{1,0}) while(%first), condition=%condition, body=%save
+  %of_all = bf16[2,4]{1,0} get-tuple-element(%loop), index=2
+  ROOT %last = bf16[1,4]{1,0} slice(%of_all), slice={[1:2], [0:4]}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parameter"),
+    [
+        ("", "", 1),
+        ("slice(%saved, %half", "slice(%saved, %square", None),  # computed of the weights
+        ("tuple(%zero, %w, %empty)", "tuple(%zero, %w, %b)", None),  # what another parameter had there may be left
+    ],
+)
+def test_weights_that_a_loop_saves_for_the_backward_pass(old, new, parameter):
+    assert leaf_parameter(parse_hlo(SAVING.replace(old, new)), "main", "last") == parameter

@@ -214,6 +214,35 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
     assert compiled_work(parse_hlo(text)).flops_by_dtype == {"bfloat16": 2 * (2 + 5) * 4 * 4 * seen * 64 / 8}
 
 
+@pytest.mark.compiles
+def test_the_pallas_kernel_keeps_segments_apart():
+    given, mask, segments = inputs(128, heads=(2, 1)), Mask(causal=True, window=50), segments_of(128)
+    how = {"causal": True, "window": 50, "scale": 0.3, "interpret": True}
+    found = with_gradients(lambda *heads: jax_kernels.splash_attention(*heads, segments[0], **how), *given)
+    for ours, theirs in zip(found, with_gradients(lambda *x: plain(*x, segments, mask, 0.3), *given), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+@pytest.mark.compiles
+def test_on_tpus_that_are_not_here_segments_go_with_the_batch_to_the_pallas_kernel():
+    mesh, split = outlay.mesh(data=4, model=2, target="tpu-v5e:2x4"), P("data", None, "model")
+    heads = jax.ShapeDtypeStruct((4, 256, 4, 64), jnp.bfloat16, sharding=NamedSharding(mesh, split))
+    segments = jax.ShapeDtypeStruct((4, 256), jnp.int32, sharding=NamedSharding(mesh, P("data")))
+
+    def grads(query, key, value, segments):
+        def loss(*heads):
+            mixed = outlay.models.attention(*heads, causal=True, window=64, segment_ids=segments, split=split)
+            return mixed.astype(jnp.float32).sum()
+
+        return jax.grad(loss, (0, 1, 2))(query, key, value)
+
+    with jax.set_mesh(mesh):
+        text = jax.jit(grads).lower(heads, heads, heads, segments).compile().as_text()
+    assert "splash_mha_fwd" in text
+    assert "splash_mha_dkv" in text
+    assert not re.findall(r" (?:all-gather|all-to-all|all-reduce)", text)
+
+
 def test_why_there_is_no_kernel():
     h100, a100, cpu = (
         outlay.mesh(data=8, target=target).devices.flat[0] for target in ("h100:1x8", "a100-80gb:1x8", "cpu:8")

@@ -66,7 +66,8 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 
 def test_the_page_holds_all_of_it():
-    found = explain(training(batch_size=16))
+    program = training(batch_size=16)
+    found = explain(program)
     page = found.to_html()
     words = html.unescape(re.sub(r"<wbr>", "", page))
     for row in rows(found.collectives):
@@ -75,6 +76,13 @@ def test_the_page_holds_all_of_it():
         assert finding.fix in words
     for value in found.memory.largest:
         assert value.what in words
+    assert "fsdp + data_parallel" in words
+    planned = [leaf for leaf in program.plan.leaves if leaf.kind != "intermediate"]
+    assert sum(one.num_leaves for one in found.layout.placed) == len(planned)
+    assert sum(one.bytes_per_device for one in found.layout.placed) == sum(leaf.bytes_per_device for leaf in planned)
+    for one in found.layout.placed:
+        assert one.example in words
+        assert one.spec in words
     assert "simulated devices" in words
     assert not re.search(r"https?://(?!www\.w3\.org)", page)  # nothing to load
     assert found._repr_html_().startswith("<iframe srcdoc=")

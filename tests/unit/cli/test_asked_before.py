@@ -1,0 +1,45 @@
+"""The same question again: answered without JAX as long as nothing has changed, and never otherwise."""
+
+import time
+
+import pytest
+from tests.unit.cli.command import outlay_command
+
+NOTE = "answered from the cache"
+
+
+@pytest.mark.processes
+def test_the_same_question_is_answered_again_until_something_changes(tmp_path):
+    targets = tmp_path / "targets.toml"
+    targets.write_text("[cpu]\nmemory_bytes = 1e9\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    time.sleep(1.1)  # until they count as settled
+    asked = ("explain", "digits", "--target", "cpu:2", "--layout", "dp", "--max-memory", "1KiB")
+
+    def ask(*more):
+        around = {
+            "OUTLAY_TARGETS": str(targets),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "XLA_FLAGS": "",  # to check them a process is started, and what that depends on is not known
+            "PYTHONPROFILEIMPORTTIME": "1",
+        }
+        done = outlay_command(*asked, *more, cwd=here, **around)
+        messages = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+        assert done.returncode == 1, done.stderr  # over budget, each time
+        assert any(line.startswith("over budget") for line in messages)
+        return done.stdout, messages, "jax._src" in done.stderr
+
+    first, messages, starts = ask()
+    assert starts
+    assert NOTE not in "".join(messages)
+    again, said_again, starts = ask()
+    assert not starts
+    assert again == first
+    assert said_again[:-1] == messages
+    assert NOTE in said_again[-1]
+    targets.write_text("[cpu]\nmemory_bytes = 2e9\n")
+    changed, messages, starts = ask()
+    assert starts
+    assert NOTE not in "".join(messages)
+    assert changed != first
