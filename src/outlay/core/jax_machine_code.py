@@ -4,9 +4,7 @@ XLA calls a C function with one argument, the call frame (`xla/ffi/api/c_api.h`,
 it asks for the version of that interface, and refuses versions that it does not know. LLVM comes with `llvmlite`, so no
 compiler needs to be installed.
 
-A function computes independent rows. If there are many rows, it asks threads of XLA's own pool to help: any thread that
-is free takes the next piece. The caller does not wait for threads that have not begun. So if all threads of the pool
-are busy, or a fork left none, only their help is lost. The last thread to leave frees the shared memory.
+A function computes independent rows, which several threads share if there are many (`rows_of_threads`).
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from typing import Any
 
 import jax
 
+from outlay.core.rows_of_threads import LINE, ROWS, SHARED
 from outlay.core.runtime_flags import num_cores
 
 MAJOR, MINOR = 0, 3
@@ -27,11 +26,6 @@ MAJOR, MINOR = 0, 3
 
 PIECES_OF_THREAD = 4
 """The least number of pieces per thread: for fewer, a thread begins too late to help (measured)."""
-
-ROWS = "ptr %arguments, ptr %results, i64 %num_rows"
-JOB = "{ i64, i64, i64, i64, i64, ptr, ptr }"
-"""The memory that threads share: the next piece, the pieces done, the threads that still use it; then, unchanged, the
-number of pieces, the number of rows, and the arrays."""
 
 FRAME = f"""
 define ptr @NAME(ptr %frame) {{
@@ -91,126 +85,6 @@ DECLARATIONS
 """
 """Answers XLA's question for the version, computes all rows in one thread or in several, and the code of the rows."""
 
-SHARED = f"""
-define internal void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_threads) noinline {{
-  %asked = alloca {{ i64, ptr, ptr, ptr, ptr }}
-  %refused = alloca {{ i64, ptr, ptr }}
-  %job = call ptr inttoptr (i64 MALLOC to ptr)(i64 ptrtoint (ptr getelementptr ({JOB}, ptr null, i64 1) to i64))
-  %num_holders_at = getelementptr {JOB}, ptr %job, i32 0, i32 2
-  store {JOB} zeroinitializer, ptr %job
-  store i64 %num_threads, ptr %num_holders_at
-  %num_pieces_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
-  store i64 %num_pieces, ptr %num_pieces_at
-  %num_rows_at = getelementptr {JOB}, ptr %job, i32 0, i32 4
-  store i64 %num_rows, ptr %num_rows_at
-  %arguments_at = getelementptr {JOB}, ptr %job, i32 0, i32 5
-  store ptr %arguments, ptr %arguments_at
-  %results_at = getelementptr {JOB}, ptr %job, i32 0, i32 6
-  store ptr %results, ptr %results_at
-  %api_at = getelementptr i8, ptr %frame, i64 16
-  %api = load ptr, ptr %api_at
-  %destroy_at = getelementptr i8, ptr %api, i64 64
-  %destroy = load ptr, ptr %destroy_at
-  %schedule_at = getelementptr i8, ptr %api, i64 136
-  %schedule = load ptr, ptr %schedule_at
-  %context_at = getelementptr i8, ptr %frame, i64 24
-  %context = load ptr, ptr %context_at
-  br label %others
-others:
-  %k = phi i64 [1, %0], [%next_k, %other_asked]
-  %is_other = icmp ult i64 %k, %num_threads
-  br i1 %is_other, label %ask_other, label %own
-ask_other:
-  store i64 40, ptr %asked
-  %asked_extension = getelementptr i8, ptr %asked, i64 8
-  store ptr null, ptr %asked_extension
-  %asked_context = getelementptr i8, ptr %asked, i64 16
-  store ptr %context, ptr %asked_context
-  %asked_task = getelementptr i8, ptr %asked, i64 24
-  store ptr @NAME_help, ptr %asked_task
-  %asked_data = getelementptr i8, ptr %asked, i64 32
-  store ptr %job, ptr %asked_data
-  %error = call ptr %schedule(ptr %asked)
-  %is_refused = icmp ne ptr %error, null
-  br i1 %is_refused, label %other_refused, label %other_asked
-other_refused:
-  store i64 24, ptr %refused
-  %refused_extension = getelementptr i8, ptr %refused, i64 8
-  store ptr null, ptr %refused_extension
-  %refused_error = getelementptr i8, ptr %refused, i64 16
-  store ptr %error, ptr %refused_error
-  call void %destroy(ptr %refused)
-  call void @NAME_leave(ptr %job)
-  store i64 1, ptr inttoptr (i64 REFUSED to ptr)
-  br label %other_asked
-other_asked:
-  %next_k = add i64 %k, 1
-  br label %others
-own:
-  call void @NAME_pieces(ptr %job)
-  %num_done_at = getelementptr {JOB}, ptr %job, i32 0, i32 1
-  br label %wait
-wait:
-  %num_done = load atomic i64, ptr %num_done_at acquire, align 8
-  %are_done = icmp eq i64 %num_done, %num_pieces
-  br i1 %are_done, label %done, label %wait_on
-wait_on:
-  call i32 inttoptr (i64 SCHED_YIELD to ptr)()
-  br label %wait
-done:
-  call void @NAME_leave(ptr %job)
-  ret void
-}}
-
-define internal void @NAME_help(ptr %job) {{
-  call void @NAME_pieces(ptr %job)
-  call void @NAME_leave(ptr %job)
-  ret void
-}}
-
-define internal void @NAME_pieces(ptr %job) noinline {{
-  %next_at = getelementptr {JOB}, ptr %job, i32 0, i32 0
-  %num_done_at = getelementptr {JOB}, ptr %job, i32 0, i32 1
-  %num_pieces_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
-  %num_pieces = load i64, ptr %num_pieces_at
-  %num_rows_at = getelementptr {JOB}, ptr %job, i32 0, i32 4
-  %num_rows = load i64, ptr %num_rows_at
-  %arguments_at = getelementptr {JOB}, ptr %job, i32 0, i32 5
-  %arguments = load ptr, ptr %arguments_at
-  %results_at = getelementptr {JOB}, ptr %job, i32 0, i32 6
-  %results = load ptr, ptr %results_at
-  br label %take
-take:
-  %piece = atomicrmw add ptr %next_at, i64 1 monotonic
-  %is_left = icmp ult i64 %piece, %num_pieces
-  br i1 %is_left, label %compute, label %none
-compute:
-  %first = mul i64 %piece, PIECE
-  %after = add i64 %first, PIECE
-  %is_whole = icmp ult i64 %after, %num_rows
-  %last = select i1 %is_whole, i64 %after, i64 %num_rows
-  call void @NAME_rows(ptr %arguments, ptr %results, i64 %first, i64 %last)
-  %num_before = atomicrmw add ptr %num_done_at, i64 1 release
-  br label %take
-none:
-  ret void
-}}
-
-define internal void @NAME_leave(ptr %job) noinline {{
-  %num_holders_at = getelementptr {JOB}, ptr %job, i32 0, i32 2
-  %num_holders = atomicrmw sub ptr %num_holders_at, i64 1 acq_rel
-  %is_last = icmp eq i64 %num_holders, 1
-  br i1 %is_last, label %free, label %end
-free:
-  call void inttoptr (i64 FREE to ptr)(ptr %job)
-  br label %end
-end:
-  ret void
-}}
-"""
-"""Several threads: the first asks for the others, computes pieces until none is left, and waits for pieces that others
-have begun."""
-
 BUFFER = """
   %NAME_place = getelementptr ptr, ptr %LIST, i64 INDEX
   %NAME_buffer = load ptr, ptr %NAME_place
@@ -223,6 +97,10 @@ _compiled: dict[str, Any] = {}
 _lock = threading.Lock()
 num_threads = ctypes.c_int64(num_cores())
 """The largest number of threads; the functions read it at every call."""
+patience = ctypes.c_int64(256)
+"""How often a waiting thread yields before it leaves: about a tenth of a millisecond in all."""
+_places = (ctypes.c_int64 * (LINE // 8) * num_cores())()
+"""The places where threads wait, one per cache line."""
 _refused = ctypes.c_int64(0)
 """Set to 1 by a function if XLA had no threads for it."""
 
@@ -274,10 +152,11 @@ def at_most_threads(num: int) -> Iterator[None]:
 
 def _addresses() -> dict[str, int]:
     """Return the addresses of what the functions call and read; 0 for what is missing."""
-    symbols = {name.upper(): _address(name) for name in ("malloc", "free", "sched_yield")}
+    symbols = {name.upper(): _address(name) for name in ("calloc", "free", "sched_yield")}
     if not all(symbols.values()):
         num_threads.value = 1
-    return symbols | {"NUM_THREADS": ctypes.addressof(num_threads), "REFUSED": ctypes.addressof(_refused)}
+    looked_at = {"NUM_THREADS": num_threads, "PLACES": _places, "PATIENCE": patience, "REFUSED": _refused}
+    return symbols | {name: ctypes.addressof(value) for name, value in looked_at.items()}
 
 
 def _address(symbol: str) -> int:
@@ -312,11 +191,16 @@ def compile_function(body: str, declarations: str, num_arguments: int, num_resul
     )
     code = (FRAME + SHARED).replace("BUFFERS", buffers).replace("BODY", body).replace("DECLARATIONS", declarations)
     code = code.replace("LAST_OF_PIECE", str(piece - 1)).replace("PIECE", str(piece))
+    code = code.replace("NUM_PLACES", str(len(_places)))
     name = "outlay_" + hashlib.sha256(code.encode()).hexdigest()[:24]
     with _lock:
         if name not in _compiled:
             if "half" in body and not llvm.get_host_cpu_features().get("f16c", True):
                 raise NoMachineCode("this processor does not convert float16")
+            # Where a thread cannot tell its core, all begin with the first rows.
+            which_core = _address("sched_getcpu")
+            this_core = f"call i32 inttoptr (i64 {which_core} to ptr)()" if which_core else "add i32 0, 0"
+            code = code.replace("THIS_CORE", this_core)
             for what, address in _addresses().items():
                 code = code.replace(f"i64 {what} to", f"i64 {address} to")
             try:

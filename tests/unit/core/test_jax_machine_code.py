@@ -1,6 +1,8 @@
 """Functions in machine code: their rows are computed once each, by however many threads come to help."""
 
 import ctypes
+import threading
+import time
 
 import jax
 import numpy as np
@@ -40,13 +42,32 @@ def add_one():
     return compile_function(ADD_ONE, "", 1, 2, PIECE)
 
 
-def called(num_rows):
+def called(num_rows, add_one=add_one):
     """What XLA makes of it."""
     rows = np.arange(num_rows, dtype=np.float32)
     like = [jax.ShapeDtypeStruct((num_rows,), dtype) for dtype in (np.float32, np.int32)]
     after, at_once = jax.jit(jax.ffi.ffi_call(add_one(), like))(rows)
     np.testing.assert_array_equal(after, rows + 1)
     return np.asarray(at_once)
+
+
+@pytest.fixture(autouse=True)
+def none_waits(monkeypatch):
+    """No thread that has helped waits for the next call, unless a test lets it."""
+    monkeypatch.setattr(jax_machine_code.patience, "value", 0)
+    until(lambda: num_waiting() == 0)
+
+
+def num_waiting():
+    return sum(place[0] != 0 for place in jax_machine_code._places)
+
+
+def until(condition):
+    for _ in range(10_000):
+        if condition():
+            return
+        time.sleep(0.001)
+    raise AssertionError("it has not come about in ten seconds")
 
 
 def called_with(schedule):
@@ -102,6 +123,27 @@ def test_a_thread_that_comes_at_once_leaves_nothing_to_do():
     assert set(change) == {1.0}
 
 
+def test_a_thread_that_has_helped_waits_and_is_asked_before_the_pool():
+    jax_machine_code.patience.value = 2**62
+    helping, asked = [], []
+
+    def begin(task, data):
+        helping.append(threading.Thread(target=task, args=(data,)))
+        helping[-1].start()
+        return True
+
+    called_with(begin)
+    until(lambda: num_waiting() == min(2, len(jax_machine_code._places)))
+    change, _ = called_with(lambda *task: asked.append(task) or True)
+    assert set(change) == {1.0}
+    assert len(asked) == 2 - min(2, len(jax_machine_code._places))
+    jax_machine_code.patience.value = 0
+    for thread in helping:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert num_waiting() == 0
+
+
 def test_without_a_pool_one_thread_computes_and_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(jax_machine_code._refused, "value", 0)
     assert one_thread_reason() is None
@@ -117,3 +159,13 @@ def test_a_system_without_what_threads_need_has_one(monkeypatch):
         assert one_thread_reason() == "the C library of this system has no sched_yield"
         compile_function(ADD_ONE.replace("1.0", "2.0"), "", 1, 2, PIECE)
         assert jax_machine_code.num_threads.value == 1
+
+
+def test_threads_that_cannot_tell_their_core_share_rows_all_the_same(monkeypatch):
+    address = jax_machine_code._address
+    monkeypatch.setattr(jax_machine_code, "_address", lambda symbol: symbol != "sched_getcpu" and address(symbol))
+    with at_most_threads(3):
+        another = ADD_ONE.replace("%at_once", "%num_at_once")
+        at_once = called(NUM_ROWS, lambda: compile_function(another, "", 1, 2, PIECE))
+        assert one_thread_reason() is None
+    np.testing.assert_array_equal(at_once, [PIECE] * 26 + [1])
