@@ -79,8 +79,10 @@ def two_pieces():
 def test_a_run_leaves_what_plain_jax_leaves(monkeypatch):
     monkeypatch.setattr(pallas_pass, "MOST_LANES", 16)
     mesh = outlay.mesh("neurons=3", devices=jax.devices()[:3])
-    plain, pallas = ran(two_pieces(), "jax"), ran(two_pieces(), "pallas")
-    split = ran(two_pieces(), "pallas", layout="by-neuron", mesh=mesh)
+    # All begin with it: else each would compile how it is made.
+    start = jax.device_get(jax.jit(two_pieces().init)(jax.random.key(0)))
+    plain, pallas = ran(two_pieces(), "jax", state=start), ran(two_pieces(), "pallas", state=start)
+    split = ran(two_pieces(), "pallas", layout="by-neuron", mesh=mesh, state=start)
     assert plain["zenke:out_spikes"].any()
     for path, right in leaves(plain).items():
         assert_near(leaves(pallas)[path], right, path, DTYPES["float32"])
