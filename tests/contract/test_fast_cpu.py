@@ -181,6 +181,14 @@ def test_a_processor_that_llvm_does_not_know_has_a_reason(monkeypatch):
     fallback("LLVM does not know this processor: failed to get host cpu features.")
 
 
+def test_an_llvm_that_does_not_take_the_code_has_a_reason(monkeypatch):
+    def refuses(code):
+        raise RuntimeError("LLVM IR parsing error\n<string>:12:3: error: expected type\n")
+
+    monkeypatch.setattr(llvm, "parse_assembly", refuses)
+    fallback(f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: LLVM IR parsing error")
+
+
 def test_a_processor_without_float16_has_a_reason(monkeypatch):
     features = llvm.get_host_cpu_features()
     features["f16c"] = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,6 +73,7 @@ def main() -> None:
     """Run the `outlay` command."""
     interrupt.answer()
     output.last()
+    warnings.formatwarning = formatted_warning
     try:
         app()
     except SystemExit as end:
@@ -79,6 +82,18 @@ def main() -> None:
         if interrupt.answers():
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # everything is printed, and nothing is left to catch it
         raise
+
+
+_of_python, _of_outlay = warnings.formatwarning, str(Path(__file__).parents[1])
+
+
+def formatted_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return a warning of Outlay's as its text alone, and others as Python does: where theirs come from is of use."""
+    if issubclass(category, UserWarning) and filename.startswith(_of_outlay):
+        return f"warning: {message}\n"
+    return _of_python(message, category, filename, lineno, line)
 
 
 def _has_others() -> bool:

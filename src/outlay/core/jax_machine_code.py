@@ -207,8 +207,9 @@ def compile_function(body: str, declarations: str, num_arguments: int, num_resul
                 module = llvm.parse_assembly(code.replace("@NAME", f"@{name}"))
                 module.verify()
             except RuntimeError as error:
+                what = str(error).splitlines()[0]
                 raise NoMachineCode(
-                    f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: {error}"
+                    f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: {what}"
                 ) from error
             options = llvm.create_pipeline_tuning_options(speed_level=2)
             builder = llvm.create_pass_builder(machine, options)

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.cli.command import LINE
 from typer.testing import CliRunner
 
-from outlay.cli.main import app
+from outlay.cli import output
+from outlay.cli.main import app, formatted_warning
 
 
 def outlay(*arguments: str):
@@ -94,3 +95,12 @@ def test_doctor_in_words():
     text = outlay("doctor").stdout
     assert "devices     8: 0 cpu, 1 cpu" in text
     assert "no known problems" in text
+
+
+def test_a_warning_of_outlays_is_its_text_alone():
+    assert (
+        formatted_warning("one runs in plain JAX", UserWarning, output.__file__, 3)
+        == "warning: one runs in plain JAX\n"
+    )
+    assert formatted_warning("too old", UserWarning, "mine.py", 3) == "mine.py:3: UserWarning: too old\n"
+    assert "DeprecationWarning" in formatted_warning("soon gone", DeprecationWarning, output.__file__, 3)
