@@ -173,12 +173,12 @@ def report(num: int, what: str, best: dict[str, float]) -> None:
 
 
 def compare_with_limit(num: int, side: Side, seconds: float, facts: dict) -> None:
-    """How far a step is from what must move through memory."""
+    """How far a step is from what must move through memory; only bytes are compared, instructions are not counted."""
     moved = facts[FAST, num]["moved"]
     side.ask("copy", moved=moved)
     limit = side.answer()
     copy = f"a step moves {moved / 1e6:.1f} MB, a copy {1e6 * limit:.0f} us ({moved / limit / 1e9:.0f} GB/s)"
-    print(f"  {cores(num)}: {copy}: {FAST} takes {seconds / limit:.1f}x that")
+    print(f"  {cores(num)}: {copy}: {FAST} takes {seconds / limit:.1f}x that (bytes; no count of instructions)")
 
 
 def cores(num: int) -> str:
