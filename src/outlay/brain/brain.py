@@ -18,6 +18,7 @@ from outlay.brain.check_modules import check_state, checked_step, naming
 from outlay.brain.connections import Blueprint, Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import BrainError, Module, Port, Shape, State
+from outlay.brain.rounding import rounds_each
 from outlay.brain.wiring import Wiring, port_of, wire
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
@@ -181,7 +182,7 @@ class Brain:
             after, outputs = checked_step(name, module, state, returned, ports)
             return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
 
-        return step
+        return rounds_each(step, self.dtype)
 
 
 def _joined(values: tuple[jax.Array, ...]) -> jax.Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from outlay.brain.module import BrainError, Module, Port, Shape, State, negative, not_positive
 from outlay.brain.registry import register
+from outlay.brain.rounding import is_narrow
 
 MS_PER_S = 1000.0
 Each = float | tuple[float, ...]
@@ -191,7 +192,12 @@ class TopologicalMap:
         """Return the input of each unit, 0 to 1."""
         mins, maxs, glue = (np.broadcast_to(setting, signal.shape) for setting in (self.mins, self.maxs, self.glue))
         x = (signal - mins.astype(signal.dtype)) / (maxs - mins).astype(signal.dtype)
-        u = jnp.linspace(jnp.zeros_like(x), jnp.full_like(x, math.pi), self.resolution, axis=-1)
+        if is_narrow(x.dtype):
+            # JAX divides first in some versions, and multiplies first in others.
+            row = np.linspace(0, math.pi, self.resolution).astype(x.dtype)
+            u = jnp.broadcast_to(row, (*x.shape, self.resolution))
+        else:
+            u = jnp.linspace(jnp.zeros_like(x), jnp.full_like(x, math.pi), self.resolution, axis=-1)
         x, glue = x[..., None], glue[..., None]
         g = jnp.where(glue, jnp.sin(u + math.pi * x), jnp.tanh(u - math.pi * x))
         return jnp.exp((-0.5 / self.sigma) * g * g)

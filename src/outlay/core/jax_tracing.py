@@ -69,8 +69,16 @@ def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[An
     return [read(atom) for atom in jaxpr.outvars]
 
 
-SCAN, CHECKPOINTS, CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
-"""Names of operations that hold programs: a `lax.scan`, a `jax.checkpoint`, a call of a jitted function."""
+SCAN, WHILE, COND, CHECKPOINTS, CALLS = (
+    "scan",
+    "while",
+    "cond",
+    ("remat2", "checkpoint"),
+    ("jit", "pjit", "closed_call"),
+)
+"""Names of operations that hold programs: loops, a branch, a `jax.checkpoint`, a call of a jitted function."""
+CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
+"""Names of calls of functions with derivatives of their own."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,51 @@ def rerun_scan(
     how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
     carried, results = jax.lax.scan(wrap(turn), list(start), list(stacked), **how)
     return [*carried, *results]
+
+
+def rerun_while(
+    params: Mapping[str, Any], values: Sequence[Any], run: Callable[[Any, Sequence[Any]], list[Any]]
+) -> list[Any]:
+    """Run a traced `lax.while_loop` again with another test and another body.
+
+    Args:
+        params: the parameters of the operation.
+        values: its operands.
+        run: runs a program, the test's or the body's, on its arguments.
+    """
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    of_test, of_body, start = values[:first], values[first : first + second], values[first + second :]
+    return jax.lax.while_loop(
+        lambda carried: run(params["cond_jaxpr"], [*of_test, *carried])[0],
+        lambda carried: run(params["body_jaxpr"], [*of_body, *carried]),
+        list(start),
+    )
+
+
+def rerun_cond(
+    params: Mapping[str, Any], values: Sequence[Any], run: Callable[[Any, Sequence[Any]], list[Any]]
+) -> list[Any]:
+    """Run a traced `lax.cond` or `lax.switch` again with other branches; parameters as of `rerun_while`."""
+
+    def branch(jaxpr: Any, *values: Any) -> list[Any]:
+        return run(jaxpr, values)
+
+    branches = [functools.partial(branch, jaxpr) for jaxpr in params["branches"]]
+    return jax.lax.switch(values[0], branches, *values[1:])
+
+
+def rerun_custom(eqn: Any, values: Sequence[Any], run: Callable[[Any, Sequence[Any]], list[Any]]) -> list[Any]:
+    """Run a traced call of a function with derivatives of its own again; these stay as they are.
+
+    Args:
+        eqn: the operation.
+        values: its operands.
+        run: runs the function's program on its arguments.
+    """
+    jaxpr = eqn.params["call_jaxpr"]
+    other = jax.make_jaxpr(lambda *values: run(jaxpr, values))(*(variable.aval for variable in eqn.invars))
+    params = eqn.primitive.get_bind_params({**eqn.params, "call_jaxpr": other})
+    return eqn.primitive.bind(*values, **params)
 
 
 @contextlib.contextmanager

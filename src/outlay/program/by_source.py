@@ -21,7 +21,18 @@ from jax.sharding import AxisType, Mesh
 from outlay.core.constrain import Gradient, constrain, resolving, summing
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import MARK, calls_to, is_of_a_derivative, line_of, marking_returns
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, differentiating, rerun_scan, run_jaxpr
+from outlay.core.jax_tracing import (
+    CALLS,
+    CHECKPOINTS,
+    COND,
+    SCAN,
+    WHILE,
+    differentiating,
+    rerun_cond,
+    rerun_scan,
+    rerun_while,
+    run_jaxpr,
+)
 from outlay.core.quantities import counted
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
@@ -248,30 +259,17 @@ class _BySource:
         try:
             if name == SCAN:
                 return rerun_scan(params, values, lambda turn: self._run(params["jaxpr"], turn))
-            if name == "while":
-                return self._while(params, values)
-            if name == "cond":
-                branches = [functools.partial(self._branch, branch) for branch in params["branches"]]
-                return jax.lax.switch(values[0], branches, *values[1:])
+            if name == WHILE:
+                return rerun_while(params, values, self._run)
+            if name == COND:
+                return rerun_cond(params, values, self._run)
             inner = next(iter(jaxprs_in_params(params)))
             if name in CALLS:
                 return self._run(inner, values)
-            run = functools.partial(self._branch, inner)
-            return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(*values)
+            run = functools.partial(self._run, inner)
+            return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(values)
         finally:
             self.sources = around
-
-    def _branch(self, jaxpr: Any, *values: Any) -> list[Any]:
-        return self._run(jaxpr, values)
-
-    def _while(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
-        first, second = params["cond_nconsts"], params["body_nconsts"]
-        of_test, of_body, start = values[:first], values[first : first + second], values[first + second :]
-        return jax.lax.while_loop(
-            lambda carried: self._run(params["cond_jaxpr"], [*of_test, *carried])[0],
-            lambda carried: self._run(params["body_jaxpr"], [*of_body, *carried]),
-            start,
-        )
 
     def _refuse(self, outside: Mapping[str, _Value]) -> None:
         problems, used = [*self.problems.values()], self.used | {value.rank for value in outside.values()}

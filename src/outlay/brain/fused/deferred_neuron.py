@@ -27,6 +27,7 @@ from outlay.brain.fused.traced_row import TracedRow
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron, signed
+from outlay.brain.rounding import rounds_each
 from outlay.brain.synapses import Synapses
 from outlay.core.jax_machine_code import one_thread_reason
 from outlay.graph.step_graph import LoopForm, Read, StepGraph
@@ -75,7 +76,8 @@ def _loop_form(brain: Brain, name: str, kernel: str, warn: Callable[[str], None]
         return None
     if kernel == "fast-cpu" and (reason := one_thread_reason()):
         warn(f"one thread computes the pairs: {reason}")
-    return LoopForm(deferred.begin, deferred.step, deferred.end)
+    step, end = (rounds_each(function, brain.dtype) for function in (deferred.step, deferred.end))
+    return LoopForm(deferred.begin, step, end)
 
 
 @dataclass(frozen=True)

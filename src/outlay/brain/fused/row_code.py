@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.fused.row_equations import NotCompiled, RowEquations, View
+from outlay.brain.rounding import is_narrow
 
 LANES = 16
 """Pairs of one vector: the 512 bits of the widest registers. On narrower ones LLVM takes several."""
@@ -23,7 +24,7 @@ MEMORY = {"float32": "float", "float16": "half", "bfloat16": "i16", "bool": "i8"
     dict.fromkeys(("uint32", "int32"), "i32")
 )
 """What an entry of each dtype is in memory."""
-ARITHMETIC = {"mul": "fmul", "add": "fadd", "sub": "fsub"}
+ARITHMETIC = {"mul": "fmul", "add": "fadd", "sub": "fsub", "div": "fdiv"}
 ORDERED = {"max": "ogt", "min": "olt"}
 
 
@@ -64,11 +65,13 @@ class RowCode(RowEquations[Value]):
         prefix: of all names in it.
         size: entries of a row.
         mask: the name of a mask of the lanes that are in the row; empty where all are.
+        rounds_each: whether a product and a sum are rounded one by one, as a narrow Brain's are (`brain.rounding`).
     """
 
     prefix: str
     size: int
     mask: str = ""
+    rounds_each: bool = False
     before: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     loaded: dict[View, Value] = field(default_factory=dict)
@@ -84,6 +87,11 @@ class RowCode(RowEquations[Value]):
         (self.lines if is_vector else self.before).append(f"{name} = {code}")
         return name
 
+    def equations(self, jaxpr: Any, consts: list[View], inputs: list[Value | View]) -> list[Value | View]:
+        """What a jaxpr gives; of narrow rows each operation rounds."""
+        self.rounds_each = self.rounds_each or any(is_narrow(row.aval.dtype) for row in jaxpr.invars)
+        return super().equations(jaxpr, consts, inputs)
+
     def operate(self, name: str, operands: list[Value], dtype: Any) -> Value:
         """Add an operation on numbers."""
         is_vector = any(operand.is_vector for operand in operands)
@@ -93,10 +101,10 @@ class RowCode(RowEquations[Value]):
         both = f"{a.type} {a.name}, {b.name}"
         if name == "convert_element_type":
             return self.convert(a, jnp.dtype(dtype))
-        if name == "div" and a.kind == "float" and b.known:
+        if name == "div" and b.known and jnp.dtype(dtype) == np.float32:
             return self.operate("mul", [a, self.constant(1 / b.known, dtype)], dtype)
         if name in ARITHMETIC and a.kind == "float":
-            code = f"{ARITHMETIC[name]} contract {both}"
+            code = f"{ARITHMETIC[name]}{'' if self.rounds_each else ' contract'} {both}"
         elif name in ("add", "sub") and a.kind == "i32":
             code = f"{name} {both}"
         elif name == "eq" and a.kind != "float":
