@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.unit.cli.command import LINE, outlay_command
+from tests.unit.cli.command import LINE, command_here, outlay_command
 
 pytestmark = pytest.mark.processes
 
@@ -18,16 +18,16 @@ def test_layouts_and_reports_are_compared_and_the_exit_code_says_how(tmp_path):
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(report.stdout)
-    same = outlay_command("diff", "a.json", "b.json", "--json", cwd=tmp_path)
-    assert same.returncode == 0, same.stderr
+    same = command_here("diff", "a.json", "b.json", "--json", cwd=tmp_path)
+    assert same.exit_code == 0, same.stderr
     assert json.loads(same.stdout)["same"] is True
 
 
 def test_what_is_no_report_ends_with_2(tmp_path):
     (tmp_path / "a.json").write_text("{}")
-    told = outlay_command("diff", "a.json", "a.json", cwd=tmp_path)
-    assert told.returncode == 2
+    told = command_here("diff", "a.json", "a.json", cwd=tmp_path)
+    assert told.exit_code == 2
     assert "a.json is not a report of outlay explain" in told.stderr
-    told = outlay_command("diff", "a.json", "a.json", "--devices", "4", cwd=tmp_path)
-    assert told.returncode == 2
+    told = command_here("diff", "a.json", "a.json", "--devices", "4", cwd=tmp_path)
+    assert told.exit_code == 2
     assert "it goes with --recipe" in told.stderr

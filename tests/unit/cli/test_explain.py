@@ -10,6 +10,7 @@ pytestmark = pytest.mark.processes
 
 SAVED = f"{ROOT}/tests/golden/hlo/gpu-0.12.0.1-fsdp.hlo.gz"
 LAID_OUT = (LINE, "--devices", "4", "--layout", "fsdp")
+ON_EIGHT = (LINE, "--devices", "8", "--layout", "fsdp")  # those of this process
 
 
 @pytest.fixture
@@ -34,20 +35,20 @@ def test_a_recipe_is_compiled_and_not_run(tmp_path):
 
 
 def test_fix_follows_the_findings(tmp_path, saved):
-    found = outlay_command("explain", *LAID_OUT, "--fix", "--json", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+    found = command_here("explain", *ON_EIGHT, "--fix", "--json", cwd=tmp_path)
+    assert found.exit_code == 0, found.stderr
     fixed = json.loads(found.stdout)["fix"]
     assert fixed["before"]["bytes a step"] >= fixed["after"]["bytes a step"]
-    assert outlay_command("explain", saved, "--fix", cwd=tmp_path).returncode == 2
+    assert command_here("explain", saved, "--fix", cwd=tmp_path).exit_code == 2
 
 
 def test_broken_limits_end_with_1_and_are_named(tmp_path):
-    found = outlay_command(
-        *("explain", *LAID_OUT, "--json", "--max-bytes", "100", "--max-memory", "1kB"),
+    found = command_here(
+        *("explain", *ON_EIGHT, "--json", "--max-bytes", "100", "--max-memory", "1kB"),
         *("--forbid", "all-reduce", "--forbid", "all-to-all"),
         cwd=tmp_path,
     )
-    assert found.returncode == 1, found.stderr
+    assert found.exit_code == 1, found.stderr
     facts = json.loads(found.stdout)
     assert facts["by_kind"]["all-reduce"]["bytes_per_step"] == facts["bytes_per_step"]
     broken = found.stderr.splitlines()
@@ -59,23 +60,16 @@ def test_broken_limits_end_with_1_and_are_named(tmp_path):
 
 
 def test_kept_limits_end_with_0(tmp_path):
-    found = outlay_command(
-        "explain",
-        *LAID_OUT,
-        "--max-bytes",
-        "1GiB",
-        "--max-memory",
-        "1GiB",
-        "--forbid",
-        "collective-permute",
+    found = command_here(
+        *("explain", *ON_EIGHT, "--max-bytes", "1GiB", "--max-memory", "1GiB", "--forbid", "collective-permute"),
         cwd=tmp_path,
     )
-    assert (found.returncode, found.stderr) == (0, "")
+    assert (found.exit_code, found.stderr) == (0, "")
 
 
 def test_a_saved_program(saved, tmp_path):
-    found = outlay_command("explain", saved, "--mesh", "data=4,model=2", "--target", "h100:1x8", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+    found = command_here("explain", saved, "--mesh", "data=4,model=2", "--target", "h100:1x8", cwd=tmp_path)
+    assert found.exit_code == 0, found.stderr
     assert "reduce-scatter  data" in found.stdout
     assert "note: the text has no memory figures" in found.stdout
     broken = command_here("explain", saved, "--forbid", "reduce-scatter", cwd=tmp_path)
