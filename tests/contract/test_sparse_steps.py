@@ -124,3 +124,11 @@ def test_runs_that_leave_out_pairs_leave_the_same_bits(monkeypatch):
         assert leaves(sparse)[path].tobytes() == leaf.tobytes(), path
     for address, values in dense.recording.items():
         assert np.asarray(sparse[address]).tobytes() == np.asarray(values).tobytes(), address
+
+
+def test_a_step_is_dense_where_bounds_changed_and_before_all_kernels_are_within_them():
+    steps, is_there, bounds = sparse_steps.SparseSteps(Unreached(bounds=(0,)), 5), np.array(True), [np.zeros(3, bool)]
+    carried = {"within": np.array(True), "bounds": bounds}
+    assert steps.mode(carried, is_there, is_there, bounds) == sparse_steps.SPARSE
+    assert steps.mode(carried, is_there, is_there, [np.array([False, True, False])]) == sparse_steps.DENSE
+    assert steps.mode({**carried, "within": np.array(False)}, is_there, is_there, bounds) == sparse_steps.DENSE
