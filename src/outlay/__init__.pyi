@@ -20,6 +20,7 @@ from .program.make import program as program
 from .core.constrain import constrain as constrain
 from .core.constrain import name as name
 from .core.constrain import whole_batch as whole_batch
+from .models.attention.dot_product import attention as attention
 
 # -> training
 from .train.step import TrainState as TrainState

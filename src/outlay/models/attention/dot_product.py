@@ -61,7 +61,7 @@ def attention(
     Example:
         >>> query, key = jnp.zeros((1, 3, 2, 4)), jnp.zeros((1, 3, 1, 4))
         >>> value = jnp.arange(3.0)[None, :, None, None] * jnp.ones((1, 3, 1, 4))
-        >>> outlay.models.attention(query, key, value, causal=True)[0, :, 0, 0].tolist()
+        >>> outlay.attention(query, key, value, causal=True)[0, :, 0, 0].tolist()
         [0.0, 0.5, 1.0]
     """
     _check_arguments(query, key, value, causal, window, segment_ids)

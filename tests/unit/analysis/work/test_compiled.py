@@ -324,7 +324,7 @@ def test_attention_is_the_same_work_traced_compiled_and_on_paper():
     """On a GPU that is not here, where it is one call; and backward, where scores are computed again."""
     mesh = outlay.mesh(data=8, target="h100:1x8")
     query = jax.ShapeDtypeStruct((8, 128, 4, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
-    grads = jax.jit(jax.grad(lambda q: outlay.models.attention(q, q, q, causal=True).astype(jnp.float32).sum()))
+    grads = jax.jit(jax.grad(lambda q: outlay.attention(q, q, q, causal=True).astype(jnp.float32).sum()))
     with jax.set_mesh(mesh):
         traced = grads.trace(query)
         compiled = compiled_work(parse_hlo(traced.lower().compile().as_text()))

@@ -90,13 +90,13 @@ def test_the_public_function_scales_by_the_root_of_the_dims_and_takes_what_it_is
     ):
         segments = (ids, ids) if "segment_ids" in options else None
         expected = plain(query, key, value, segments, mask, scale)
-        np.testing.assert_allclose(outlay.models.attention(query, key, value, **options), expected, atol=2e-6)
+        np.testing.assert_allclose(outlay.attention(query, key, value, **options), expected, atol=2e-6)
 
 
 def test_keys_of_another_length():
     (query, _, _), (_, key, value) = inputs(12), inputs(20)
     expected = plain(query, key, value, None, Mask(), 8**-0.5)
-    np.testing.assert_allclose(outlay.models.attention(query, key, value), expected, atol=2e-6)
+    np.testing.assert_allclose(outlay.attention(query, key, value), expected, atol=2e-6)
 
 
 def test_a_query_that_sees_nothing_gives_nothing_and_no_nan():
@@ -127,7 +127,7 @@ def largest(num_tokens):
     query, key, value = (jax.ShapeDtypeStruct((1, num_tokens, *shape.shape[2:]), jnp.bfloat16) for shape in shapes)
 
     def loss(q, k, v):
-        return outlay.models.attention(q, k, v, causal=True).astype(jnp.float32).sum()
+        return outlay.attention(q, k, v, causal=True).astype(jnp.float32).sum()
 
     jaxpr = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(query, key, value))
     return max(np.prod([int(n) for n in found.split(",")]) for found in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
@@ -144,7 +144,7 @@ def test_batch_and_heads_stay_split(how):
     """Each device mixes its own samples and heads: nothing moves, forward or backward, and the numbers are the same."""
     mesh, spec = outlay.mesh(data=4, model=2), P("data", None, "model")
     given = inputs(16, heads=(4, 2), batch=4)
-    mix = functools.partial(outlay.models.attention, causal=True)
+    mix = functools.partial(outlay.attention, causal=True)
     own = mix if how == "auto" else jax.shard_map(mix, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
 
     def pulled(query, key, value, grad):
@@ -172,7 +172,7 @@ def test_on_gpus_that_are_not_here_it_is_the_fused_kernel_and_stays_split(dtype,
 
     def grads(query, key, value):
         def loss(*xs):
-            return outlay.models.attention(*xs, causal=True, window=100).astype(jnp.float32).sum()
+            return outlay.attention(*xs, causal=True, window=100).astype(jnp.float32).sum()
 
         return jax.grad(loss, (0, 1, 2))(query, key, value)
 
@@ -193,7 +193,7 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
 
     def grads(query, key, value):
         def loss(*xs):
-            return outlay.models.attention(*xs, causal=True, split=split).astype(jnp.float32).sum()
+            return outlay.attention(*xs, causal=True, split=split).astype(jnp.float32).sum()
 
         return jax.grad(loss, (0, 1, 2))(query, key, value)
 
@@ -231,7 +231,7 @@ def test_on_tpus_that_are_not_here_segments_go_with_the_batch_to_the_pallas_kern
 
     def grads(query, key, value, segments):
         def loss(*heads):
-            mixed = outlay.models.attention(*heads, causal=True, window=64, segment_ids=segments, split=split)
+            mixed = outlay.attention(*heads, causal=True, window=64, segment_ids=segments, split=split)
             return mixed.astype(jnp.float32).sum()
 
         return jax.grad(loss, (0, 1, 2))(query, key, value)
@@ -289,7 +289,7 @@ def test_each_gpu_of_the_last_years_has_its_kernel(target):
     query = jax.ShapeDtypeStruct((8, 16, 2, 64), jnp.bfloat16)
     with jax.set_mesh(outlay.mesh(data=8, target=target)), warnings.catch_warnings():
         warnings.simplefilter("error")
-        grad = jax.grad(lambda x: outlay.models.attention(x, x, x, causal=True).astype(jnp.float32).sum())
+        grad = jax.grad(lambda x: outlay.attention(x, x, x, causal=True).astype(jnp.float32).sum())
         assert "dot_product_attention" in str(jax.make_jaxpr(grad)(query))
 
 
@@ -299,13 +299,13 @@ def test_a_warning_says_why_a_gpu_gets_no_kernel():
         jax.set_mesh(outlay.mesh(data=8, target="h100:1x8")),
         pytest.warns(UserWarning, match=r"block by block on NVIDIA H100.*: the cuDNN kernel needs bfloat16 or float16"),
     ):
-        jax.eval_shape(lambda x: outlay.models.attention(x, x, x), query)
+        jax.eval_shape(lambda x: outlay.attention(x, x, x), query)
 
 
 def test_what_does_not_fit_together_is_all_named():
     query, key, value = inputs(8, heads=(6, 4))
     with pytest.raises(ProgramError, match=r"attention does not accept query \(2, 8, 6, 8\)") as error:
-        outlay.models.attention(
+        outlay.attention(
             query, key.astype(jnp.bfloat16), value[..., :4], window=0, segment_ids=jnp.zeros((2, 7), int)
         )
     assert [line.strip().partition(":")[0] for line in str(error.value).splitlines()[1:]] == [
@@ -316,6 +316,6 @@ def test_what_does_not_fit_together_is_all_named():
         "segment_ids must be (batch, sequence) like the query, (2, 8), not (2, 7)",
     ]
     with pytest.raises(ProgramError, match="4 dims each"):
-        outlay.models.attention(query[0], key, value)
+        outlay.attention(query[0], key, value)
     with pytest.raises(ProgramError, match="of the same length"):
-        outlay.models.attention(query, key[:, :6, :3], value[:, :6, :3], causal=True)
+        outlay.attention(query, key[:, :6, :3], value[:, :6, :3], causal=True)
