@@ -305,9 +305,7 @@ def test_a_warning_says_why_a_gpu_gets_no_kernel():
 def test_what_does_not_fit_together_is_all_named():
     query, key, value = inputs(8, heads=(6, 4))
     with pytest.raises(ProgramError, match=r"attention does not accept query \(2, 8, 6, 8\)") as error:
-        outlay.attention(
-            query, key.astype(jnp.bfloat16), value[..., :4], window=0, segment_ids=jnp.zeros((2, 7), int)
-        )
+        outlay.attention(query, key.astype(jnp.bfloat16), value[..., :4], window=0, segment_ids=jnp.zeros((2, 7), int))
     assert [line.strip().partition(":")[0] for line in str(error.value).splitlines()[1:]] == [
         "value must have the shape of key",
         "6 query heads cannot share 4 key heads evenly",
