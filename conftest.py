@@ -3,6 +3,7 @@
 It stands at the root, not in tests/, because the doctests of src/ need it too.
 """
 
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -69,6 +70,9 @@ from jax.sharding import PartitionSpec
 
 # Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Tracing makes millions of small objects, most of which stay: looking for cycles among them takes a twentieth of the time.
+gc.set_threshold(100_000, 20, 50)
 
 # Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time.
 hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True)
