@@ -71,7 +71,8 @@ from jax.sharding import PartitionSpec
 # Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Tracing makes millions of small objects, most of which stay: looking for cycles among them takes a twentieth of the time.
+# Tracing makes millions of small objects, most of which stay: a twentieth of the time went into looking
+# for cycles among them.
 gc.set_threshold(100_000, 20, 50)
 
 # Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time.
