@@ -114,8 +114,8 @@ def _memory(found, failed):
     yield "A peak is the compiler's. A framework that keeps, by its own source, what a program of Outlay does not, "
     yield "gets that too\n([decision 78](../decisions/0078-memory-of-a-published-run.md)): nanotron keeps the output "
     yield "of every activation, whole float32\ngradients, and logits and their softmax in float32. Rows whose time "
-    yield "cannot be used, for a reason that the file gives, count here only.\nDeepSpeed sums gradients in buckets "
-    yield "while a layer goes on, where XLA keeps a layer's until its end: 9 GiB of the largest model.\n\n"
+    yield "cannot be used, for a reason that the file gives, count here only.\n"
+    yield "Of the 530B's peak, 9 GiB are gradients of one layer, which XLA keeps until the layer's end.\n\n"
     yield "| run | layout | published, GiB | predicted, GiB | ratio |\n|---|---|---|---|---|\n"
     for one in sorted((one for one in found if one.run.memory), key=lambda one: one.run.id):
         yield f"| `{one.run.id}` | {one.run.layout.name} | {one.run.memory / 2**30:.1f} | {one.peak / 2**30:.1f} | "
