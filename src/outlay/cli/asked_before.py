@@ -42,9 +42,10 @@ class Question:
         # Options of the process may name files that only the compiler reads.
         flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
         is_first = "jax" not in sys.modules and output.ANSWERS not in os.environ  # in a process that did nothing else
-        if ask and is_known and is_first and options.target and "/" not in flags:
+        folder = _working_folder()
+        if ask and is_known and is_first and options.target and "/" not in flags and folder:
             self._cache = DiskCache(cache_folder().with_name("answers"))
-            self._key = _key()
+            self._key = _key(folder)
             of_jax = os.environ.get("JAX_COMPILATION_CACHE_DIR")
             self._used = UsedFiles(but=[str(cache_folder().parent), *([of_jax] if of_jax else [])])
             self._warnings: list[str] = []
@@ -103,13 +104,21 @@ class Question:
         warnings.showwarning = heard
 
 
-def _key() -> str:
+def _working_folder() -> str | None:
+    """Return the working folder; None if it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _key(folder: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name not in _OF_SHELLS}
     streams = [stream.isatty() for stream in (sys.stdout, sys.stderr)]
     return key_of(
         _FORM,
         sys.argv[1:],
-        os.getcwd(),
+        folder,
         sorted(environment.items()),
         streams,
         tuple(shutil.get_terminal_size()),

@@ -50,8 +50,14 @@ class UsedFiles:
             path = os.curdir if arguments[0] is None else arguments[0]
             writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
             if isinstance(path, (str, bytes, os.PathLike)) and not writes:
-                self._read[os.path.abspath(os.fsdecode(path))] = None
+                self._note(os.fsdecode(path))
         elif event in _BEYOND:
+            self.is_complete = False
+
+    def _note(self, path: str) -> None:
+        try:
+            self._read[os.path.abspath(path)] = None
+        except OSError:  # relative to a folder that has been removed: an error here would be one of whoever reads
             self.is_complete = False
 
     def states(self, also: Iterable[str] = ()) -> dict[str, State] | None:

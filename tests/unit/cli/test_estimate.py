@@ -4,6 +4,9 @@ import json
 
 import pytest
 from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
+from typer.testing import CliRunner
+
+from outlay.cli.main import app
 
 
 def test_the_time_of_a_step_is_a_range_with_what_it_assumes(tmp_path):
@@ -31,3 +34,12 @@ def test_what_does_not_fit_says_what_should_also_as_json(tmp_path):
     assert (way["layout"], way["mesh"], way["options"]) == ("fsdp", "data=8", {})
     assert way["num_bytes"] <= 72000
     assert way["command"] == f"outlay explain {recipe} --target cpu:8 --layout fsdp --mesh data=8"
+
+
+def test_a_working_folder_that_has_been_removed_does_not_matter(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = CliRunner().invoke(app, ["estimate", "digits", "--target", "cpu:8", "--layout", "dp"])
+    assert done.exit_code == 0, done.output

@@ -74,6 +74,10 @@ def test_any_change_is_seen_even_if_size_and_time_stay(folder):
     [
         "subprocess.run([sys.executable, '-c', ''])",
         "socket.socket().connect_ex(('127.0.0.1', 9))",
+        # In a folder that has been removed: the error is the reader's own, not that of what observes it.
+        "here = os.getcwd(); os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+        "try: open('there.txt')\nexcept FileNotFoundError as error: assert error.filename == 'there.txt'\n"
+        "os.chdir(here)",
         "open('fresh.txt', 'w').close(); open('fresh.txt').close()",  # a later change could have the same time
     ],
 )

@@ -151,7 +151,10 @@ def _program_frames(frames: tuple[SourceLine, ...]) -> Iterator[SourceLine]:
 
 def _short(file: str) -> str:
     path = Path(file)
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError:  # the working folder has been removed
+        return file
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
