@@ -97,5 +97,14 @@ def test_inside_of_loops_branches_and_rules_of_derivatives_too():
     assert jax.grad(rounds_each(lambda x: product(x).sum(), "float16"))(x)[0] == 3
 
 
+def test_a_module_may_close_over_random_keys_and_use_floats_of_8_bits():
+    key, x = jax.random.key(0), np.linspace(0, 1, 16).astype(np.float16)
+
+    def function(x):
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, x.astype(jnp.float8_e4m3fn).astype(x.dtype))
+
+    np.testing.assert_array_equal(jax.jit(rounds_each(function, "float16"))(x), jax.jit(function)(x))
+
+
 def test_of_float32_the_function_is_left_alone():
     assert rounds_each(jnp.exp, "float32") is jnp.exp

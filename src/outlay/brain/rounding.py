@@ -120,9 +120,9 @@ def _number(value: Any) -> _Number:
     """An operand: of a program's constants it is the value itself."""
     if isinstance(value, _Number):
         return value
-    return _Number(
-        value, is_power=np.ndim(value) == 0 and np.isreal(value) and abs(np.frexp(float(value))[0]) in (0, 0.5)
-    )
+    # Constants of other dtypes, such as keys of random numbers, have no powers of two.
+    is_float = np.ndim(value) == 0 and jnp.issubdtype(jnp.result_type(value), jnp.floating)
+    return _Number(value, is_power=is_float and abs(np.frexp(float(value))[0]) in (0, 0.5))
 
 
 def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[_Number]:
@@ -166,7 +166,10 @@ def _is_exact(eqn: Any) -> bool:
     if eqn.primitive.name != "convert_element_type":
         return False
     before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
-    return before == np.bool_ or (jnp.issubdtype(before, jnp.floating) and jnp.promote_types(before, after) == after)
+    if not jnp.issubdtype(before, jnp.floating):
+        return before == np.bool_
+    narrow, wide = jnp.finfo(before), jnp.finfo(after)
+    return narrow.nmant <= wide.nmant and narrow.nexp <= wide.nexp
 
 
 def _operation(
