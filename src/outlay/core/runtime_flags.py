@@ -17,7 +17,8 @@ from outlay.core.error_types import MeshError
 Value = str | int | bool
 
 _WHOLE = re.compile(r"-?\d{1,18}")
-_NAME = re.compile(rb"xla_[a-z0-9_]{4,90}(?=\0)")
+# Not names of files of protocol buffers, whose dots and slashes are written as numbers.
+_NAME = re.compile(rb"xla(?![a-z0-9_]*_2[ef])_[a-z0-9_]{4,90}(?=\0)")
 
 
 def read_flags(text: str) -> dict[str, str]:

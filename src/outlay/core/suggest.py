@@ -26,7 +26,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("x", ["data", "model"])
     "known: 'data', 'model'"
     """
-    names = list(known)
+    names = list(dict.fromkeys(known))
     first, num_known = names[:MAX_LISTED], len(names)
     if len(names) > MAX_COMPARED:
         names = heapq.nlargest(MAX_COMPARED, names, key=functools.partial(_shared_pairs, _pairs(name)))

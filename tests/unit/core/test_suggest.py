@@ -20,3 +20,7 @@ def test_a_long_list_is_cut_and_the_rest_is_counted():
     text = did_you_mean("zzz", [f"a{i}" for i in range(1000)])
     assert text.count("'") == 2 * MAX_LISTED
     assert text.endswith(f"and {1000 - MAX_LISTED} more")
+
+
+def test_no_name_is_suggested_twice():
+    assert did_you_mean("attentoin", ["none", "attention", "attention"]) == "did you mean 'attention'?"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outlay.core.error_types import BackendError, MeshError
 from outlay.core.flag_check import check_flags
-from outlay.core.runtime_flags import merge_flags, read_flags, simulated_environment
+from outlay.core.runtime_flags import flags_of_library, merge_flags, read_flags, simulated_environment
 
 names = st.text(string.ascii_lowercase + "_", min_size=1).map(lambda text: f"xla_{text}")
 values = st.one_of(st.integers(), st.booleans(), st.text(string.ascii_letters + "/.=", min_size=1))
@@ -90,3 +90,9 @@ def test_a_file_of_flags_that_is_not_there(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "no-such-file")
     with pytest.raises(BackendError, match='Could not open file "no-such-file"'):
         check_flags()
+
+
+def test_names_of_files_in_a_library_are_not_flags(tmp_path):
+    library = tmp_path / "library"
+    library.write_bytes(b"\0xla_cpu_fast_math\0xla_2fservice_2fhlo_2eproto\0xla_2eproto_deps\0xla_gpu_level_2\0")
+    assert flags_of_library(library) == {"xla_cpu_fast_math", "xla_gpu_level_2"}
