@@ -1,8 +1,8 @@
-"""Each operation of a float16 or bfloat16 Brain rounds as its dtype says, whatever XLA makes of the step.
+"""Round after each operation of a float16 or bfloat16 Brain, whatever XLA makes of the step.
 
-Within a fusion XLA keeps numbers in float32 that the step says are narrower, rounds a product and a sum as one, and
-reorders constants; which of it depends on the version, the processor, and on what is fused with what. So a narrow step
-is traced, and run operation by operation with what XLA cannot see through between them.
+Within a fusion XLA keeps narrow numbers in float32, rounds a product and a sum as one, and reorders constants. When it
+does so depends on its version, on the processor, and on what it fuses. So a narrow step is traced, and its operations
+are run one by one, separated by an operation that XLA cannot see through (`_unseen`).
 """
 
 from __future__ import annotations
@@ -46,34 +46,33 @@ MOVES = _names("""
     optimization_barrier pad reduce_max reduce_min reshape rev scatter select_n sign slice sort split squeeze
     stop_gradient transpose
 """)
-"""Operations that give numbers that they were given: there is nothing to round."""
+"""Operations whose results are among their operands: there is nothing to round."""
 ELSEWHERE = _names("all_gather all_to_all bitcast_convert_type ffi_call pallas_call ppermute reduce_precision")
-"""Operations whose results come rounded, from another device, from memory, or as said."""
+"""Operations whose results are rounded already: from another device or memory, or by themselves."""
 ELEMENTWISE = _names("""
     acos acosh add add_any asin asinh atan atan2 atanh cbrt cos cosh div erf erf_inv erfc exp exp2 expm1 integer_pow
     lgamma log log1p logistic mul pow rem rsqrt sin sinh sqrt square sub tan tanh
 """)
-"""Operations that compute each entry by itself: of narrow numbers in float32, and then round."""
+"""Elementwise operations: narrow numbers are computed in float32, then rounded."""
 SUMS, PRODUCTS = ("add", "add_any", "sub"), ("mul", "integer_pow", "square")
 OF_CONSTANTS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-"""What computes an operation of constants, before the run."""
+"""Operations that are computed before the run if all their operands are constants."""
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Whether a dtype is narrower than those that XLA computes with."""
+    """Return whether a dtype is narrower than those that XLA computes with."""
     return jnp.dtype(dtype) in NARROW
 
 
 def rounds_each(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """A function each of whose operations rounds to the dtype of its result, for a Brain of a narrow dtype.
+    """Make each operation of a function round to the dtype of its result, if the Brain's dtype is narrow.
 
-    What is float32 within it rounds to float32 after each operation, too. A division by a number that is known before
-    the run is a product with its reciprocal, if it is float32, as XLA makes it in any case. Exponentials and the like
-    are those of the device, of float32, and then rounded.
+    Operations in float32 within it round to float32, too. A float32 division by a constant is a product with its
+    reciprocal, as XLA computes it in any case. Exponentials and the like are the device's float32 functions, rounded.
 
     Args:
-        function: of arrays in trees; any function.
-        dtype: that of the Brain. Of float32 the function comes back as it is.
+        function: any function of trees of arrays.
+        dtype: the dtype of the Brain; for float32 the function is returned unchanged.
     """
     if not is_narrow(dtype):
         return function
@@ -88,12 +87,11 @@ def rounds_each(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Number:
-    """A number or an array.
+    """A number or an array, with what XLA could merge its next operation with.
 
     Attributes:
-        value: itself.
-        made_by: kinds of operations of which it is the result, `sum`, `product` or `other`, with which XLA might merge
-            the next.
+        value: the number or array itself.
+        made_by: the kinds of the operations that computed it: `sum`, `product` or `other`.
         is_power: whether each entry is 0 or, but for its sign, a power of two, with which a product is exact.
     """
 
@@ -103,12 +101,12 @@ class _Number:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is a constant of the program."""
+        """Return whether it is a constant of the program."""
         return not isinstance(self.value, Tracer)
 
 
 def _run(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    """Run a traced program; nothing outside can be merged with what it returns."""
+    """Run a traced program, whose results XLA cannot merge with what follows."""
     return [_opaque(number) for number in _run_numbers(jaxpr, [_Number(value) for value in values])]
 
 
@@ -117,7 +115,7 @@ def _run_numbers(jaxpr: Any, numbers: Sequence[_Number]) -> list[_Number]:
 
 
 def _number(value: Any) -> _Number:
-    """An operand: of a program's constants it is the value itself."""
+    """Wrap an operand of an operation: a constant of the program is given as its value."""
     if isinstance(value, _Number):
         return value
     # Constants of other dtypes, such as keys of random numbers, have no powers of two.
@@ -126,7 +124,7 @@ def _number(value: Any) -> _Number:
 
 
 def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[_Number]:
-    """One operation of a traced program."""
+    """Run one operation of a traced program."""
     name, params, numbers = eqn.primitive.name, eqn.params, [_number(value) for value in values]
     if name in CALLS or name in CHECKPOINTS:
         return _run_numbers(next(iter(jaxprs_in_params(params))), numbers)
@@ -150,7 +148,7 @@ def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> li
 
 
 def _rerun(eqn: Any, operands: list[Any]) -> list[Any]:
-    """An operation that holds programs."""
+    """Run an operation that holds programs, such as a loop."""
     name, params = eqn.primitive.name, eqn.params
     if name == SCAN:
         return rerun_scan(params, operands, functools.partial(_run, params["jaxpr"]))
@@ -162,7 +160,7 @@ def _rerun(eqn: Any, operands: list[Any]) -> list[Any]:
 
 
 def _is_exact(eqn: Any) -> bool:
-    """Whether an operation is a conversion to a dtype that has all numbers of the one before."""
+    """Return whether an operation is a conversion to a dtype that has all numbers of the one before."""
     if eqn.primitive.name != "convert_element_type":
         return False
     before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
@@ -175,7 +173,7 @@ def _is_exact(eqn: Any) -> bool:
 def _operation(
     name: str, compute: Callable[..., Any], operands: list[_Number], dtype: Any, power: int | None = None
 ) -> _Number:
-    """An operation that computes each entry by itself."""
+    """Run an elementwise operation."""
     if name == "integer_pow" and power is not None:
         return _power(operands[0], power, dtype)
     if name in OF_CONSTANTS and all(operand.is_known for operand in operands):
@@ -199,7 +197,7 @@ def _operation(
 
 
 def _power(base: _Number, power: int, dtype: Any) -> _Number:
-    """A whole power, as products."""
+    """Compute an integer power as products."""
     if power < 0:
         return _operation("div", lax.div, [_Number(jnp.ones_like(base.value)), _power(base, -power, dtype)], dtype)
     result = base if power else _Number(jnp.ones_like(base.value))
@@ -209,19 +207,19 @@ def _power(base: _Number, power: int, dtype: Any) -> _Number:
 
 
 def _would_merge(name: str, operand: _Number, with_known: bool) -> bool:
-    """Whether XLA, or LLVM, might round an operation and what made its operand as one, or reorder their constants."""
+    """Return whether XLA or LLVM might round an operation and the one before it as one, or reorder their constants."""
     if name in SUMS:
         return "product" in operand.made_by or (with_known and "sum" in operand.made_by)
     return "other" in operand.made_by or ("product" in operand.made_by and (with_known or name not in PRODUCTS))
 
 
 def _opaque(number: _Number) -> Any:
-    """The number as one of which XLA cannot see how it was made."""
+    """Hide from XLA how a number was computed."""
     return _unseen(number.value) if number.made_by and not number.is_known else number.value
 
 
 def _rounded(value: Any) -> _Number:
-    """A result, rounded: of a conversion to a narrow dtype and back XLA makes none, unless it cannot see both."""
+    """Wrap a rounded result; hidden, since XLA drops a conversion to a narrow dtype and back if it sees both."""
     if is_narrow(value.dtype):
         return _Number(_unseen(value) if isinstance(value, Tracer) else value)
     return _Number(value, frozenset({"other"}))
@@ -229,12 +227,12 @@ def _rounded(value: Any) -> _Number:
 
 @jax.custom_jvp
 def _unseen(value: Any) -> Any:
-    """The same number, of which neither XLA nor LLVM knows that it is the same.
+    """Return the same number, in a way that neither XLA nor LLVM sees through.
 
-    Its bits are looked at: where all are set, which no operation gives, another of the values that are no number takes
-    its place. `lax.optimization_barrier` would not do: XLA drops it before it fuses, on processors up to JAX 0.10. Nor
-    would `lax.reduce_precision`: it takes float16's numbers below 6e-5 for 0. Nor would asking whether a number equals
-    itself: LLVM knows that of what comes from whole numbers.
+    Its bits are compared: if all are set, which no operation produces, another NaN takes its place. Three simpler ways
+    fail. XLA drops `lax.optimization_barrier` before it fuses, on CPUs up to JAX 0.10. `lax.reduce_precision` takes
+    float16's numbers below 6e-5 for 0. A comparison of a number with itself does not hide it: LLVM knows the answer for
+    numbers converted from integers.
     """
     bits = lax.bitcast_convert_type(value, _unsigned(value.dtype))
     nan = np.asarray(np.nan, value.dtype).view(bits.dtype)
@@ -245,7 +243,7 @@ _unseen.defjvps(lambda tangent, result, value: tangent)
 
 
 def _behind(seen: Any, value: Any) -> Any:
-    """A value that XLA does not take for a constant: it is no number where the bits of another are all set."""
+    """Hide from XLA that a value is constant: it becomes NaN if the bits of another number are all set."""
     seen, value = jnp.broadcast_arrays(seen, value)
     bits = lax.bitcast_convert_type(seen, _unsigned(seen.dtype))
     return lax.select(_are_all_set(bits), lax.full_like(value, jnp.nan), value)

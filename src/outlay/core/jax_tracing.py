@@ -69,13 +69,8 @@ def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[An
     return [read(atom) for atom in jaxpr.outvars]
 
 
-SCAN, WHILE, COND, CHECKPOINTS, CALLS = (
-    "scan",
-    "while",
-    "cond",
-    ("remat2", "checkpoint"),
-    ("jit", "pjit", "closed_call"),
-)
+SCAN, WHILE, COND = "scan", "while", "cond"
+CHECKPOINTS, CALLS = ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
 """Names of operations that hold programs: loops, a branch, a `jax.checkpoint`, a call of a jitted function."""
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
 """Names of calls of functions with derivatives of their own."""
