@@ -106,5 +106,11 @@ def test_a_module_may_close_over_random_keys_and_use_floats_of_8_bits():
     np.testing.assert_array_equal(jax.jit(rounds_each(function, "float16"))(x), jax.jit(function)(x))
 
 
+def test_a_function_may_close_over_what_another_one_traces():
+    x, factor = np.linspace(0, 3, 50).astype(np.float16), np.float16(1.1)
+    rounded = jax.jit(lambda x, factor: rounds_each(lambda x: factor * x + x, "float16")(x))
+    np.testing.assert_array_equal(rounded(x, factor), factor * x + x)
+
+
 def test_of_float32_the_function_is_left_alone():
     assert rounds_each(jnp.exp, "float32") is jnp.exp

@@ -8,13 +8,13 @@ import sys
 
 import jax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from tests.contract.fused_brains import (
     DELAYS,
     DTYPES,
     EACH_DTYPE,
     PLAIN_RULES,
     RULES,
-    assert_near,
     brain_of,
     every_rule,
     inputs,
@@ -27,8 +27,10 @@ import outlay
 from outlay.brain.delays import N2NDelays
 from outlay.brain.fused import deferred_neuron, pair_pass, pallas_pass
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
+from outlay.brain.fused.pair_pass import _Tried
 from outlay.brain.fused.pallas_pass import PallasPass
 from outlay.brain.fused.row_equations import NotCompiled
+from outlay.brain.fused.traced_row import TracedRow
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.run.brain_recipe import BrainRecipe
@@ -72,7 +74,7 @@ def test_a_pass_that_computes_something_else_is_not_used(monkeypatch):
 @functools.cache
 def two_pieces():
     """A population whose rows are computed in two pieces, the second of which is not whole."""
-    return brain_of({"zenke": population(ZenkeRule(), "rd_traced", N2NDelays(max_delay=8.0))})
+    return brain_of({"zenke": population(ZenkeRule(), "rd_traced", N2NDelays(max_delay=8.0))}, "float16")
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -85,9 +87,16 @@ def test_a_run_leaves_what_plain_jax_leaves(monkeypatch):
     split = ran(two_pieces(), "pallas", layout="by-neuron", mesh=mesh, state=start)
     assert plain["zenke:out_spikes"].any()
     for path, right in leaves(plain).items():
-        assert_near(leaves(pallas)[path], right, path, DTYPES["float32"])
+        assert leaves(pallas)[path].tobytes() == right.tobytes(), path
         rows = leaves(split)[path]
         assert (rows[: len(right)] if right.ndim else rows).tobytes() == leaves(pallas)[path].tobytes(), path
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_pass_whose_operations_do_not_round_is_not_used(monkeypatch):
+    monkeypatch.setattr(TracedRow, "rounded", lambda row, dtype: row)
+    with pytest.raises(NotCompiled, match=r"is off by .* of its largest entry, more than 0"):
+        check(every_rule("bfloat16"), "quadruplet")
 
 
 def one(delays=DELAYS[0]):
@@ -101,6 +110,19 @@ def test_it_compiles_for_a_gpu_that_is_not_here():
     mesh = outlay.mesh("devices=1", target="h100:1x1")
     text = prepare(recipe, layout="copies", mesh=mesh, mode=None).program.compiled.as_text()
     assert text.count('custom_call_target="__gpu$xla.gpu.triton"') == 2  # in the loop, and after it
+
+
+@pytest.mark.filterwarnings("default:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "float32"])
+def test_each_rule_that_rounds_compiles_for_a_gpu_that_is_not_here(dtype):
+    brain, mesh = every_rule(dtype), outlay.mesh("devices=1", target="h100:1x1")
+    shapes, there = jax.eval_shape(brain.init, jax.random.key(0)), NamedSharding(mesh, PartitionSpec())
+    for name in PLAIN_RULES:
+        pairs = DeferredNeuron(brain, name, brain.modules[name], "pallas").pairs(shapes[name])
+        inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _Tried(pairs).inputs(pending=True))
+        with jax.set_mesh(mesh):
+            text = jax.jit(pairs, in_shardings=there, out_shardings=there).lower(*inputs).compile().as_text()
+        assert text.count('custom_call_target="__gpu$xla.gpu.triton"') == 1, name
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,10 @@ def _number(value: Any) -> _Number:
     """Wrap an operand of an operation: a constant of the program is given as its value."""
     if isinstance(value, _Number):
         return value
-    # Constants of other dtypes, such as keys of random numbers, have no powers of two.
-    is_float = np.ndim(value) == 0 and jnp.issubdtype(jnp.result_type(value), jnp.floating)
+    # Constants of other dtypes, such as keys of random numbers, have no powers of two; and what a function closes over
+    # may be traced by another one.
+    is_known = not isinstance(value, Tracer) and np.ndim(value) == 0
+    is_float = is_known and jnp.issubdtype(jnp.result_type(value), jnp.floating)
     return _Number(value, is_power=is_float and abs(np.frexp(float(value))[0]) in (0, 0.5))
 
 

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ class PallasPass(PairPass):
         interpret: whether the kernel is computed in plain JAX, on any device: to try it without a GPU.
     """
 
+    rounds_each: ClassVar[bool] = True
     interpret: bool = False
 
     def check_device(self, device: jax.Device) -> None:
@@ -124,7 +125,8 @@ class PallasPass(PairPass):
 
         def changed(row: TracedRow, first: int) -> list[jax.Array]:
             consts = row.views(list(references[first : first + len(row.consts)]))
-            return [piece.vector(piece.number(x)) for x in piece.equations(row.jaxpr, consts, inputs)]
+            rounded = row.rounded(self.rows[0])
+            return [piece.vector(piece.number(x)) for x in piece.equations(rounded.jaxpr, consts, inputs)]
 
         quiet, spiking = self.traced
         return lax.cond(is_spiking, lambda: changed(spiking, first + len(quiet.consts)), lambda: changed(quiet, first))
@@ -173,6 +175,8 @@ class _Piece(RowEquations[Any]):
         """An operation on numbers."""
         if name == "convert_element_type":
             return jnp.asarray(operands[0]).astype(dtype)
+        if name == "bitcast_convert_type":
+            return lax.bitcast_convert_type(operands[0], dtype)
         if name not in OPERATIONS:
             raise NotCompiled(f"{name} of {', '.join(str(operand.dtype) for operand in operands)}")
         if any(np.ndim(operand) for operand in operands):

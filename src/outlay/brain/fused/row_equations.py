@@ -107,8 +107,8 @@ class RowEquations(abc.ABC, Generic[N]):
 
         for equation in jaxpr.eqns:
             operands, params = [of(atom) for atom in equation.invars], equation.params
-            if "jaxpr" in params and equation.primitive.name in ("jit", "pjit"):
-                closed = params["jaxpr"]
+            if equation.primitive.name in ("jit", "pjit", "custom_jvp_call"):
+                closed = params["call_jaxpr" if "call_jaxpr" in params else "jaxpr"]
                 if closed.consts:
                     raise NotCompiled("a function with constants of its own")
                 results = self.equations(closed.jaxpr, [], operands)
