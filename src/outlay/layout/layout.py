@@ -19,8 +19,10 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
 from outlay.layout.check_stacks import check_stacks
+from outlay.layout.placement import On
 from outlay.layout.plan import Plan
 from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
+from outlay.layout.policies import SplitRows
 from outlay.layout.resolve import Resolution, Shapes
 from outlay.layout.rule import Rule
 
@@ -58,6 +60,16 @@ class Layout:
     def rules(self) -> tuple[Rule, ...]:
         """The rules, in order. A layout never changes; `layout + rules` makes a new one."""
         return self._rules
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The mesh axes over which rules split the rows of a graph's parts."""
+        return tuple(rule.placement.axis for rule in self if isinstance(rule.placement, SplitRows))
+
+    @property
+    def names_devices(self) -> bool:
+        """Whether a rule puts leaves on devices of their own."""
+        return any(isinstance(rule.placement, On) for rule in self)
 
     @classmethod
     def of(cls, layout: Any) -> Layout:

@@ -174,6 +174,7 @@ class Traced:
         required_names: the names among them that a layout must speak of.
         specs: the specs that it constrains values to.
         sums_over_batch: whether it says where it sums over its batch.
+        runs_per_shard: whether its mode runs it as a whole on each device's shards.
         jaxpr: the trace; None for a step that only makes sense on shards.
     """
 
@@ -181,22 +182,24 @@ class Traced:
     required_names: list[str] = field(default_factory=list)
     specs: list[PartitionSpec] = field(default_factory=list)
     sums_over_batch: bool = False
+    runs_per_shard: bool = False
     jaxpr: Any = field(default=None, compare=False)
 
 
-def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, manual: bool = False) -> Traced:
+def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode: str = "auto") -> Traced:
     """Trace the step once.
 
     Args:
         step: the user's step.
         state: the state as shapes.
         batch: the batch as shapes.
-        manual: whether its mode is manual, in which it may use collectives over the mesh's axes.
+        mode: how it is executed; in mode manual it may use collectives over the mesh's axes.
 
     Raises:
         ProgramError: the step does not return `(state, outputs)`, its state is not of the shapes it took, or it uses
             collectives where it may not.
     """
+    manual = mode == "manual"
     seen = Traced()
     num_sums = 0
 
@@ -228,7 +231,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, ma
         if "unbound axis name" not in str(error):
             raise
         if manual and not num_sums:  # it only makes sense on shards, and is checked there
-            return Traced()
+            return Traced(runs_per_shard=True)
         if manual:
             raise ProgramError(
                 f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
@@ -243,7 +246,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, ma
         ) from error
     if not isinstance(step, OnlyReads):
         check_state_type(step, state, new_state)
-    return dataclasses.replace(seen, sums_over_batch=num_sums > 0, jaxpr=jaxpr)
+    return dataclasses.replace(seen, sums_over_batch=num_sums > 0, runs_per_shard=manual and not num_sums, jaxpr=jaxpr)
 
 
 def _is_like(tree: Any, state: Any) -> bool:

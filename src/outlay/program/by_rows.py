@@ -18,7 +18,6 @@ from outlay.graph.rows import Rows
 from outlay.graph.step_graph import CACHE
 from outlay.graph.subgraph import Subgraph
 from outlay.layout.layout import Layout
-from outlay.layout.placement import On
 from outlay.layout.policies import SplitRows
 
 
@@ -91,9 +90,9 @@ def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, m
         ProgramError: rows are split, but the step is not a graph loop in mode manual; or it is one and no rows are
             split; or the rules put its parts on devices of their own.
     """
-    axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, SplitRows)]
+    axes = layout.row_axes
     if not (axes and mode == "manual" and isinstance(step, GraphLoop)):
-        _check_rules(bool(axes), any(isinstance(rule.placement, On) for rule in layout), step, mode)
+        _check_rules(bool(axes), layout.names_devices, step, mode)
         return None
     if axes[0] not in mesh.shape:  # which the layout says better
         return None

@@ -67,20 +67,22 @@ def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
 def check_source_rules(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
     """Raise for rules that name values by source if the compiler does not place values inside the step."""
     rules = [rule for rule in layout if rule.is_by_source and not rule.optional]
-    where = (
-        f"mode {mode}"
-        if mode != "auto"
-        else "a mesh with explicit axes"
-        if AxisType.Explicit in mesh.axis_types
-        else ""
-    )
-    where = where or ("a graph of parts" if isinstance(step, GraphLoop) else "")
+    where = why_no_source_rules(step, mode, mesh)
     if rules and where:
         fix = "delete the rule" + (', or mode="auto"' if mode != "auto" else "")
         what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
         problems = [Problem("not here", rule.written, what, fix) for rule in rules]
         head = f"{counted(len(rules), 'rule')} of the layout cannot be applied here:"
         raise ProgramError(head, problems)
+
+
+def why_no_source_rules(step: Any, mode: str, mesh: Mesh) -> str:
+    """Return, in words, what keeps rules from naming values by source; empty if nothing does."""
+    if mode != "auto":
+        return f"mode {mode}"
+    if AxisType.Explicit in mesh.axis_types:
+        return "a mesh with explicit axes"
+    return "a graph of parts" if isinstance(step, GraphLoop) else ""
 
 
 @dataclass(frozen=True)

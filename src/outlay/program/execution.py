@@ -60,7 +60,10 @@ class Execution(Protocol):
     device_groups: tuple[DeviceGroup, ...]
     num_steps_at_once: int
     runs_per_shard: bool
+    sums_over_batch: bool
     steps_in_mesh: bool
+    is_exact: bool
+    sends_batch: bool
 
     def check_key(self, key: Any) -> None:
         """Raise for a key whose state would differ from the plan."""

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import sharding
-from outlay.core.constrain import resolving, summing
+from outlay.core.constrain import Runner, resolving, summing
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import first_part, map_with_paths, split_path, under
 from outlay.core.quantities import counted
@@ -30,6 +30,7 @@ from outlay.layout.placement import spec_dims
 from outlay.layout.plan import Plan
 from outlay.program.abstract import Traced
 from outlay.program.by_rows import ByRows
+from outlay.program.by_source import by_source
 from outlay.program.execution import Mode, Step
 from outlay.program.manual_gradients import gradient_runner
 from outlay.program.manual_step import run_per_shard
@@ -56,6 +57,29 @@ def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: 
     else:
         run = run_per_shard(step, plan, mesh)
     return fetch_from_host(run, plan, mesh)
+
+
+def step_and_gradients(
+    mode: Mode, step: Step, layout: Layout, plan: Plan, mesh: Mesh, *, sums_over_batch: bool
+) -> tuple[Step, Runner | None]:
+    """Return a step as a mode runs it, and apart from it what takes its gradients, for whoever wants to see them.
+
+    Args:
+        mode: the mode.
+        step: the user's step.
+        layout: the rules, which may name values of the step by their source.
+        plan: where every leaf lives.
+        mesh: the mesh of the plan.
+        sums_over_batch: whether the step says where it sums over its batch.
+
+    Returns:
+        The step, and what takes the gradients of its sums; None if they are taken as in any function.
+    """
+    step = by_source(step, layout) if mode == "auto" else step
+    if not sums_over_batch:
+        return in_mode(mode, step, plan, mesh, sums_over_batch=False), None
+    runner = gradient_runner(plan, mesh) if mode == "manual" else None
+    return fetch_from_host(with_constraints(step, plan, mesh), plan, mesh), runner
 
 
 def _with_manual_gradients(step: Step, plan: Plan, mesh: Mesh) -> Step:

@@ -40,6 +40,7 @@ class OneStep:
     """Executes a program in modes auto and manual; see the protocol `Execution`."""
 
     device_groups: tuple[DeviceGroup, ...] = ()
+    sends_batch = False
 
     def __init__(
         self,
@@ -70,17 +71,17 @@ class OneStep:
             self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
         self.batch_shapes = abstract_inputs(inputs)
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
-        manual = mode == "manual"
         with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(
-                enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, manual=manual)
+                enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
             )
         check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
-        self._sums_over_batch = traced.sums_over_batch
-        self.runs_per_shard = manual and not split and not traced.sums_over_batch
-        if manual and not traced.sums_over_batch:
+        self.sums_over_batch = traced.sums_over_batch
+        self.runs_per_shard = traced.runs_per_shard and not split
+        self.is_exact = bool(split)
+        if traced.runs_per_shard:
             self.plan: Plan = plan_per_shard(layout, self.step, *shapes, mesh)
         else:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
@@ -127,7 +128,7 @@ class OneStep:
         mesh, plan = self._mesh, self.plan
         state = shardings(plan, self.state_shapes, mesh)
         batch = shardings(plan, self.batch_shapes, mesh, root="batch")
-        run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self._sums_over_batch)
+        run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self.sums_over_batch)
         run = send_to_host(run, plan, mesh) if self._donate else run
         jitted = jax.jit(
             run,

@@ -58,7 +58,10 @@ class PlacedGraph:
     """
 
     runs_per_shard = False
+    sums_over_batch = False
     steps_in_mesh = True
+    is_exact = True
+    sends_batch = True
 
     @_without_mesh
     def __init__(

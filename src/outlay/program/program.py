@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 
 from outlay.arrays.check_arrays import memory_problems
+from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import memory_of
 from outlay.core.jax_tracing import is_tracing
@@ -20,10 +21,12 @@ from outlay.devices.mesh_info import check_runnable
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, check_arguments
+from outlay.program.by_source import why_no_source_rules
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
 from outlay.program.consistency import check_agreement, facts_of, source_of, wait_for_all
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, traced_call_error
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
+from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.placed_graph import PlacedGraph
 
@@ -50,6 +53,8 @@ class Program:
         output_shapes: the step's outputs, likewise; None if the step only makes sense on shards.
         plan: where every leaf of the state and the batch lives, and why.
         steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
+        is_exact: whether it computes the same bits on any devices, as parts of a graph do.
+        sends_batch: whether a call sends each leaf of the batch to the devices that read it, from the host.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class Program:
         else:
             execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = execution
-        self._again = lambda layout=layout, inputs=inputs: Program(
+        self._again = lambda step=step, init=init, inputs=inputs, layout=layout: Program(
             step, init, inputs, layout, mesh, mode, options, donate=donate
         )
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
@@ -96,6 +101,7 @@ class Program:
             execution.runs_per_shard,
             execution.steps_in_mesh,
         )
+        self.is_exact, self.sends_batch = execution.is_exact, execution.sends_batch
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
         self._is_agreed = False
@@ -128,6 +134,31 @@ class Program:
     def with_batch(self, inputs: Any) -> Program:
         """Make a program of the same step for other batch shapes, such as longer sequences; it shares the state."""
         return self._again(inputs=inputs)
+
+    def with_step(self, step: Step, init: Callable[[Any], Any], inputs: Any) -> Program:
+        """Make a program of another step under the same layout, on the same mesh and in the same mode."""
+        return self._again(step=step, init=init, inputs=inputs)
+
+    def step_in(self, mode: Mode) -> tuple[Step, Runner | None]:
+        """Return the step as a mode runs it under this program's plan, and what takes its gradients there.
+
+        Raises:
+            ProgramError: there is no such mode, or not on this mesh.
+        """
+        check_mode(mode, self.mesh)
+        return step_and_gradients(
+            mode, self.step, self.layout, self.plan, self.mesh, sums_over_batch=self.sums_over_batch
+        )
+
+    @property
+    def sums_over_batch(self) -> bool:
+        """Whether the step says where it sums over its batch, so that its gradients can be taken apart from it."""
+        return self._execution.sums_over_batch and not self.is_graph
+
+    @property
+    def why_no_source_rules(self) -> str:
+        """What keeps the layout from naming values of the step by their source, in words; empty if nothing does."""
+        return why_no_source_rules(self.step, self.mode, self.mesh)
 
     def check_memory(self) -> None:
         """Raise if the state needs more than the memory of this machine, before any of it is made.

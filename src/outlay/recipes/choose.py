@@ -17,9 +17,7 @@ from outlay.core.jax_compat import backend_is_started
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
-from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
-from outlay.layout.policies import SplitRows
 from outlay.program.execution import Mode
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe, name_of
@@ -128,7 +126,8 @@ def choose_for_graph(
     """
     several, fixed = several_values(find_function(recipe), words)
     made = find_recipe(recipe, fixed, known)
-    if not isinstance(made.step, GraphLoop):
+    graph_loop = made.graph_loop
+    if graph_loop is None:
         return None
     given = [*(name for name, value in narrowed.items() if value), *(f"several values of {name}" for name in several)]
     if given:
@@ -138,12 +137,9 @@ def choose_for_graph(
         )
     if target.hardware.kind == "cpu" and not backend_is_started():
         simulate(target.num_devices)
-    by_rows = next((name for name, layout in made.layouts.items() if _splits_rows(layout)), "")
-    return choose_placement(made.step, made.init, made.data[0], target, recipe=recipe, words=words, by_rows=by_rows)
-
-
-def _splits_rows(layout: Layout | Callable[[int], Layout]) -> bool:
-    return isinstance(layout, Layout) and any(isinstance(rule.placement, SplitRows) for rule in layout)
+    fixed_layouts = {name: layout for name, layout in made.layouts.items() if isinstance(layout, Layout)}
+    by_rows = next((name for name, layout in fixed_layouts.items() if layout.row_axes), "")
+    return choose_placement(graph_loop, made.init, made.data[0], target, recipe=recipe, words=words, by_rows=by_rows)
 
 
 def ask(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_args
 import optax
 
 from outlay.core.error_types import RecipeError
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
@@ -164,6 +165,11 @@ class Recipe:
             stride: the number of steps from one record to the next.
         """
         return dataclasses.replace(self, record=tuple(record), stride=stride)
+
+    @property
+    def graph_loop(self) -> GraphLoop | None:
+        """Its step, if that is a `GraphLoop`, whose parts may run on devices of their own."""
+        return self.step if isinstance(self.step, GraphLoop) else None
 
     @property
     def default_layout(self) -> str:

@@ -152,11 +152,11 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
     line, so the model needs no change.
 
     Args:
-        program: a program in mode auto.
+        program: a program in mode auto, of any step but a graph of parts.
         explanation: its explanation, if you have one already.
 
     Raises:
-        ExplainError: it is in another mode, or its axes are explicit.
+        ExplainError: it is in another mode, its axes are explicit, or its step is a graph.
 
     Example:
         >>> import optax
@@ -181,10 +181,10 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
         >>> fixed.after.bytes_per_step < fixed.before.bytes_per_step / 5
         True
     """
-    if program.mode != "auto":
+    if program.why_no_source_rules:
         raise ExplainError(
-            f"activations are placed by rules in mode auto; this program is in mode {program.mode}\n"
-            '  fix: outlay.program(..., mode="auto")'
+            f"activations are placed by rules in mode auto on automatic axes; this is {program.why_no_source_rules}\n"
+            '  fix: outlay.program(..., mode="auto") on a mesh without explicit axes'
         )
     before = after = explanation or explain(program)
     rules: list[Rule] = []

@@ -79,10 +79,10 @@ def workload(
     enter = functools.partial(jax.sharding.use_abstract_mesh, abstract)
     state, _ = in_context(enter, lambda: abstract_init(init))
     batch = abstract_inputs(inputs)
-    traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, manual=mode == "manual"))
+    traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, mode))
     jaxpr = traced.jaxpr
     # A step with collectives of its own means nothing on whole arrays, so its work cannot be counted.
-    if mode == "manual" and not traced.sums_over_batch:
+    if traced.runs_per_shard:
         return Workload(state, batch, traced, 0.0, 0, frozenset(), "float32", microbatches)
     return Workload(
         state,

@@ -77,5 +77,16 @@ def test_it_says_that_nothing_helped():
 
 
 def test_a_program_by_hand_is_refused():
-    with pytest.raises(ExplainError, match="this program is in mode manual"):
+    with pytest.raises(ExplainError, match="this is mode manual"):
         outlay.fix(training(mode="manual"))
+
+
+def test_explicit_axes_are_refused():
+    """Which `outlay.program` refuses for every rule that is tried: better once, and at the door."""
+    mesh = outlay.mesh(data=8, explicit=True)
+    layout = outlay.Layout([("**", P())])
+    program = outlay.program(
+        lambda state, batch: (state, {}), lambda key: jnp.zeros(2), np.zeros(8), layout=layout, mesh=mesh
+    )
+    with pytest.raises(ExplainError, match="this is a mesh with explicit axes"):
+        outlay.fix(program)

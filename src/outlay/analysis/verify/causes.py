@@ -339,14 +339,7 @@ def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
         inputs: the inputs of all its steps, on the host.
     """
     graph, shapes = program.step.graph, program.state_shapes
-    single = Program(
-        GraphLoop(graph),
-        lambda key: typed(state, shapes),
-        _of_step(inputs, 0),
-        program.layout,
-        program.mesh,
-        program.mode,
-    )
+    single = program.with_step(GraphLoop(graph), lambda key: typed(state, shapes), _of_step(inputs, 0))
     (run, _), reference = as_planned(single), one_device(single)
     for step in range(min(count_steps(inputs), _MAX_STEPS)):
         got, right = (one(state, _of_step(inputs, step)) for one in (run, reference.run))

@@ -24,13 +24,9 @@ from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import intercepting
-from outlay.program.abstract import abstract_step
-from outlay.program.by_source import by_source
-from outlay.program.execution import Mode, check_mode
-from outlay.program.manual_gradients import gradient_runner
-from outlay.program.modes import in_mode, with_constraints
+from outlay.program.execution import Mode
+from outlay.program.modes import in_mode
 from outlay.program.program import Program
-from outlay.program.storing import fetch_from_host
 
 Stepped = Callable[[Any, Any], tuple[Any, Any, Any]]
 """A step and its gradients, `stepped(state, batch) -> (new_state, outputs, gradients)`."""
@@ -223,7 +219,7 @@ class Variant:
 def as_planned(program: Program) -> tuple[Run, Variant]:
     """Return what a call of the program runs, and the same to replay."""
     variant = Variant(program, _in_mode(program, program.mode), program.mesh, _shardings_of(program))
-    gradients = jax.jit(lambda state, batch: variant._stepped(state, batch)[2]) if _sums_over_batch(program) else None
+    gradients = jax.jit(lambda state, batch: variant._stepped(state, batch)[2]) if program.sums_over_batch else None
 
     def run(state: Any, batch: Any) -> Result:
         state_at, batch_at = _shardings_of(program)
@@ -233,7 +229,7 @@ def as_planned(program: Program) -> tuple[Run, Variant]:
 
         state = program.pad(state)
         # A placed program sends its inputs to where they are read, each to its own devices, when it is called.
-        placed_batch = batch if program.device_groups else to_devices(batch, program.batch_shapes, batch_at)
+        placed_batch = batch if program.sends_batch else to_devices(batch, program.batch_shapes, batch_at)
         grads: Any = {}
         if gradients:
             with program.context():
@@ -255,7 +251,6 @@ def other_mode(program: Program, mode: Mode) -> Variant:
     Raises:
         ProgramError: the step cannot run in that mode.
     """
-    check_mode(mode, program.mesh)
     return Variant(program, _in_mode(program, mode), program.mesh, _shardings_of(program))
 
 
@@ -276,13 +271,8 @@ def one_device(program: Program) -> Variant:
 
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
-    step = by_source(program.step, program.layout) if mode == "auto" else program.step
-    if not _sums_over_batch(program):
-        step = in_mode(mode, step, program.plan, program.mesh, sums_over_batch=False)
-        return _with_gradients(step, _directly)
-    take = gradient_runner(program.plan, program.mesh) if mode == "manual" else _directly
-    placed = with_constraints(step, program.plan, program.mesh)
-    return _with_gradients(fetch_from_host(placed, program.plan, program.mesh), take)
+    step, runner = program.step_in(mode)
+    return _with_gradients(step, runner or _directly)
 
 
 def _shapes(program: Program) -> tuple[Any, Any]:
@@ -294,13 +284,6 @@ def _shapes(program: Program) -> tuple[Any, Any]:
 def _shardings_of(program: Program) -> tuple[Any, Any]:
     state = shardings(program.plan, program.state_shapes, program.mesh)
     return state, shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
-
-
-def _sums_over_batch(program: Program) -> bool:
-    if program.is_graph:
-        return False
-    with program.context():
-        return abstract_step(program.step, program.state_shapes, program.batch_shapes, manual=True).sums_over_batch
 
 
 def _with_gradients(step: Callable[[Any, Any], Any], take: Runner) -> Stepped:

@@ -132,7 +132,7 @@ class _Proof:
         self.run, self.planned = as_planned(self.program)
         against = self.against
         self.reference = one_device(self.program) if against == "one-device" else other_mode(self.program, against)
-        self.exact = bool(self.program.rows or self.program.device_groups)
+        self.exact = self.program.is_exact
         self.marks: Mapping[Any, Marks] = {}
         self.sizes: Mapping[int, int] | None = None
         self.coarsest: Any = np.float32

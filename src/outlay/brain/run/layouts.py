@@ -10,8 +10,7 @@ import jax
 from outlay.brain.brain import Brain
 from outlay.graph.step_graph import INPUTS
 from outlay.layout.layout import Layout
-from outlay.layout.placement import On, replicate
-from outlay.layout.policies import SplitRows
+from outlay.layout.placement import replicate
 from outlay.layout.strategies import by_module, by_rows
 from outlay.program.execution import Mode
 from outlay.recipes.recipe import DEFAULT_MESH
@@ -33,11 +32,10 @@ def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
 
 def goes_with(layout: Layout) -> tuple[str, Mode]:
     """Return the mesh, as text, and the mode that the rules of a layout need."""
-    for rule in layout:
-        if isinstance(rule.placement, SplitRows):
-            return f"{rule.placement.axis}=-1", MODES[BY_NEURON]
-        if isinstance(rule.placement, On):
-            return MESHES[BY_MODULE], MODES[BY_MODULE]
+    if layout.row_axes:
+        return f"{layout.row_axes[0]}=-1", MODES[BY_NEURON]
+    if layout.names_devices:
+        return MESHES[BY_MODULE], MODES[BY_MODULE]
     return DEFAULT_MESH, "auto"
 
 

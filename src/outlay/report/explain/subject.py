@@ -135,7 +135,7 @@ def _of_program(program: Program, cache: DiskCache | None) -> Subject:
         notes = (*subject.notes, _SEEN_BEFORE)
         output = CompilerOutput.of(program.compiled, of_program=True)
         return replace(subject, output=output, notes=notes, options=program.compiler_options)
-    return _compile(subject, lambda: program.lowered, program, cache)
+    return _compile(subject, lambda: program.lowered, program.compiler_options, cache, program)
 
 
 def _of_function(
@@ -175,16 +175,16 @@ def _over_arrays(function: Any) -> Any:
 
 
 def _compile(
-    subject: Subject, lower: Any, how: RequestedOptions | CompilerOptions | Program, cache: DiskCache | None
+    subject: Subject,
+    lower: Any,
+    how: RequestedOptions | CompilerOptions,
+    cache: DiskCache | None,
+    program: Program | None = None,
 ) -> Subject:
-    """Compile with the given or known options; a program compiles itself and keeps the result."""
+    """Compile with the given or known options; a program, if given, compiles itself and keeps the result."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
     device = mesh.devices.flat[0] if mesh else None
-    program = how if isinstance(how, Program) else None
-    if isinstance(how, Program):
-        options = how.compiler_options
-    else:
-        options = how if isinstance(how, CompilerOptions) else compiler_options(how, mesh)
+    options = how if isinstance(how, CompilerOptions) else compiler_options(how, mesh)
     failure, compiled = "", None
     # JAX's persistent cache would return no compiler messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
