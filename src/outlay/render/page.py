@@ -263,19 +263,6 @@ class Facts(Block):
 
 
 @dataclass(frozen=True)
-class Template(Block):
-    """A block of one report only, with its own template; only the page can draw it.
-
-    Attributes:
-        name: the file of the template.
-        view: the values for the template.
-    """
-
-    name: str
-    view: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Rich(Block):
     """A block of one report only as text: rich renderables for a terminal with a number of columns."""
 

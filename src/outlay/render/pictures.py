@@ -1,10 +1,13 @@
-"""The blocks of a report that are drawn: bars, lanes, areas, heat maps, dots, images. Text has numbers for some."""
+"""The blocks of a report that are drawn: bars, lanes, areas, heat maps, dots, devices, arrays, images.
+
+Text has numbers for some.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from outlay.render.page import Block, Segment
 
@@ -202,3 +205,51 @@ class Scatter(Block):
     limit: float
     limit_title: str
     legend: Sequence[Segment] = ()
+
+
+@dataclass(frozen=True)
+class DeviceCell:
+    """A device in its place: its id and name, its colour, and what is said below it and of it."""
+
+    id: int
+    name: str
+    colour: str
+    remark: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class MeshGrid:
+    """The devices of a mesh in the plane.
+
+    Attributes:
+        axes: the names of the axes, each with its length and the way it runs, in words; empty without a mesh.
+        panels: a title and rows of devices, for each index of the axes that are not drawn.
+        is_small: whether there are so many devices that nothing is written below them.
+    """
+
+    axes: dict[str, str]
+    panels: Sequence[tuple[str, Sequence[Sequence[DeviceCell]]]]
+    is_small: bool
+
+
+@dataclass(frozen=True)
+class DeviceGrid(Block):
+    """The devices of each mesh, in the colours of an `ArrayTable`; only the page can draw it."""
+
+    meshes: Sequence[MeshGrid]
+
+
+@dataclass(frozen=True)
+class ArrayTable(Block):
+    """Arrays to sort, filter and fold, with the picture of the chosen one's blocks; a page has one, drawn by a script.
+
+    Attributes:
+        data: the leaves, their modules and pictures, and the colours of devices, as the script reads them.
+        of_one: whether there is one array, and only its picture is drawn.
+        is_broad: whether the picture stands below the table, in its whole width.
+    """
+
+    data: dict[str, Any]
+    of_one: bool
+    is_broad: bool

@@ -24,10 +24,9 @@ from outlay.render.page import (
     Segment,
     Stat,
     Stats,
-    Template,
     colour_of,
 )
-from outlay.render.pictures import HeatMap, HeatRow, Stack
+from outlay.render.pictures import ArrayTable, DeviceCell, DeviceGrid, HeatMap, HeatRow, MeshGrid, Stack
 from outlay.report.array_blocks import draw, picture_text
 from outlay.report.leaf import LeafFacts
 from outlay.report.leaves_view import device_colours, leaves_view
@@ -69,9 +68,10 @@ def _blocks(facts: Facts) -> Iterator[Block]:
     if not leaf:
         yield from _shares(facts)
     broad = len(facts.devices) > _MANY_DEVICES
-    yield Columns(list(_pictures(facts, leaf)), "broad" if broad else "one" if leaf else "")
-    view = {"has_table": not leaf, "broad": broad, "data": leaves_view(facts)}
-    yield Template("show_arrays.html.j2", view)
+    arrays = ArrayTable(leaves_view(facts), of_one=leaf is not None, is_broad=broad, medium="html")
+    yield Columns(list(_pictures(facts, arrays)), "broad" if broad else "one" if leaf else "")
+    if not leaf:
+        yield arrays
 
 
 def _array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
@@ -130,13 +130,13 @@ def _rules(facts: Facts) -> list[str]:
     return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
 
 
-def _pictures(facts: Facts, leaf: LeafFacts | None) -> Iterator[Block]:
-    if leaf:
-        yield Section("which device holds which slice", [Template("show_blocks.html.j2", {})], medium="html")
+def _pictures(facts: Facts, arrays: ArrayTable) -> Iterator[Block]:
+    if arrays.of_one:
+        yield Section("which device holds which slice", [arrays], medium="html")
     meshes = _meshes(facts)
     if meshes:
-        yield Section("devices", [Template("show_devices.html.j2", {"meshes": meshes})], medium="html")
-    if not leaf and facts.heat.rows and facts.heat.modules:
+        yield Section("devices", [DeviceGrid(meshes)], medium="html")
+    if not arrays.of_one and facts.heat.rows and facts.heat.modules:
         yield Section("bytes by device and module", [_heat(facts)])
 
 
@@ -236,7 +236,7 @@ def _shares(facts: Facts) -> Iterator[Block]:
         yield Section("how the bytes live", [Stack(segments)], medium="html")
 
 
-def _meshes(facts: Facts) -> list[dict[str, Any]]:
+def _meshes(facts: Facts) -> list[MeshGrid]:
     colours = dict(zip((d.id for d in facts.devices), device_colours(len(facts.devices)), strict=True))
     held = {device.id: format_bytes(device.num_bytes) for device in facts.devices}
     meshes = facts.meshes
@@ -244,21 +244,17 @@ def _meshes(facts: Facts) -> list[dict[str, Any]]:
         ids, hosts = tuple(d.id for d in facts.devices), tuple(d.host for d in facts.devices)
         meshes = (MeshInfo((("", len(ids)),), ids, hosts, "attached"),)
 
-    def cell(mesh: MeshInfo, position: int) -> dict[str, Any]:
-        device = mesh.device_ids[position]
-        return {
-            "id": int(device),
-            "name": str(device),
-            "host": mesh.hosts[position],
-            "bytes": held[device],
-            "colour": colours[device],
-            "at": ", ".join(f"{axis}={i}" for axis, i in mesh.coordinates(position).items() if axis),
-        }
+    def cell(mesh: MeshInfo, position: int) -> DeviceCell:
+        device, host = mesh.device_ids[position], mesh.hosts[position]
+        at = ", ".join(f"{axis}={i}" for axis, i in mesh.coordinates(position).items() if axis)
+        hint = f"device {device}{f' at {at}' if at else ''}, host {host}: {held[device]}"
+        remark = f"host {host}" if len(set(mesh.hosts)) > 1 else held[device]
+        return DeviceCell(int(device), str(device), colours[device], remark, hint)
 
     return [_mesh(mesh, [cell(mesh, position) for position in range(mesh.num_devices)]) for mesh in meshes]
 
 
-def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
+def _mesh(mesh: MeshInfo, cells: list[DeviceCell]) -> MeshGrid:
     """Draw the last axis across, the one before it down, and one panel for each index of the other axes.
 
     A tall panel of many devices is turned to fit the screen.
@@ -271,18 +267,11 @@ def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
         start = number * across * down
         rows = [cells[start + row * across :][:across] for row in range(down)]
         title = ", ".join(f"{name}={i}" for (name, _), i in zip(leading, coordinates, strict=True))
-        panels.append({"title": title, "rows": list(zip(*rows, strict=True)) if turned else rows})
+        panels.append((title, list(zip(*rows, strict=True)) if turned else rows))
     ways = ["down", "across"] if turned else ["across", "down"]
-    axes = [
-        {"name": name, "size": size, "way": ways[back] if back < 2 else "by panel"}
-        for back, (name, size) in enumerate(reversed(mesh.axes))
-    ]
-    return {
-        "axes": axes[::-1],
-        "panels": panels,
-        "small": mesh.num_devices > _MANY_DEVICES,
-        "hosts": len(set(mesh.hosts)) > 1,
-    }
+    ways = [*["by panel"] * (len(mesh.axes) - 2), *ways[: len(mesh.axes)][::-1]]
+    axes = {name: f"{size} {way}" for (name, size), way in zip(mesh.axes, ways, strict=True) if name}
+    return MeshGrid(axes, panels, mesh.num_devices > _MANY_DEVICES)
 
 
 def _heat(facts: Facts) -> HeatMap:

@@ -84,7 +84,7 @@ def test_a_program_by_hand_is_refused():
 def test_explicit_axes_are_refused():
     """Which `outlay.program` refuses for every rule that is tried: better once, and at the door."""
     mesh = outlay.mesh(data=8, explicit=True)
-    layout = outlay.Layout([("**", P())])
+    layout = outlay.Layout([("**", P()), ("batch", P())])
     program = outlay.program(
         lambda state, batch: (state, {}), lambda key: jnp.zeros(2), np.zeros(8), layout=layout, mesh=mesh
     )

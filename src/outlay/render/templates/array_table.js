@@ -1,5 +1,6 @@
 "use strict";
-(() => {
+// The devices may stand below the table.
+document.addEventListener("DOMContentLoaded", () => {
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const detail = document.getElementById("detail");
   const body = document.querySelector("#leaves tbody");
@@ -294,4 +295,4 @@
   window.addEventListener("hashchange", start);
   foldDeep();
   start();
-})();
+});
