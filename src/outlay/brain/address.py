@@ -95,9 +95,9 @@ def _spellings(brain: Brain) -> dict[str, str]:
         spelled.setdefault(f"{parent}:{last}", leaf)
     somas = {leaf.split(".")[0] for leaf in leaves if leaf.split(".")[1:2] == [_SOMA]}
     for name in somas:
-        for spark, ours in _SPIKES.items():
-            if f"{name}:{ours}" in spelled:
-                spelled.setdefault(f"{name}.{_SOMA}:{spark}", f"{name}:{ours}")
+        for spark, port in _SPIKES.items():
+            if f"{name}:{port}" in spelled:
+                spelled.setdefault(f"{name}.{_SOMA}:{spark}", f"{name}:{port}")
     return spelled
 
 

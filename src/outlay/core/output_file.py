@@ -76,7 +76,7 @@ def is_ours(path: Path) -> bool:
     """Return whether a file begins like those that Outlay makes, or is empty."""
     with path.open("rb") as file:
         beginning = file.read(_BEGINNING)
-    return not beginning or any(ours.match(beginning) for ours in _OUR_BEGINNINGS)
+    return not beginning or any(pattern.match(beginning) for pattern in _OUR_BEGINNINGS)
 
 
 def write_output(path: Path, content: str | bytes, *, force: bool = False) -> None:

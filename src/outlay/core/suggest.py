@@ -47,5 +47,5 @@ def _pairs(name: str) -> set[str]:
 
 def _shared_pairs(pairs: set[str], other: str) -> float:
     """Return the share of letter pairs that two names have in common (Jaccard index)."""
-    theirs = _pairs(other)
-    return len(pairs & theirs) / max(len(pairs | theirs), 1)
+    other_pairs = _pairs(other)
+    return len(pairs & other_pairs) / max(len(pairs | other_pairs), 1)

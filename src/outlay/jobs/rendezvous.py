@@ -309,19 +309,19 @@ def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: fl
 
 def _introduce(connection: Connection, info: ProcessInfo) -> Message | None:
     """Prove that this process belongs to the job, and check that the other one does."""
-    own = secrets.token_hex(16)
+    own_nonce = secrets.token_hex(16)
     hello = {"process": info.process, "num_processes": info.num_processes, "host": socket.gethostname()}
-    connection.send(hello | {"job": _digest(info), "nonce": own, "loopback": own_loopback()})
+    connection.send(hello | {"job": _digest(info), "nonce": own_nonce, "loopback": own_loopback()})
     try:
         answer = connection.wait_for(time.monotonic() + _INTRODUCE_WITHIN)
     except Disconnected as error:
         raise _NotYet("something else answers there") from error
     if answer is None or answer.get("other_job"):
         raise _NotYet("another job is there" if answer else "the program there does not answer")
-    theirs = str(answer.get("nonce"))
-    if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(info, "host", own, theirs).encode()):
+    host_nonce = str(answer.get("nonce"))
+    if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(info, "host", own_nonce, host_nonce).encode()):
         raise _NotYet("the program there has another token (OUTLAY_TOKEN), or none")
-    connection.send({"proof": _proof(info, "guest", theirs, own, info.process, info.num_processes)})
+    connection.send({"proof": _proof(info, "guest", host_nonce, own_nonce, info.process, info.num_processes)})
     return None
 
 

@@ -204,7 +204,7 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
     Only the first counts: ending takes a second anyway.
     """
     handlers = {number: signal.getsignal(number) for number in (*_STOPPING, signal.SIGUSR1, signal.SIGALRM)}
-    ours = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]  # as under nohup
+    handled = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]  # as under nohup
     signals = _Signals()
 
     def stop(number: int, _: object) -> None:
@@ -218,7 +218,7 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
             # Whoever sent SIGTERM soon sends SIGKILL, which would leave the processes of the job behind.
             signal.alarm(_TO_SAVE)
             return
-        for other in ours:
+        for other in handled:
             signal.signal(other, signal.SIG_IGN)
         raise _Stopped(signal.SIGTERM if number == signal.SIGALRM else number)
 
@@ -228,11 +228,11 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
         when = "" if folder.has(Flag.LISTENS) else ", as soon as it trains with checkpoints"
         screen.later(f"SIGUSR1: the program is asked to save its state and to end{when}\n")
 
-    for number in ours:
+    for number in handled:
         signal.signal(number, ask if number == signal.SIGUSR1 else stop)
     try:
         yield signals
     finally:
         signal.alarm(0)
-        for number in ours:
+        for number in handled:
             signal.signal(number, handlers[number])

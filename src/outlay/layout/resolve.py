@@ -156,9 +156,9 @@ class Resolution:
 
     def _follows_original(self, path: str) -> bool:
         """Return whether a copy is placed like its original: that is split, and no rule is written for the copy."""
-        theirs = self.assignments.get(self.copies[path])
+        original = self.assignments.get(self.copies[path])
         is_meant = any(self._means(number, path) for number in self.matched[path] if not self._only_stores(number))
-        return theirs is not None and theirs.is_split and not is_meant
+        return original is not None and original.is_split and not is_meant
 
     def _apply(self, number: int, assignment: LeafAssignment) -> None:
         rule = self.rules[number]
@@ -186,15 +186,15 @@ class Resolution:
             if not is_placed:
                 assignment.problems.append(_ambiguous(assignment.path, sources))
             return is_placed
-        theirs = self.assignments[sources[0]]
+        source = self.assignments[sources[0]]
         self.followed[assignment.path] = sources[0]
         assignment.reasons.append(f"follows {sources[0]}")
-        for dim, axes in theirs.split_dims(theirs.spec()):
+        for dim, axes in source.split_dims(source.spec()):
             assignment.claim(dim, axes)
-        if theirs.positions is not None and not assignment.is_split:
-            assignment.positions, assignment.closed_by = theirs.positions, theirs.closed_by
-        assignment.stored = assignment.stored or theirs.stored
-        assignment.deciding_rules += [n for n in theirs.deciding_rules if n not in assignment.deciding_rules]
+        if source.positions is not None and not assignment.is_split:
+            assignment.positions, assignment.closed_by = source.positions, source.closed_by
+        assignment.stored = assignment.stored or source.stored
+        assignment.deciding_rules += [n for n in source.deciding_rules if n not in assignment.deciding_rules]
         return True
 
     def _placement_of(self, path: str) -> tuple[Any, ...]:

@@ -76,8 +76,8 @@ def _problems(path: Path, config: TransformerConfig):
     if not beside.is_file():
         return
     try:
-        theirs = json.loads(beside.read_text(encoding="utf-8"))
-        yield from (f"{beside}: {line}" for line in differences(theirs, config))
+        settings = json.loads(beside.read_text(encoding="utf-8"))
+        yield from (f"{beside}: {line}" for line in differences(settings, config))
     except (OSError, ValueError, TypeError) as error:
         yield f"{beside} cannot be read: {error}"
 
@@ -105,8 +105,8 @@ def llama_names(
     return [
         ("model.embed_tokens.weight", f"{root}.embedding.embedding"),
         *(
-            (f"model.layers.*.{theirs}.weight", f"{layer}.{ours}.kernel", dims)
-            for theirs, (ours, dims) in _PROJECTIONS.items()
+            (f"model.layers.*.{name}.weight", f"{layer}.{path}.kernel", dims)
+            for name, (path, dims) in _PROJECTIONS.items()
         ),
         ("model.layers.*.input_layernorm.weight", f"{layer}.attention_norm.scale"),
         ("model.layers.*.post_attention_layernorm.weight", f"{layer}.feed_forward_norm.scale"),
@@ -115,11 +115,11 @@ def llama_names(
     ]
 
 
-def differences(theirs: Mapping[str, Any], config: TransformerConfig) -> list[str]:
-    """List the differences between a model's `config.json` and a config of ours, in words.
+def differences(settings: Mapping[str, Any], config: TransformerConfig) -> list[str]:
+    """List the differences between a model's `config.json` and a config of Outlay, in words.
 
     Args:
-        theirs: the file, read.
+        settings: the file, read.
         config: the model that the weights are meant for.
 
     Example:
@@ -127,7 +127,7 @@ def differences(theirs: Mapping[str, Any], config: TransformerConfig) -> list[st
         >>> differences({"hidden_size": 2048, "rms_norm_eps": 1e-05}, MODELS["llama3-8b"].config)
         ['hidden_size is 2048 there, width is 4096 here']
     """
-    ours = {
+    by_name = {
         "vocab_size": ("vocabulary", config.vocabulary),
         "hidden_size": ("width", config.width),
         "num_hidden_layers": ("layers", config.num_layers),
@@ -143,11 +143,14 @@ def differences(theirs: Mapping[str, Any], config: TransformerConfig) -> list[st
         "rope_type": ("kind of rotary positions", "default"),
         "sliding_window": ("window", config.window),
     }
-    theirs = {**theirs, **(theirs.get("rope_parameters") or {})}  # newer files keep the settings of positions there
+    settings = {
+        **settings,
+        **(settings.get("rope_parameters") or {}),
+    }  # newer files keep the settings of positions there
     return [
-        f"{name} is {theirs[name]} there, {here} is {value} here"
-        for name, (here, value) in ours.items()
-        if name in theirs and theirs[name] != value and not (name in _MAY_BE_NULL and theirs[name] is None)
+        f"{name} is {settings[name]} there, {field} is {value} here"
+        for name, (field, value) in by_name.items()
+        if name in settings and settings[name] != value and not (name in _MAY_BE_NULL and settings[name] is None)
     ]
 
 

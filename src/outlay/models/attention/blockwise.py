@@ -247,8 +247,8 @@ class _Blocks:
         cols = j * self.num_cols + jnp.arange(self.num_cols)[None]
         seen = (self.mask.visible(rows, cols) & (cols < self.num_keys))[None, None, None]
         if self.segments is not None:
-            own, theirs = self.queries_of(self.segments[0], i), self.keys_of(self.segments[1], j)
-            seen = seen & (own[:, None, None, :, None] == theirs[:, None, None, None])
+            of_queries, of_keys = self.queries_of(self.segments[0], i), self.keys_of(self.segments[1], j)
+            seen = seen & (of_queries[:, None, None, :, None] == of_keys[:, None, None, None])
         return jnp.where(seen, scores, HIDDEN), seen
 
 

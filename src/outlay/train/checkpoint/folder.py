@@ -119,8 +119,8 @@ class CheckpointFolder:
             A line for everything that could not be removed.
         """
         self.own.take()
-        ours = [step for step in self.present() if self._is_ours(step)]
-        return [*self._clear_partials(), *(line for step in ours for line in self._remove(step))]
+        own_steps = [step for step in self.present() if self._is_ours(step)]
+        return [*self._clear_partials(), *(line for step in own_steps for line in self._remove(step))]
 
     def discard(self, partial: Path) -> None:
         """Free the disk space of a checkpoint that could not be written."""
@@ -163,9 +163,9 @@ class CheckpointFolder:
 
     def _clear_partials(self) -> list[str]:
         """Remove our temporary folders: those of unfinished saves, and those that could not be removed before."""
-        ours = re.compile(rf"\d+\.{self._id}(\.[0-9a-f]+)?\.partial")
+        pattern = re.compile(rf"\d+\.{self._id}(\.[0-9a-f]+)?\.partial")
         with self.own.as_error():
-            names = [name for name in os.listdir(self.path) if ours.fullmatch(name)]
+            names = [name for name in os.listdir(self.path) if pattern.fullmatch(name)]
         return [line for name in names for line in self._remove_folder(self.path / name)]
 
     def _remove(self, step: int) -> list[str]:

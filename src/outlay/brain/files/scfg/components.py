@@ -132,16 +132,16 @@ def component_table(
     if kind == "delays":
         _check_drawn(settings, path, wrong, is_newer=is_newer)
         _as_our_delays(settings, config, is_newer=is_newer)
-    ours = names[spark_class] if spark_class else _most_like(kind, settings, ports, per_pair="units" in config)
-    if ours == "btsp":
+    own_type = names[spark_class] if spark_class else _most_like(kind, settings, ports, per_pair="units" in config)
+    if own_type == "btsp":
         _check_btsp(settings, ports, path, wrong)
-    if ours == "quadruplet" and "max_clip" in settings:
-        ours = "modulated_bounded_quadruplet" if "modulation" in ports else "bounded_quadruplet"
-    if kind == "learning_rule" and ours != "three_factor" and "gamma" in settings:
+    if own_type == "quadruplet" and "max_clip" in settings:
+        own_type = "modulated_bounded_quadruplet" if "modulation" in ports else "bounded_quadruplet"
+    if kind == "learning_rule" and own_type != "three_factor" and "gamma" in settings:
         settings["eta"] = settings.pop("gamma")
     if "kernel" in settings:
         settings["kernel"] = initializer_table(settings["kernel"], (*path, "kernel"), wrong)
-    return {OUR_TYPE: ours, **settings}
+    return {OUR_TYPE: own_type, **settings}
 
 
 def own_settings(config: Mapping[str, Any]) -> Table:

@@ -53,8 +53,8 @@ def ports_of(config: Mapping[str, Any]) -> Ports:
     for spec in config.get(SPECS) or ():
         kind = _kind_of(spec)
         for port, origins in (spec.get("inputs") or {}).items():
-            ours = port if kind == "learning_rule" else "in_spikes"
-            inputs |= {o["port"]: ours for o in origins if o["origin"] == CALL and port != "pre_spikes"}
+            own_port = port if kind == "learning_rule" else "in_spikes"
+            inputs |= {o["port"]: own_port for o in origins if o["origin"] == CALL and port != "pre_spikes"}
         if kind == "soma":
             outputs |= {name: "out_spikes" for name, port in (spec.get("outputs") or {}).items() if port == "spikes"}
     return Ports(inputs, outputs)
