@@ -91,7 +91,7 @@ def llama_names(
         config: the model.
         root: what holds its parameters in the state.
 
-    ValueError: the model is of another kind: it has biases, learned positions, or no gate.
+    Raises:
         ValueError: the model is of another kind: it has biases, learned positions, or no gate.
 
     Example:
