@@ -126,22 +126,20 @@ def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads(
         np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("neuron", "reason"),
-    [
-        (population(registered("btsp", kind="learning_rule")(), "linear", DELAYS[0]), NOT_COMPILED["btsp"]),
-        (
-            population(None, "linear", N2NDelays(max_delay=20.0)),
-            "delays are of up to 20 steps, and the pass takes up to 16",
-        ),
-    ],
-)
-def test_what_cannot_be_compiled_runs_in_plain_jax_with_the_reason(neuron, reason):
-    brain = brain_of({"one": neuron})
-    with pytest.warns(UserWarning, match=f"one runs in plain JAX, not as fast-cpu: .*{reason}"):
-        fast = ran(brain, "fast-cpu")
-    for path, leaf in leaves(ran(brain, "jax")).items():
-        np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
+def test_what_cannot_be_compiled_runs_in_plain_jax_and_one_warning_names_it_with_the_reason():
+    late = population(None, "linear", N2NDelays(max_delay=20.0))
+    btsp = population(registered("btsp", kind="learning_rule")(), "linear", DELAYS[0])
+    brain = brain_of({"late": late, "btsp": btsp, "compiled": population(None, "linear", NoDelays()), "later": late})
+    with pytest.warns(UserWarning, match="in plain JAX") as warned:
+        fast = ran(brain, "fast-cpu", chunk=NUM_STEPS // 3)
+    assert [str(one.message) for one in warned] == [
+        "late, later run in plain JAX, not as fast-cpu: its delays are of up to 20 steps, and the pass takes up to 16; "
+        f"btsp runs in plain JAX, not as fast-cpu: BTSPRule {NOT_COMPILED['btsp']}"
+    ]
+    plain = ran(brain, "jax")
+    for path, leaf in leaves(plain).items():
+        if path.startswith(("late", "btsp")):
+            np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
 
 
 def fallback(reason, dtype="float32"):
@@ -151,10 +149,9 @@ def fallback(reason, dtype="float32"):
     graph, state = fused_graph(brain, brain.graph, "fast-cpu"), jax.eval_shape(brain.init, jax.random.key(0))
     with pytest.warns(UserWarning, match="in plain JAX") as warned:
         jax.eval_shape(GraphLoop(graph), state, inputs())
-    # What is about one population is said of each, what is about all of them once.
-    who = ["one runs", "two runs"] if reason.startswith("in its self-test") else ["all populations run"]
-    for text, subject in zip([str(one.message) for one in warned], who, strict=True):
-        assert re.fullmatch(f"{subject} in plain JAX, not as fast-cpu: {reason}", text), text
+    who = "one, two" if reason.startswith("in its self-test") else "all populations"
+    (text,) = (str(one.message) for one in warned)
+    assert re.fullmatch(f"{who} run in plain JAX, not as fast-cpu: {reason}", text), text
 
 
 def test_machine_code_that_computes_something_else_is_not_used(monkeypatch):

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from outlay.brain.neuron import RULE, Neuron, signed
 from outlay.brain.rounding import rounds_each
 from outlay.brain.synapses import Synapses
 from outlay.core.jax_machine_code import one_thread_reason
+from outlay.core.quantities import plural
 from outlay.graph.step_graph import LoopForm, Read, StepGraph
 
 PASSES: dict[str, Callable[..., PairPass]] = {"fast-cpu": MachineCodePass, "pallas": PallasPass}
@@ -39,20 +40,14 @@ PASSES: dict[str, Callable[..., PairPass]] = {"fast-cpu": MachineCodePass, "pall
 def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
     """The graph of a Brain whose populations take one pass over their pairs in a step, where they can.
 
-    Where one cannot, a warning says why, and it runs in plain JAX; where none can, it is one warning.
+    Those that cannot run in plain JAX, and one warning says which and why.
 
     Args:
         brain: the Brain.
         graph: its graph.
         kernel: the kind of pass, one of `PASSES`.
     """
-    warned: set[str] = set()
-
-    def warn(text: str) -> None:
-        if text not in warned:
-            warned.add(text)
-            warnings.warn(text, stacklevel=2)
-
+    warn = _Warning(brain, kernel)
     parts = {
         name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name, kernel, warn))
         if isinstance(brain.modules[name], Neuron)
@@ -62,17 +57,55 @@ def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
     return dataclasses.replace(graph, parts=parts)
 
 
-def _loop_form(brain: Brain, name: str, kernel: str, warn: Callable[[str], None], state: State) -> LoopForm | None:
+@dataclass(frozen=True)
+class _Warning:
+    """What is said of populations that run in plain JAX, and how: once.
+
+    Attributes:
+        brain: the Brain.
+        kernel: the kind of pass that they do not take.
+        past: what was said.
+    """
+
+    brain: Brain
+    kernel: str
+    past: set[Any] = field(default_factory=set)
+
+    def __call__(self, text: str) -> None:
+        """Warn."""
+        if text not in self.past:
+            self.past.add(text)
+            warnings.warn(text, stacklevel=2)
+
+    def of(self, name: str, reason: NotCompiled) -> None:
+        """Warn that a population has no pass, and name all others that have none."""
+        if (name, str(reason)) in self.past:
+            return
+        if isinstance(reason, NoPasses):
+            return self(f"all populations run in plain JAX, not as {self.kernel}: {reason}")
+        names_of, states = {str(reason): [name]}, jax.eval_shape(self.brain.init, jax.random.key(0))
+        for other, module in self.brain.modules.items():
+            if isinstance(module, Neuron) and other != name:
+                try:
+                    DeferredNeuron(self.brain, other, module, self.kernel).check(states[other])
+                except NotCompiled as reason_of_other:
+                    names_of.setdefault(str(reason_of_other), []).append(other)
+        self.past.update((name, text) for text, names in names_of.items() for name in names)
+        self("; ".join(f"{_run(names)} in plain JAX, not as {self.kernel}: {text}" for text, names in names_of.items()))
+
+
+def _run(names: list[str]) -> str:
+    return f"{', '.join(names)} {plural(len(names), 'runs', 'run')}"
+
+
+def _loop_form(brain: Brain, name: str, kernel: str, warn: _Warning, state: State) -> LoopForm | None:
     neuron = brain.modules[name]
     assert isinstance(neuron, Neuron)
     deferred = DeferredNeuron(brain, name, neuron, kernel)
     try:
         deferred.check(state)
-    except NoPasses as reason:
-        warn(f"all populations run in plain JAX, not as {kernel}: {reason}")
-        return None
     except NotCompiled as reason:
-        warn(f"{name} runs in plain JAX, not as {kernel}: {reason}")
+        warn.of(name, reason)
         return None
     if kernel == "fast-cpu" and (reason := one_thread_reason()):
         warn(f"one thread computes the pairs: {reason}")
