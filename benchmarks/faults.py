@@ -207,7 +207,7 @@ EVENTS = [
     ),
     ("healthy: data stall for 70 s, no option", healthy("stall"), "process 1 of 2: total"),
     ("healthy: process 1 uploads after the last step", healthy("upload"), "the other end says b'done'"),
-    ("healthy: process 1 works on after the last step", healthy("slow-end"), "slept well"),
+    ("healthy: process 1 works on after the last step", healthy("harmless"), "slept well"),
     ("healthy: all are suspended for a while", suspended, "process 1 of 2: total"),
     ("the port is taken, from the start", port_taken, r"port \d+ cannot be used for the coordinator"),
     ("process 1 does not come, start and time-out", missing, "1 of 2 processes have not come to"),

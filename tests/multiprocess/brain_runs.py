@@ -66,7 +66,7 @@ def _population(num: int, *, inhibitory: float) -> Neuron:
 
 
 RUNS: dict[str, Callable[[], Run]] = {"waves": _waves, "brain": _brain}
-PROCESSES = {"waves": (1, 2, 3), "brain": (1, 2)}
+PROCESSES = {"waves": 3, "brain": 2}
 """In how many processes each runs. Three that compile a Brain take long, and exchange rows as those of the waves do."""
 
 
@@ -78,8 +78,8 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
 
 
 def on_one_device(run: Run) -> Any:
-    """State and outputs on one device, on the host."""
+    """State and outputs on one device of this process, on the host."""
     graph_loop, init, inputs = run
-    mesh = outlay.mesh(devices=jax.devices()[:1], all=1)
+    mesh = outlay.mesh(devices=jax.local_devices()[:1], all=1)
     program = outlay.program(graph_loop, init, inputs, layout=waves.WHOLE, mesh=mesh)
     return jax.device_get(program(program.init(jax.random.key(0)), inputs))

@@ -1,6 +1,6 @@
-"""One process of a job: waves and a Brain split by rows over all devices of all processes; of a job of one, not split.
+"""One process of a job: a graph split by rows over all devices of all processes. The first also computes it on one device.
 
-python brain_worker.py FOLDER
+python brain_worker.py NAME FOLDER
 """
 
 import pickle
@@ -10,20 +10,17 @@ from pathlib import Path
 import outlay
 
 
-def main(folder: Path) -> None:
+def main(name: str, folder: Path) -> None:
     job = outlay.join()
     import jax
-    from tests.multiprocess.brain_runs import PROCESSES, RUNS, by_neuron_program, on_one_device
+    from tests.multiprocess.brain_runs import RUNS, by_neuron_program, on_one_device
 
-    def by_neuron(run):
-        program, inputs = by_neuron_program(run)
-        state, outputs = jax.tree.map(outlay.arrays.gather, program(program.init(jax.random.key(0)), inputs))
-        return program.crop(state), outputs
-
-    compute = on_one_device if job.num_processes == 1 else by_neuron
-    found = {name: compute(RUNS[name]()) for name, numbers in PROCESSES.items() if job.num_processes in numbers}
-    (folder / f"{job.num_processes}-{job.process}.pickle").write_bytes(pickle.dumps(found))
+    program, inputs = by_neuron_program(RUNS[name]())
+    state, outputs = jax.tree.map(outlay.arrays.gather, program(program.init(jax.random.key(0)), inputs))
+    together = program.crop(state), outputs
+    alone = on_one_device(RUNS[name]()) if job.process == 0 else None
+    (folder / f"{name}-{job.process}.pickle").write_bytes(pickle.dumps((together, alone)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -12,6 +12,7 @@ import os
 import re
 import runpy
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,14 @@ def file_missing_in_one(folder: Path) -> Any:
 def shard_shapes(_: Path) -> Any:
     devices = [d for process in (0, 1) for d in [d for d in jax.devices() if d.process_index == process][:2]]
     value = np.zeros((4096, 4096), np.int8)
-    found = []
+    shapes = []
     for a, b in ((2, 2), (1, 4), (4, 1)):
         x = outlay.arrays.put(value, NamedSharding(mesh_of(a=a, b=b, devices=devices), P("a", "b")))
-        found.append([list(shard.data.shape) for shard in x.addressable_shards])
-    return found
+        shapes.append([list(shard.data.shape) for shard in x.addressable_shards])
+    return shapes
 
 
-def devices_said(_: Path) -> Any:
+def devices_shown(_: Path) -> Any:
     return {"local": jax.local_device_count(), "text": str(outlay.show(placed(np.arange(8), P("x"), x=8)))}
 
 
@@ -255,10 +256,19 @@ def long_words(_: Path) -> Any:
     return [len(word) for word in exchange("x" * (10 + 5000 * jax.process_index()))]
 
 
+def barrier(_: Path) -> Any:
+    from outlay.train.multihost import wait_for_all
+
+    time.sleep(jax.process_index())
+    came = time.time()
+    wait_for_all("all are here")
+    return {"came": came, "left": time.time()}
+
+
 EXPERIMENTS = (
-    file_by_slices, zarr_by_slices, file_missing_in_one, shard_shapes, devices_said, local_array,
+    file_by_slices, zarr_by_slices, file_missing_in_one, shard_shapes, devices_shown, local_array,
     put_without_comparing, put_a_plan, written_later, pieces, pieces_of_wrong_shapes, fetching, gathered, pencils, fft,
-    sliced, from_one, halos, long_words,
+    sliced, from_one, halos, long_words, barrier,
 )  # fmt: skip
 
 

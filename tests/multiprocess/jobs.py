@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from tests.multiprocess.program import EVERY as EVERY
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "program.py")
@@ -57,7 +56,7 @@ def start(
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=variables)
 
 
-def finish(job: subprocess.Popen[str], mark: Path, said: str = "") -> Done:
+def finish(job: subprocess.Popen[str], mark: Path) -> Done:
     try:
         stdout, stderr = job.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
@@ -65,7 +64,7 @@ def finish(job: subprocess.Popen[str], mark: Path, said: str = "") -> Done:
         stdout, stderr = job.communicate(timeout=30)
         raise AssertionError(f"the job hangs\n{stdout}\n{stderr}") from None
     seconds = time.time() - float(mark.read_text()) if mark.exists() else 0.0
-    return Done(job.returncode, said + stdout, stderr, seconds, pids(stderr))
+    return Done(job.returncode, stdout, stderr, seconds, pids(stderr))
 
 
 def run(*options: str, fault: str = "none", process: int = 0, mark: Path, program: str = PROGRAM) -> Done:
@@ -79,9 +78,9 @@ def pids(stderr: str) -> list[int]:
 
 def left_of(mark: Path) -> list[psutil.Process]:
     """The processes of a job that are still there: all have the path of its mark on their command line."""
-    found = []
+    left = []
     for process in psutil.process_iter(["cmdline", "status"]):
         alive = process.info["status"] != psutil.STATUS_ZOMBIE
         if alive and str(mark) in (process.info["cmdline"] or []):
-            found.append(process)
-    return found
+            left.append(process)
+    return left

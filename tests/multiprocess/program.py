@@ -1,4 +1,7 @@
-"""Steps that all processes take together, and a fault in one of them: `program.py FAULT PROCESS`."""
+"""Steps that all processes take together, and a fault in one of them: `program.py FAULT PROCESS MARK`.
+
+What is harmless to a job happens in all of them: a forked worker fails. Then the process of that number ends later.
+"""
 
 import http.server
 import os
@@ -11,8 +14,6 @@ from outlay.jobs.heartbeat import beat
 from outlay.jobs.join import join
 
 FAULT_AT = 3
-EVERY = -1
-"""Instead of the number of a process: the fault is in all of them."""
 NUM_STEPS = 6
 
 
@@ -34,7 +35,8 @@ def main(fault: str, process: int, mark: str) -> None:
     ones = jax.make_array_from_callback((jax.device_count(),), split, lambda _: jnp.ones(1))
     add = jax.jit(lambda x: x.sum(), out_shardings=whole)
     for step in range(NUM_STEPS if fault != "endless" else 1_000_000):
-        if step == FAULT_AT and process in (EVERY, joined.process) and not (fault == "once" and joined.restart):
+        is_hit = process == joined.process and not (fault == "once" and joined.restart)
+        if step == FAULT_AT and (is_hit or fault == "harmless"):
             with open(mark, "w") as file:
                 file.write(repr(time.time()))
             inject(fault)
@@ -52,7 +54,7 @@ def main(fault: str, process: int, mark: str) -> None:
             time.sleep(0.02)
     if fault == "upload" and joined.process == process:
         print(f"the other end says {upload()}")
-    if fault == "slow-end" and joined.process == process:
+    if fault == "harmless" and joined.process == process:
         time.sleep(4)
         print("slept well")
     print(f"process {joined.process} of {joined.num_processes}: total {total}, restart {joined.restart}")
@@ -91,7 +93,7 @@ def inject(fault: str) -> None:
         time.sleep(70)
     while fault == "spin":
         pass
-    if fault == "fork":
+    if fault == "harmless":
         if not (worker := os.fork()):
             raise ValueError("a worker's mistake")
         print(f"the worker ended with {os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])}")

@@ -15,23 +15,17 @@ FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_cou
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    for num_processes in PROCESSES["waves"]:
-        devices = 1 if num_processes == 1 else 6 // num_processes
-        command = ("launch", "-n", str(num_processes), "--devices-per-process", str(devices), "--", sys.executable)
-        done = outlay_command(*command, str(WORKER), str(folder), cwd=folder, XLA_FLAGS=FLAGS)
-        assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.mark.parametrize("name", PROCESSES)
-def test_every_process_has_what_one_device_computes(folder, name):
-    files = [folder / f"{num}-{process}.pickle" for num in PROCESSES[name] for process in range(num)]
-    alone, *others = (pickle.loads(file.read_bytes())[name] for file in files)
+def test_every_process_has_what_one_device_computes(tmp_path, name):
+    num_processes = PROCESSES[name]
+    command = ("launch", "-n", str(num_processes), "--devices-per-process", str(6 // num_processes), "--")
+    done = outlay_command(*command, sys.executable, str(WORKER), name, str(tmp_path), cwd=tmp_path, XLA_FLAGS=FLAGS)
+    assert done.returncode == 0, done.stderr
+    files = [tmp_path / f"{name}-{process}.pickle" for process in range(num_processes)]
+    results = [pickle.loads(file.read_bytes()) for file in files]
+    alone = results[0][1]
     if name == "brain":
         for spikes in alone[1]["recorded"].values():
             assert abs(spikes).sum() > 50
-    for other in others:
-        assert_same(other, alone)
+    for together, _ in results:
+        assert_same(together, alone)

@@ -24,8 +24,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     large[:, 0] = np.arange(64)
     large.flush()
     write_zarr(folder / "x.zarr")
-    found = run_workers(WORKER, folder, num_processes=2, devices_per_process=4)
-    return lambda name: [one[name] for one in found]
+    workers = run_workers(WORKER, folder, num_processes=2, devices_per_process=4)
+    return lambda name: [one[name] for one in workers]
 
 
 def write_zarr(path: Path) -> None:
@@ -40,8 +40,8 @@ def test_shard_shapes_of_three_meshes(seen: Any) -> None:
     assert seen("shard_shapes") == 2 * [[2 * [[2048, 2048]], 2 * [[4096, 1024]], 2 * [[1024, 4096]]]]
 
 
-def test_devices_in_all_and_local_are_said_once(seen: Any) -> None:
-    first, second = seen("devices_said")
+def test_devices_in_all_and_local_are_shown_once(seen: Any) -> None:
+    first, second = seen("devices_shown")
     assert first["local"] == second["local"] == 4
     assert first["text"] == second["text"]
     assert first["text"].count("8 simulated devices in 2 processes") == 1
@@ -86,7 +86,7 @@ def test_global_array_from_local_pieces(seen: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         ("short", r"process 0\n    shape \(4, 2\) float32, which implies the global shape \(8, 2\)\n"),
         ("short", r"process 1\n    shape \(3, 2\) float32.*\n    fix: give a piece of shape \(4, 2\)"),
@@ -95,10 +95,10 @@ def test_global_array_from_local_pieces(seen: Any) -> None:
         ("apart", r"process 0 holds 4 separate blocks under P\('x'\)"),
     ],
 )
-def test_pieces_that_do_not_fit_are_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
+def test_pieces_that_do_not_fit_are_the_same_error_everywhere(seen: Any, case: str, message: str) -> None:
     first, second = (one[case] for one in seen("pieces_of_wrong_shapes"))
     assert first == second
-    assert re.search(said, first), first
+    assert re.search(message, first), first
 
 
 def test_of_a_file_a_process_reads_and_holds_only_its_part(seen: Any) -> None:
@@ -188,7 +188,7 @@ def test_scatter_and_broadcast_from_one_process(seen: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         ("nobody", "no such process: source=2\n    there are 2 processes, numbers 0 to 1"),
         ("nothing", "process 0 is the source\n  no array: process 0\n    passed None"),
@@ -196,10 +196,10 @@ def test_scatter_and_broadcast_from_one_process(seen: Any) -> None:
         ("does not divide", "dim 0 of (12,) has size 12, which is not divisible by x=8\n    fix: pad it to 16"),
     ],
 )
-def test_a_wrong_source_is_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
+def test_a_wrong_source_is_the_same_error_everywhere(seen: Any, case: str, message: str) -> None:
     first, second = (one[case] for one in seen("from_one"))
     assert first == second
-    assert said in first
+    assert message in first
 
 
 def test_halos_cross_from_process_to_process(seen: Any) -> None:
@@ -209,3 +209,8 @@ def test_halos_cross_from_process_to_process(seen: Any) -> None:
 
 def test_what_processes_say_may_be_long(seen: Any) -> None:
     assert seen("long_words") == 2 * [[10, 5010]]
+
+
+def test_a_barrier_lets_nobody_go_before_all_have_come(seen: Any) -> None:
+    times = seen("barrier")
+    assert max(one["came"] for one in times) <= min(one["left"] for one in times)

@@ -10,19 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.command import outlay_command
+from tests.unit.cli.command import command_here, outlay_command
 
 PROGRAMS = Path(__file__).parents[2] / "docs" / "tutorials" / "programs"
-BARRIER = """
-import time
-import outlay
-job = outlay.join()
-from outlay.train.multihost import wait_for_all
-time.sleep(job.process)
-came = time.time()
-wait_for_all("all are here")
-print(f"came {came} left {time.time()}")
-"""
 
 
 def launch(folder, *options, command):
@@ -46,10 +36,10 @@ def test_one_command_starts_processes_with_devices_each(started):
 
 
 def test_who_holds_a_global_array_and_which_shards_is_shown(started):
-    for process, mine in enumerate(["[[0], [1], [2], [3]]", "[[4], [5], [6], [7]]"]):
+    for process, blocks in enumerate(["[[0], [1], [2], [3]]", "[[4], [5], [6], [7]]"]):
         assert f"[{process}] 8 devices hold x, 4 of them are mine\n" in started.stdout
         assert f"[{process}] fully addressable: False, fully replicated: False\n" in started.stdout
-        assert f"[{process}] a shard is (1,), mine are {mine}\n" in started.stdout
+        assert f"[{process}] a shard is (1,), mine are {blocks}\n" in started.stdout
         assert f"[{process}] mesh x=8 (8 simulated devices in 2 processes)\n" in started.stdout
         assert f"[{process}] a device holds (1,), 4 B of 32 B\n" in started.stdout
 
@@ -61,10 +51,9 @@ def test_who_holds_a_global_array_and_which_shards_is_shown(started):
         (["--nodes", "2"], 2, 4, "8 processes in all, each with 1 GPU."),
     ],
 )
-def test_scripts_of_one_task_and_of_eight(tmp_path, options, nodes, tasks, says):
-    done = outlay_command(
-        *("slurm", "run", "digits", "--gpus-per-node", "4", *options), cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path)
-    )
+def test_scripts_of_one_task_and_of_eight(tmp_path, monkeypatch, options, nodes, tasks, says):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    done = command_here("slurm", "run", "digits", "--gpus-per-node", "4", *options, cwd=tmp_path)
     lines = done.stdout.splitlines()
     expected = {f"#SBATCH --nodes={nodes}", f"#SBATCH --ntasks-per-node={tasks}", "#SBATCH --gres=gpu:4", f"# {says}"}
     assert expected <= set(lines)
@@ -86,10 +75,3 @@ def test_output_can_be_read_in_step_order(tmp_path):
     printed = launch(tmp_path, *options, command=[str(PROGRAMS / "turns.py")]).stdout
     steps = re.findall(r"^\[\d\] (step.*)$", printed, re.MULTILINE)
     assert steps == [f"step {step} of process {process}" for step in (1, 2, 3) for process in (0, 1, 2)]
-
-
-def test_a_barrier_lets_nobody_go_before_all_have_come(tmp_path):
-    printed = launch(tmp_path, "-n", "2", "--devices-per-process", "1", command=["-c", BARRIER]).stdout
-    times = [(float(came), float(left)) for came, left in re.findall(r"came (\S+) left (\S+)", printed)]
-    assert len(times) == 2
-    assert max(came for came, _ in times) <= min(left for _, left in times)

@@ -7,6 +7,7 @@ the process, which no Python code can catch; so another process makes a client f
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import subprocess
@@ -20,6 +21,8 @@ from outlay.core.suggest import did_you_mean
 
 # A fifth of a second. Through `import jax`, which also looks for plugins, it takes ten times as long.
 _START_XLA = "from jaxlib import xla_client; xla_client.make_cpu_client()"
+ACCEPTED = "OUTLAY_ACCEPTED_FLAGS"
+"""Names the flags that XLA has taken. Children inherit it, so the processes of a job or a search do not all ask again."""
 _REFUSED = re.compile(
     r"Unknown flags? in XLA_FLAGS: .*|Couldn't interpret value .*|Could not open file .*|Flag parsing failed"
 )
@@ -30,13 +33,16 @@ _LISTED = re.compile(r"^\t--(?P<name>\w+)=(?P<default>\S*)\s+(?P<type>bool|int32
 def check_flags() -> None:
     """Raise BackendError if XLA would end this process because of `$XLA_FLAGS`; the message lists each refused flag.
 
-    XLA is not asked, and nothing is spent, where Outlay alone has set flags.
+    XLA is not asked, and nothing is spent, where Outlay alone has set flags, and where this process or one that it comes
+    from has asked about the same flags.
     """
     text = os.environ.get("XLA_FLAGS", "")
-    if not _needs_no_question(text):
+    accepted = _fingerprint(text)
+    if accepted and os.environ.get(ACCEPTED) != accepted:
         message = _problems(text)
         if message:
             raise BackendError(message)
+        os.environ[ACCEPTED] = accepted
 
 
 def refusal_of_flags(text: str) -> str:
@@ -45,8 +51,18 @@ def refusal_of_flags(text: str) -> str:
     return refusal[0] if refusal else ""
 
 
-def _needs_no_question(text: str) -> bool:
-    return all(name in FLAGS_OF_OUTLAY and value.isdecimal() for name, value in read_flags(text).items())
+def _fingerprint(text: str) -> str:
+    """Return what tells these flags for this XLA from others, without those that Outlay sets; empty if there are no others.
+
+    A text that is the path of a file stands for what the file holds.
+    """
+    flags = read_flags(" ".join(_flags(text)) or text)
+    foreign = {name: value for name, value in flags.items() if not (name in FLAGS_OF_OUTLAY and value.isdecimal())}
+    if not foreign:
+        return ""
+    library = xla_library()
+    installed = (str(library), library.stat().st_mtime_ns) if library else versions(("jaxlib",))
+    return hashlib.sha256(repr((installed, sorted(foreign.items()))).encode()).hexdigest()[:16]
 
 
 @functools.cache

@@ -1,3 +1,4 @@
+import os
 import string
 import subprocess
 
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.core.error_types import BackendError, MeshError
-from outlay.core.flag_check import check_flags
+from outlay.core.flag_check import ACCEPTED, check_flags
 from outlay.core.runtime_flags import flags_of_library, merge_flags, read_flags, simulated_environment
 
 names = st.text(string.ascii_lowercase + "_", min_size=1).map(lambda text: f"xla_{text}")
@@ -14,15 +15,15 @@ values = st.one_of(st.integers(), st.booleans(), st.text(string.ascii_letters + 
 flags = st.dictionaries(names, values)
 
 
-def text_of(found: dict[str, object]) -> str:
-    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in found.items()}
+def text_of(flags: dict[str, object]) -> str:
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in flags.items()}
     return " ".join(f"--{name}={value}" for name, value in texts.items())
 
 
 @pytest.mark.compiles
-@given(existing=flags, wanted=flags)
-def test_merging_keeps_what_is_there_and_adds_what_is_missing(existing, wanted):
-    new = {name: value for name, value in wanted.items() if name not in existing}
+@given(existing=flags, needed=flags)
+def test_merging_keeps_what_is_there_and_adds_what_is_missing(existing, needed):
+    new = {name: value for name, value in needed.items() if name not in existing}
     merged = merge_flags(text_of(existing), new)
     assert merged.startswith(text_of(existing))
     assert read_flags(merged) == read_flags(text_of({**existing, **new}))
@@ -44,26 +45,51 @@ def test_the_last_mention_of_a_flag_counts_as_in_xla():
         merge_flags("--xla_a=1 --xla_a=2", {"xla_a": 1})
 
 
-@pytest.fixture
-def nothing_is_asked(monkeypatch):
-    def never(*_):
-        raise AssertionError("XLA was asked")
-
-    monkeypatch.setattr(subprocess, "run", never)
+def never(*_, **__):
+    raise AssertionError("XLA was asked")
 
 
 @pytest.mark.parametrize("more", ["", "--xla_force_host_platform_device_count=8"])
-def test_flags_that_outlay_sets_are_checked_at_no_cost(more, monkeypatch, nothing_is_asked):
+def test_flags_that_outlay_sets_are_checked_at_no_cost(more, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", never)
     monkeypatch.setenv("XLA_FLAGS", simulated_environment(8, {"XLA_FLAGS": more})["XLA_FLAGS"])
     check_flags()
     monkeypatch.delenv("XLA_FLAGS")
     check_flags()
 
 
-@pytest.mark.processes
-def test_flags_that_xla_takes_pass(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true --xla_dump_to=/tmp/dumps")
+ASKED_ABOUT = "--xla_cpu_enable_fast_math=true --xla_dump_to=/tmp/dumps"
+
+
+@pytest.fixture
+def accepted(monkeypatch):
+    """What XLA was asked about, and takes."""
+    monkeypatch.setenv(ACCEPTED, "")
+    monkeypatch.setenv("XLA_FLAGS", ASKED_ABOUT)
     check_flags()
+    return os.environ[ACCEPTED]
+
+
+@pytest.mark.processes
+def test_flags_that_xla_takes_are_asked_about_once_by_a_process_and_those_that_it_starts(accepted, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"{ASKED_ABOUT} --xla_force_host_platform_device_count=8")  # as for simulated devices
+    monkeypatch.setattr(subprocess, "run", never)
+    check_flags()
+    for other in (f"{ASKED_ABOUT} --xla_dump_hlo_as_text", "--xla_cpu_enable_fast_math=true", "--xla_dump_to=/tmp"):
+        monkeypatch.setenv("XLA_FLAGS", other)
+        with pytest.raises(AssertionError, match="XLA was asked"):
+            check_flags()
+
+
+@pytest.mark.processes
+def test_flags_in_a_file_are_asked_about_again_when_it_changes(accepted, monkeypatch, tmp_path):
+    (tmp_path / "flags").write_text(ASKED_ABOUT)
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    monkeypatch.setattr(subprocess, "run", never)
+    check_flags()
+    (tmp_path / "flags").write_text(ASKED_ABOUT.replace("true", "yes"))
+    with pytest.raises(AssertionError, match="XLA was asked"):
+        check_flags()
 
 
 REFUSED = {
