@@ -1,4 +1,4 @@
-"""One process of a job: a graph split by rows over all devices of all processes. The first also computes it on one device.
+"""One process of a job: a graph split by rows over the devices of all. The first also computes it on one device.
 
 python brain_worker.py NAME FOLDER
 """

@@ -28,7 +28,9 @@ def test_lines_are_in_order_of_steps_and_on_a_terminal_there_is_one_display_for_
 
     reader = threading.Thread(target=read)
     reader.start()
-    job = jobs.start("--in-order", fault="talk", mark=mark, stderr=theirs, environment={"COLUMNS": "120", "TERM": "xterm"})
+    job = jobs.start(
+        "--in-order", fault="talk", mark=mark, stderr=theirs, environment={"COLUMNS": "120", "TERM": "xterm"}
+    )
     os.close(theirs)
     stdout, _ = job.communicate(timeout=jobs.LONGEST)
     reader.join(jobs.LONGEST)

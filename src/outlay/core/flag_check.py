@@ -6,7 +6,6 @@ the process, which no Python code can catch; so another process makes a client f
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
@@ -22,7 +21,7 @@ from outlay.core.suggest import did_you_mean
 # A fifth of a second. Through `import jax`, which also looks for plugins, it takes ten times as long.
 _START_XLA = "from jaxlib import xla_client; xla_client.make_cpu_client()"
 ACCEPTED = "OUTLAY_ACCEPTED_FLAGS"
-"""Names the flags that XLA has taken. Children inherit it, so the processes of a job or a search do not all ask again."""
+"""Identifies the flags that XLA has taken. Children inherit it, so the processes of a job do not all ask again."""
 _REFUSED = re.compile(
     r"Unknown flags? in XLA_FLAGS: .*|Couldn't interpret value .*|Could not open file .*|Flag parsing failed"
 )
@@ -33,8 +32,8 @@ _LISTED = re.compile(r"^\t--(?P<name>\w+)=(?P<default>\S*)\s+(?P<type>bool|int32
 def check_flags() -> None:
     """Raise BackendError if XLA would end this process because of `$XLA_FLAGS`; the message lists each refused flag.
 
-    XLA is not asked, and nothing is spent, where Outlay alone has set flags, and where this process or one that it comes
-    from has asked about the same flags.
+    XLA is not asked, and nothing is spent, where Outlay alone has set flags, and where this process, or one that it
+    comes from, has asked about the same flags.
     """
     text = os.environ.get("XLA_FLAGS", "")
     accepted = _fingerprint(text)
@@ -52,7 +51,7 @@ def refusal_of_flags(text: str) -> str:
 
 
 def _fingerprint(text: str) -> str:
-    """Return what tells these flags for this XLA from others, without those that Outlay sets; empty if there are no others.
+    """Return what tells these flags and this XLA from others; empty if Outlay alone has set flags.
 
     A text that is the path of a file stands for what the file holds.
     """
@@ -65,7 +64,6 @@ def _fingerprint(text: str) -> str:
     return hashlib.sha256(repr((installed, sorted(foreign.items()))).encode()).hexdigest()[:16]
 
 
-@functools.cache
 def _problems(text: str) -> str:
     """Return the message of the error for this value of the variable; empty if XLA takes it."""
     refusal = refusal_of_flags(text)

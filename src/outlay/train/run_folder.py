@@ -9,11 +9,9 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure  # unlike pyplot it needs no display and keeps no global state
-from matplotlib.ticker import MaxNLocator
 
 from outlay.core.error_types import RunFolderError
 from outlay.core.output_file import picture_bytes, write_whole
@@ -22,6 +20,9 @@ from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first, wait_for_all
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CONFIG, _METRICS = "config.json", "metrics.jsonl"
 _CHECKPOINTS = "checkpoints"
@@ -264,6 +265,10 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
     Args:
         history: the metrics of every step, with `step` and `loss`, as in `Fit`.
     """
+    # A third of a second to import, and of the processes of a job only the first draws. It needs no display.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     steps = np.array([metrics["step"] for metrics in history])
     losses = np.array([metrics["loss"] for metrics in history])
     figure = Figure(figsize=(7, 3.8), layout="constrained")

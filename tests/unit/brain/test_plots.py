@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from outlay.brain.plots import bin_steps, binned_rates, colour, rates_plot
-from outlay.brain.run.brain_run import potentials_plot, raster_plot, weights_plot
+from outlay.brain.plots import colour
+from outlay.brain.run.run_plots import potentials_plot, raster_plot, rates_plot, weights_plot
+from outlay.brain.run.run_statistics import bin_steps, binned_rates
 
 
 def test_a_raster_stacks_populations_with_the_first_at_the_top():

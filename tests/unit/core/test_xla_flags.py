@@ -72,7 +72,9 @@ def accepted(monkeypatch):
 
 @pytest.mark.processes
 def test_flags_that_xla_takes_are_asked_about_once_by_a_process_and_those_that_it_starts(accepted, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", f"{ASKED_ABOUT} --xla_force_host_platform_device_count=8")  # as for simulated devices
+    monkeypatch.setenv(
+        "XLA_FLAGS", f"{ASKED_ABOUT} --xla_force_host_platform_device_count=8"
+    )  # as for simulated devices
     monkeypatch.setattr(subprocess, "run", never)
     check_flags()
     for other in (f"{ASKED_ABOUT} --xla_dump_hlo_as_text", "--xla_cpu_enable_fast_math=true", "--xla_dump_to=/tmp"):

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from outlay.analysis.parts.measure_parts import measure_parts
-from outlay.brain.plots import bin_steps, binned_rates
 from outlay.brain.run.brain_recipe import BrainRecipe, Chunks
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
-from outlay.brain.run.run_statistics import RASTER_MS, population_names
+from outlay.brain.run.run_statistics import RASTER_MS, bin_steps, binned_rates, population_names
 from outlay.brain.run.simulate import check_simulation, simulate
 from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import picture_bytes

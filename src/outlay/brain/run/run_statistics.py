@@ -184,3 +184,24 @@ class Collected:
         self._outputs = {n: [arrays[_OUTPUTS + n].view(parts[0].dtype)] for n, parts in self._outputs.items()}
         self.weights = {name.removeprefix(_WEIGHTS): arrays[name] for name in arrays if name.startswith(_WEIGHTS)}
         self.activity.continue_from(arrays)
+
+
+_NUM_BINS = 200
+"""The most points of a line: what a plot of this width can show."""
+_SHORTEST_BIN = 5.0
+"""The shortest bin in ms; shorter ones say little about the rate of a population."""
+
+
+def bin_steps(num_steps: int, dt: float) -> int:
+    """Return the number of steps per bin."""
+    return max(1, round(_SHORTEST_BIN / dt), -(-num_steps // _NUM_BINS))
+
+
+def binned_rates(counts: np.ndarray, num_neurons: int, dt: float, per_bin: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the centre of each bin in ms, and the rate in it in Hz; the last bin may be shorter."""
+    starts = np.arange(0, len(counts), per_bin)
+    if not len(starts):
+        return np.zeros(0), np.zeros(0)
+    ends = np.minimum(starts + per_bin, len(counts))
+    rates = np.add.reduceat(counts, starts) / (ends - starts) / num_neurons * 1000.0 / dt
+    return (starts + ends) / 2 * dt, rates
