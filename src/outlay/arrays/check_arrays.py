@@ -17,7 +17,7 @@ from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
-from outlay.core.suggest import did_you_mean
+from outlay.core.suggest import or_renamed
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_dims, spec_text
@@ -111,15 +111,10 @@ def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -
     extra = [path for path in given if path not in planned]
     lacks, has = "the plan has it, the tree does not", "the tree has it, the plan does not"
     return [
-        *(Problem("missing leaf", path, lacks, _fix("add it", path, extra)) for path in missing),
-        *(Problem("extra leaf", path, has, _fix("remove it", path, missing)) for path in extra),
+        *(Problem("missing leaf", path, lacks, or_renamed("add it", path, extra)) for path in missing),
+        *(Problem("extra leaf", path, has, or_renamed("remove it", path, missing)) for path in extra),
         *(problem for path in given if path in planned for problem in _type_problems(given[path], planned[path])),
     ]
-
-
-def _fix(edit: str, path: str, others: list[str]) -> str:
-    """Return the edit, with a similar path of the other side: the leaf may only have another name there."""
-    return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
 def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from outlay.core.error_types import Problem
@@ -21,6 +22,11 @@ def is_array(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in _OF_NO_NUMBERS or leaf.dtype.names):
         return False
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+
+
+def is_real(dtype: Any) -> bool:
+    """Return whether a dtype is of real numbers or booleans; NumPy does not count bfloat16 as a number, JAX does."""
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
 
 
 def non_arrays(tree: Any) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_LISTED = 12
 """Names listed when none is close: enough to see the style, few enough to read."""
@@ -38,6 +38,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"
     more = f" and {num_known - MAX_LISTED} more" if num_known > MAX_LISTED else ""
     return "known: " + (", ".join(repr(n) for n in first) or "none") + more
+
+
+def or_renamed(edit: str, path: str, others: Sequence[str]) -> str:
+    """Return an edit for a leaf that one side lacks; if the other side lacks some too, it may only have another name.
+
+    >>> or_renamed("add it", "params.kernel", ["params.kernal"])
+    "add it; did you mean 'params.kernal'?"
+    """
+    return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
 def _pairs(name: str) -> set[str]:

@@ -96,6 +96,16 @@ class Target:
         return max(1, math.prod(self.torus) // (self.hardware.devices_per_host or 1)) * self.num_slices
 
     @property
+    def island(self) -> str:
+        """What fast links connect, in a word; several of them are connected by the network: a host, on TPUs a slice."""
+        return "slice" if self.hardware.kind == "tpu" else "host"
+
+    @property
+    def num_islands(self) -> int:
+        """The number of hosts, on TPUs of slices."""
+        return self.num_slices if self.hardware.kind == "tpu" else self.num_hosts
+
+    @property
     def is_compile_only(self) -> bool:
         """Whether nothing can run on it here: true for all but cpu, whose devices are simulated."""
         return self.hardware.kind != "cpu"

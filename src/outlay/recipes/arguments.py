@@ -117,7 +117,7 @@ def split_values(function: Callable[..., Any], words: Sequence[str], names: Coll
     {'batch': [8, 16]}
     """
     kinds = parameter_types(function)
-    numbers = {name for name in names if int in _alternatives(kinds.get(name))}
+    numbers = {name for name in names if int in alternatives(kinds.get(name))}
     pairs = ((option.removeprefix("--").replace("-", "_"), value) for option, value in _pairs(words))
     several = {name: value.split(",") for name, value in pairs if name in numbers and value and "," in value}
     # A value that is not a number is reported where all options are read.
@@ -181,7 +181,7 @@ def _read(option: str, value: str | None, parameters: dict[str, Any], known: Seq
 
 
 def _value(option: str, value: str | None, kind: Any) -> Any:
-    kinds = [k for k in _alternatives(kind) if k is not type(None)]
+    kinds = [k for k in alternatives(kind) if k is not type(None)]
     if kinds == [bool] and value is None:
         return True
     if value is None:
@@ -194,7 +194,12 @@ def _value(option: str, value: str | None, kind: Any) -> Any:
     raise ValueError(f"{option} {value}: expected {_example(kinds)}")
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of any other type, that type alone.
+
+    >>> alternatives(int | None)
+    (<class 'int'>, <class 'NoneType'>)
+    """
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return typing.get_args(kind)
     return (kind,)

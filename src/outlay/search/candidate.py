@@ -116,13 +116,7 @@ def on_target(mesh: MeshSpec, target: Target) -> MeshSpec:
     Raises:
         MeshError: it does not fit.
     """
-    host = "slice" if target.hardware.kind == "tpu" else "host"
-    return mesh.resolve(target.num_devices, num_groups(target), target=str(target), host=host)
-
-
-def num_groups(target: Target) -> int:
-    """Return the number of groups that only the slower network connects: hosts, or slices of TPUs."""
-    return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
+    return mesh.resolve(target.num_devices, target.num_islands, target=str(target), host=target.island)
 
 
 def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
@@ -132,8 +126,8 @@ def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
     (0, 0, 1, 1)
     """
     resolved = on_target(mesh, target)
-    each = target.num_devices // num_groups(target)
-    groups = [list(range(i * each, (i + 1) * each)) for i in range(num_groups(target))]
+    each = target.num_devices // target.num_islands
+    groups = [list(range(i * each, (i + 1) * each)) for i in range(target.num_islands)]
     ids = tuple(int(position) for position in arrange(resolved, groups, target.torus).flat)
     return MeshInfo(resolved.axes, ids, tuple(i // each for i in ids), "abstract")
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from outlay.core.array_leaves import is_real
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
 from outlay.core.quantities import counted
@@ -316,7 +317,7 @@ def check_recordable(outputs: Any) -> None:
     for name, leaf in as_metrics(outputs).items():
         if name in OF_A_RUN:
             problems.append(Problem("taken name", name, "a run writes this itself", "rename it"))
-        elif not _is_real(leaf.dtype) or len(leaf.shape) > (name != "loss") or math.prod(leaf.shape) > MOST_NUMBERS:
+        elif not is_real(leaf.dtype) or len(leaf.shape) > (name != "loss") or math.prod(leaf.shape) > MOST_NUMBERS:
             what = (
                 f"a metric of a run is a real number, or up to {MOST_NUMBERS} in a row but for the loss; this is of "
                 f"shape {tuple(leaf.shape)}, {leaf.dtype}"
@@ -325,7 +326,3 @@ def check_recordable(outputs: Any) -> None:
     if problems:
         head = f"{counted(len(problems), 'output')} of the step cannot be metrics of a run:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
-
-
-def _is_real(dtype: Any) -> bool:
-    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))

@@ -36,7 +36,7 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     step = known.step * crowding(hardware)
     parts = {name: timed.parts.get(name, 0.0) for name in PARTS}
     parts["overhead"] += step if timed.seconds else 0.0
-    parts["overhead"] += sum(parts.values()) * known.slowest * math.log2(_num_islands(hardware))
+    parts["overhead"] += sum(parts.values()) * known.slowest * math.log2(hardware.num_islands)
     seconds = sum(parts.values())
     uncounted = _uncounted(schedule, timed.stretches)
     events = _events(schedule)
@@ -83,13 +83,8 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
     return known
 
 
-def _num_islands(target: Target) -> int:
-    """Count the islands of a target, which only a network connects: GPU hosts, TPU slices."""
-    return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
-
-
 def _islands(target: Target) -> str:
-    return counted(_num_islands(target), "slice" if target.hardware.kind == "tpu" else "host")
+    return counted(target.num_islands, target.island)
 
 
 def _events(schedule: Schedule) -> dict[str, Event]:
@@ -193,7 +188,7 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
             yield f"{target.num_devices} simulated devices share this machine: each is {times}"
         return
     yield from _links(target)
-    if _num_islands(target) > 1:
+    if target.num_islands > 1:
         yield f"waiting for the slowest of {_islands(target)}: {known.slowest:.1%} per doubling of their number"
     yield f"{format_seconds(known.operation)} between operations"
     yield f"the range extends by a factor of {known.spread:.3g} each way"
@@ -207,7 +202,7 @@ def _links(target: Target) -> Iterator[str]:
         f"{inside}: {reached:.0%} of {_speed(hardware.intra_host_link_bandwidth)} a device, "
         f"{format_seconds(hardware.link_latency)} a step, no collective under {format_seconds(hardware.link_floor)}"
     )
-    if _num_islands(target) > 1:
+    if target.num_islands > 1:
         yield (
             f"between {_islands(target)}: {NETWORK_SHARE:.0%} of {_speed(hardware.scale_out_bandwidth)} a device, "
             f"{format_seconds(hardware.scale_out_latency)} a step, nothing under "

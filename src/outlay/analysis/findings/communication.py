@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
-from outlay.analysis.findings.finding import Evidence, Finding
+from outlay.analysis.findings.finding import Evidence, Finding, first_source
 from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.core.quantities import format_bytes, how_often
@@ -75,7 +75,7 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, manu
     cost = _bytes(gathers)
     runs = sum(one.count for one in gathers)
     axes = sorted({axis for one in gathers for axis in one.axes})
-    source = _source(gathers)
+    source = first_source(gathers)
     text = (
         f"{leaf.path} is split as {spec_text(leaf.spec)} by rule {leaf.rule}, but gathered over {'+'.join(axes)} "
         f"{how_often(runs)} a step{at(source)}: {format_bytes(cost)}"
@@ -120,7 +120,7 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
     for path, gathers in _by_leaf(evidence.collectives).items():
         if not path.startswith("batch"):
             continue
-        cost, source = _bytes(gathers), _source(gathers)
+        cost, source = _bytes(gathers), first_source(gathers)
         text = (
             f"{path} is gathered{at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
             "samples, not on its own"
@@ -141,10 +141,6 @@ def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[Collectiv
 def _bytes(gathers: Sequence[CollectiveFacts]) -> int:
     """Return the bytes sent for one leaf; of leaves that are gathered together its share, as if all were equal."""
     return sum(one.bytes_per_step // len(one.leaves) for one in gathers)
-
-
-def _source(gathers: Sequence[CollectiveFacts]) -> SourceLine | None:
-    return next((one.source for one in gathers if one.source), None)
 
 
 def _first_axis(collectives: Sequence[CollectiveFacts]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outlay.analysis.attribution.compiler_output import ReturnedState
 from outlay.analysis.attribution.leaves import Leaf
-from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, WorkFacts
+from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.devices.mesh_info import MeshInfo
 from outlay.program.program import Program
@@ -60,3 +60,8 @@ class Evidence:
     work: WorkFacts
     program: Program | None
     state: ReturnedState | None
+
+
+def first_source(facts: Iterable[CollectiveFacts | ValueFacts]) -> SourceLine | None:
+    """Return the line of the first that has one."""
+    return next((one.source for one in facts if one.source), None)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from outlay.analysis.attribution.program_facts import MemoryFacts, ValueFacts
 from outlay.analysis.attribution.provenance import is_users, read_op_name
 from outlay.analysis.findings.compiler_messages import size_bytes
-from outlay.analysis.findings.finding import Evidence, Finding
+from outlay.analysis.findings.finding import Evidence, Finding, first_source
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
 from outlay.core.quantities import counted, format_bytes, listed
@@ -45,14 +45,14 @@ def too_large(memory: MemoryFacts) -> Iterator[Finding]:
             f"{format_bytes(memory.pool)} of the device's {format_bytes(memory.capacity or 0)}"
         )
         fix = f"set XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
-        yield Finding("tight-memory", text, fix, max(0, memory.needed - memory.pool), _line(memory.largest))
+        yield Finding("tight-memory", text, fix, max(0, memory.needed - memory.pool), first_source(memory.largest))
     if memory.verdict != "does not fit":
         return
     text = (
         f"the step needs {format_bytes(memory.peak)} on a device of {format_bytes(memory.capacity or 0)}: "
         f"{format_bytes(memory.peak - memory.most)} too much; {_largest(memory.largest)}"
     )
-    yield Finding("out-of-memory", text, _FIX, memory.peak, _line(memory.largest))
+    yield Finding("out-of-memory", text, _FIX, memory.peak, first_source(memory.largest))
 
 
 def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
@@ -66,7 +66,7 @@ def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
     of_trace = f"the compiler lists no arrays; in the traced program, before they are split, {_largest(traced)}"
     why = f"the step needs {used['needed']} on a device of {used['there']}" if used else failure.strip().splitlines()[0]
     text = f"the compiler gave up: {why}; {_largest(largest) if largest else of_trace}"
-    return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]) if used else 0, _line(largest))
+    return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]) if used else 0, first_source(largest))
 
 
 def buffers_in(failure: str) -> tuple[ValueFacts, ...]:
@@ -93,10 +93,6 @@ def _largest(largest: Sequence[ValueFacts]) -> str:
         alike[words] = alike.get(words, 0) + 1
     shown = [f"{count} times {words}" if count > 1 else words for words, count in alike.items()]
     return "largest: " + ", ".join(shown[:_NUM_SHOWN])
-
-
-def _line(largest: Sequence[ValueFacts]) -> SourceLine | None:
-    return next((value.source for value in largest if value.source), None)
 
 
 def whole_leaves(evidence: Evidence) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from outlay.brain.files.units import UnitError, number_in
 from outlay.brain.module import Module, Port
 from outlay.brain.registry import kind_of, registered, registered_names
 from outlay.core.suggest import did_you_mean
+from outlay.recipes.arguments import alternatives
 
 TYPE = "type"
 KEYS = {"units": "count"}
@@ -78,7 +78,7 @@ _WRONG = object()
 
 
 def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], report: Report) -> Any:
-    kind = next((kind for option in _options(hint) if (kind := kind_of(option))), None)
+    kind = next((kind for option in alternatives(hint) if (kind := kind_of(option))), None)
     if kind:
         if not isinstance(value, Mapping):
             fix = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
@@ -96,7 +96,7 @@ def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], report:
 
 def _converted(value: Any, hint: Any, unit: str) -> Any:
     """Convert a value of a file to a type that the setting accepts."""
-    options = _options(hint)
+    options = alternatives(hint)
     for option in options:
         if (converted := _as(option, value, unit)) is not _WRONG:
             return converted
@@ -132,12 +132,6 @@ def _as_tuple(args: tuple[Any, ...], value: Any, unit: str) -> Any:
         return _WRONG
     items = [_as(option, item, unit) for option, item in zip(each, value, strict=True)]
     return _WRONG if any(item is _WRONG for item in items) else tuple(items)
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return typing.get_args(hint)
-    return (hint,)
 
 
 def _takes(option: Any, unit: str) -> str:

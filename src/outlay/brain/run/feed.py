@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.module import BrainError, Shape
+from outlay.core.array_leaves import is_real
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -145,7 +145,7 @@ class Stimulus:
 
     def _called(self, name: str, function: Callable[[int], Any], step: int) -> np.ndarray:
         value, shape = np.asarray(function(step)), self._shapes[name]
-        if not _is_real(value.dtype):
+        if not is_real(value.dtype):
             raise BrainError(
                 f"the function of input {name!r} returned {value.dtype} for step {step}, not numbers"
                 f"\n  fix: return an array of real numbers of shape {shape}"
@@ -211,7 +211,7 @@ def _misshapen(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Pr
         if np.issubdtype(value.dtype, np.complexfloating):
             what = f"it holds {value.dtype}, and a Brain computes with real numbers"
             problems.append(Problem("input", name, what, "its real part, x.real, or two inputs"))
-        elif not _is_real(value.dtype):
+        elif not is_real(value.dtype):
             problems.append(Problem("input", name, f"it holds {value.dtype}, not numbers", "an array of numbers"))
         elif value.shape not in ((), shape) and value.shape[1:] != shape:
             problems.append(
@@ -223,11 +223,6 @@ def _misshapen(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Pr
                 )
             )
     return problems
-
-
-def _is_real(dtype: np.dtype) -> bool:
-    # NumPy does not count bfloat16 as a number, JAX does.
-    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
 
 
 def _by_step(shape: Shape) -> str:

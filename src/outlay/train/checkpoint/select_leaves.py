@@ -16,7 +16,7 @@ from outlay.arrays.check_arrays import leaf_differences
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths, join_parts, matches, pattern_problem, split_path
 from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
+from outlay.core.suggest import did_you_mean, or_renamed
 from outlay.program.program import Program
 from outlay.train.checkpoint.integrity import Manifest, SavedLeaf
 
@@ -300,7 +300,7 @@ def state_differences(manifest: Manifest, expected: Mapping[str, Any]) -> list[P
             "not in the checkpoint",
             path,
             f"the program has {expected[path].shape} {expected[path].dtype}",
-            _fix("restore with a program whose state lacks it", path, only_saved),
+            or_renamed("restore with a program whose state lacks it", path, only_saved),
         )
         for path in only_expected
     ]
@@ -309,16 +309,11 @@ def state_differences(manifest: Manifest, expected: Mapping[str, Any]) -> list[P
             "not in the program",
             path,
             f"the checkpoint has {saved[path].shape} {saved[path].dtype}",
-            _fix("restore with the program that saved it", path, only_expected),
+            or_renamed("restore with the program that saved it", path, only_expected),
         )
         for path in only_saved
     ]
     return problems + [p for path, leaf in saved.items() if path in expected for p in unlike(leaf, expected[path])]
-
-
-def _fix(edit: str, path: str, others: list[str]) -> str:
-    """Write the fix; if the other side has unmatched leaves as well, the leaf may just have been renamed."""
-    return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
 def unlike(saved: SavedLeaf, expected: Any) -> list[Problem]:

@@ -49,9 +49,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
         fix = f"outlay.brain.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
         raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, fix)])
 
-    def wrong(path: Path, kind: str, what: str, fix: str) -> None:
-        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, fix))
-
+    wrong = _collecting(problems, name)
     specs = _specs(config)
     modules = {part: _module(part, spec, wrong, held.is_newer) for part, spec in specs.items()}
     connections = [c for part, spec in specs.items() for c in _connections(part, spec, specs, wrong)]
@@ -82,10 +80,7 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
         BrainError: the file is damaged, or holds no neuron, or something that is not understood; all of it is named.
     """
     held, problems = _whole(content, name), []
-
-    def wrong(path: Path, kind: str, what: str, fix: str) -> None:
-        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, fix))
-
+    wrong = _collecting(problems, name)
     if not held.is_neuron:
         wrong((), "not a neuron", f"it holds {held.config.get(TYPE)!r}", "outlay.brain.read_brain, if it is a Brain")
     elif units is None and count_of(held.config) is None:
@@ -103,6 +98,15 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
     if problems:
         raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
     return neuron
+
+
+def _collecting(problems: list[Problem], name: str) -> Wrong:
+    """Return a function that adds a problem at a path in a file."""
+
+    def wrong(path: Path, kind: str, what: str, fix: str) -> None:
+        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, fix))
+
+    return wrong
 
 
 def _whole(content: bytes, name: str) -> Plain:
