@@ -46,7 +46,7 @@ def choose(
         int, typer.Option("--num-candidates", min=1, metavar="N", help="How many candidates to compile.")
     ] = NUM_CANDIDATES,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="S", help="Seconds allowed for compiling one.")
+        float, typer.Option("--timeout", min=1, metavar="S", help="Seconds allowed for compiling one candidate.")
     ] = TIMEOUT,
     processes: Annotated[
         int | None,

@@ -66,7 +66,9 @@ def explain(
     ] = None,
     forbid: Annotated[
         list[str] | None,
-        typer.Option("--forbid", metavar="KIND", help="Fail if there is such a collective, such as all-to-all."),
+        typer.Option(
+            "--forbid", metavar="KIND", help="Fail if there is a collective of this kind, such as all-to-all."
+        ),
     ] = None,
 ) -> None:
     """Show what a step moves, stores and computes, by layer and line; exit code 1 if a limit is exceeded.

@@ -48,7 +48,7 @@ def listen() -> None:
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Within this, SIGTERM is a request too; a second one ends the process at once, as the first does outside.
+    """Take SIGTERM as a request too within the block; a second one ends the process at once, as the first does outside.
 
     `scancel` sends it to all processes of a job step, the launcher included. SIGTERM from a launcher that ends the job
     is not a request. A handler that the program has set already stays.

@@ -250,7 +250,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
 
 
 def _is_like(tree: Any, state: Any) -> bool:
-    """Tell whether a tree has the leaves of a state."""
+    """Return whether a tree has the leaves of a state."""
     if jax.tree.structure(tree) != jax.tree.structure(state) or not jax.tree.leaves(state):
         return False
     return as_shapes(tree) == as_shapes(state)

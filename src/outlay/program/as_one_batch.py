@@ -50,7 +50,7 @@ class SpreadBatch:
         self._mesh, self._axes, self._vary, self._always = mesh, axes, vary, always
 
     def is_needed(self, function_is_global: bool) -> bool:
-        """Tell whether a loss must be computed as over the whole batch."""
+        """Return whether a loss must be computed as over the whole batch."""
         return self.num_devices > 1 and (function_is_global or self._always)
 
     def gather(self, tree: Any) -> Any:

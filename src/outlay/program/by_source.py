@@ -221,7 +221,7 @@ class _BySource:
         return values
 
     def _is_entered(self, eqn: Any) -> bool:
-        """Tell whether there are values to place inside an operation."""
+        """Return whether there are values to place inside an operation."""
         inner = list(jaxprs_in_params(eqn.params))
         if not inner or is_of_a_derivative(eqn):
             return False

@@ -185,7 +185,7 @@ def _without_pipelines(lowered: jax.stages.Lowered, options: CompilerOptions) ->
 
 
 def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
-    """Tell whether the program has a loop over microbatches."""
+    """Return whether the program has a loop over microbatches."""
     module: Any = lowered.compiler_ir("stablehlo")
     pending = [module.operation]
     while pending:

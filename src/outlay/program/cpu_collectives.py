@@ -17,7 +17,7 @@ Axes = tuple[str, ...]
 
 
 def are_apart(mesh: Mesh, axes: Axes) -> bool:
-    """Tell whether a collective over these axes goes between processes, on CPU devices."""
+    """Return whether a collective over these axes goes between processes, on CPU devices."""
     groups = _groups(mesh, axes)
     return any(
         device.platform == "cpu" and device.process_index != first.process_index
@@ -27,7 +27,7 @@ def are_apart(mesh: Mesh, axes: Axes) -> bool:
 
 
 def are_pairs(mesh: Mesh, axes: Axes) -> bool:
-    """Tell whether such a collective joins exactly two devices."""
+    """Return whether such a collective joins exactly two devices."""
     return math.prod(mesh.shape[axis] for axis in axes) == 2 and are_apart(mesh, axes)
 
 

@@ -177,7 +177,7 @@ def _all_but_gathered(policy: Callable[..., Any] | None, shapes: set[tuple[int, 
 
 
 def _only_sliced(jaxpr: Any, variable: Any) -> bool:
-    """Tell whether a stack is only ever sliced, one layer at a time."""
+    """Return whether a stack is only ever sliced, one layer at a time."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     uses = [eqn for eqn in jaxpr.eqns if variable in eqn.invars]
     return all(eqn.primitive.name == "dynamic_slice" for eqn in uses) and variable not in jaxpr.outvars

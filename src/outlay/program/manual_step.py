@@ -93,7 +93,7 @@ def check_output_pieces(outputs: Any, specs: Any) -> None:
 
 
 def _stores_values(rule: Rule, state: Any) -> bool:
-    """Tell whether a rule says only how values inside the step are stored."""
+    """Return whether a rule says only how values inside the step are stored."""
     if not isinstance(rule.placement, Storage) or rule.spec is not None:
         return False
     return not any(rule.matches(path, "state") for path, _ in flatten_paths(state)[0])

@@ -261,7 +261,7 @@ class Program:
 
     @property
     def is_compiled(self) -> bool:
-        """Tell whether the compiler has run; reading `compiled_parts` runs it."""
+        """Whether the compiler has run; reading `compiled_parts` runs it."""
         return "compiled_parts" in vars(self)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
@@ -328,7 +328,7 @@ class Program:
 
     @functools.cached_property
     def _batch_is_like_state(self) -> bool:
-        """Tell whether a leaf of the state has the shape and dtype of one of the batch."""
+        """Whether a leaf of the state has the shape and dtype of one of the batch."""
         state, batch = (
             {(x.shape, x.dtype) for x in jax.tree.leaves(t)} for t in (self.state_shapes, self.batch_shapes)
         )

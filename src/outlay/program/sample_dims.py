@@ -67,7 +67,7 @@ def sample_dim(of_all: Any, of_own: Any) -> int | None:
 
 
 def is_local(all_: Any, own: Any) -> bool:
-    """Tell whether an operation on one device's samples gives a shard of its result on all samples."""
+    """Return whether an operation on one device's samples gives a shard of its result on all samples."""
     before, after = (
         [sample_dim(*atoms) for atoms in zip(*pair, strict=True)]
         for pair in ((all_.invars, own.invars), (all_.outvars, own.outvars))
@@ -81,7 +81,7 @@ def is_local(all_: Any, own: Any) -> bool:
 
 
 def sums_samples(all_: Any, own: Any) -> bool:
-    """Tell whether an operation sums over samples, so that the devices' results add up to the whole batch's."""
+    """Return whether an operation sums over samples, so that the devices' results add up to the whole batch's."""
     if any(sample_dim(*atoms) is not None for atoms in zip(all_.outvars, own.outvars, strict=True)):
         return False
     before = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
@@ -93,7 +93,7 @@ def sums_samples(all_: Any, own: Any) -> bool:
 
 
 def _all_local(of_all: Any, of_own: Any) -> bool:
-    """Tell whether a program inside an operation treats each sample by itself and does not use their number."""
+    """Return whether a program inside an operation treats each sample by itself and does not use their number."""
     if any(_differ(a, b) for a, b in zip(getattr(of_all, "consts", ()), getattr(of_own, "consts", ()), strict=True)):
         return False
     of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
@@ -106,7 +106,7 @@ def _all_local(of_all: Any, of_own: Any) -> bool:
 
 
 def _differ(of_all: Any, of_own: Any) -> bool:
-    """Tell whether two numbers known at trace time differ."""
+    """Return whether two numbers known at trace time differ."""
     of_all, of_own = (atom.val if isinstance(atom, Literal) else atom for atom in (of_all, of_own))
     numbers = (int, float, complex, bool, np.ndarray, np.generic)
     if isinstance(of_all, numbers) and isinstance(of_own, numbers):
@@ -163,14 +163,14 @@ def _is_local(own: Any, all_: Any, before: list[int | None], after: list[int | N
 
 
 def _keeps_samples_first(before: tuple[int, ...], dim: int | None, after: tuple[int, ...], result: int | None) -> bool:
-    """Tell whether a reshape leaves the samples slowest within their dim, after the same number of entries."""
+    """Return whether a reshape leaves the samples slowest within their dim, after the same number of entries."""
     if dim is None or result is None:
         return False
     return np.prod(before[:dim], dtype=int) == np.prod(after[:result], dtype=int)
 
 
 def _is_there_whole(own: Any, dim: int | None) -> bool:
-    """Tell whether all samples of the operand are in the result."""
+    """Return whether all samples of the operand are in the result."""
     return dim is not None and _shape(own.invars[0])[dim] == _shape(own.outvars[0])[dim]
 
 

@@ -15,7 +15,7 @@ BATCH_SIZE = 128
 
 
 def digits() -> Recipe:
-    """Trains to about 98 % held-out accuracy in seconds, the same under every layout."""
+    """Train to about 98 % held-out accuracy in seconds, the same under every layout."""
     init_params, loss = classifier(SIZES, dropout_rate=0.3)
     train, test = digit_images()
     layouts = training_layouts()

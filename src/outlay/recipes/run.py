@@ -157,7 +157,7 @@ def run(
 
 
 def words_of_arguments(given: Mapping[str, Any]) -> list[str]:
-    """Arguments of `outlay.run` as options of the command; None and False are left out.
+    """Write the arguments of `outlay.run` as options of the command; None and False are left out.
 
     Raises:
         RecipeError: some are objects that only this process has; all are listed.

@@ -186,7 +186,7 @@ class _Busy:
         self._under_way.setdefault(one.lane, deque()).append(one)
 
     def until(self, lane: Lane) -> float:
-        """When a lane is free again."""
+        """Return when a lane is free again."""
         under_way = self._under_way.get(lane)
         return under_way[-1].end if under_way else 0.0
 

@@ -167,7 +167,7 @@ _FAR = 0.75
 
 
 def find(explanation: PlacedExplanation) -> tuple[Finding, ...]:
-    """Every finding."""
+    """Return every finding, in no particular order."""
     return (*_dominant(explanation), *_unbalanced(explanation), *_exchange(explanation), *_idle(explanation))
 
 

@@ -1,4 +1,4 @@
-"""Files of Brains from one format to another."""
+"""Convert files of Brains from one format to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph of NIR as a Brain."""
+"""Read a graph of NIR as a Brain."""
 
 from __future__ import annotations
 

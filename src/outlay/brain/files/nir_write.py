@@ -1,4 +1,4 @@
-"""A Brain as a graph of NIR."""
+"""Write a Brain as a graph of NIR."""
 
 from __future__ import annotations
 

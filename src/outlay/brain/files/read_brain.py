@@ -1,4 +1,4 @@
-"""Reading a Brain from a file, whatever its format."""
+"""Read a Brain from a file, whatever its format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brains written as TOML, for people to read and change; `read_toml` reads back an equal Brain."""
+"""Write Brains as TOML, for people to read and change; `read_toml` reads back an equal Brain."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ ab_brain = recipe_of(EXAMPLE)
 
 
 def read_inputs(words: Iterable[str]) -> dict[str, Any]:
-    """Inputs by name from texts such as `drive=drive.npy` or `light=0.5`.
+    """Read inputs by name from texts such as `drive=drive.npy` or `light=0.5`.
 
     Args:
         words: `NAME=NUMBER`, or `NAME=FILE` with a `.npy`, a `.npz` (the array of that name, or its only one), a `.csv`

@@ -1,4 +1,4 @@
-"""Brains from Spark's model files."""
+"""Read Brains from Spark's model files."""
 
 from __future__ import annotations
 
