@@ -1,12 +1,14 @@
-"""The layouts of the contract tests. A new layout is a new row of `LAYOUTS`."""
+"""The layouts of the contract tests, a row of `LAYOUTS` each, and which of them is tried with which model and mode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 from jax.sharding import PartitionSpec as P
-from tests.contract.small_models import SmallModel
+from tests.contract.small_models import MODELS, SmallModel
 
 import outlay
 
@@ -65,3 +67,21 @@ LAYOUTS = [
     ),
     NamedLayout("specs", DATA_MODEL, lambda model: outlay.Layout(model.specs) + outlay.data_parallel()),
 ]
+
+MODES = ("auto", "manual")
+
+
+def pairs_in(mode: str) -> list[Any]:
+    """The pairs of a model and a layout that are tried in this mode, as parameters of a test.
+
+    They are one colour of a chessboard of models and layouts, whose other colour is tried in the other mode. So every
+    model is tried under every layout and in every mode, and every layout in every mode. On the newest JAX it is one
+    model for each layout and mode: it may compile an operation or a layout otherwise, but hardly the two together.
+    """
+    pairs = []
+    for row, layout in enumerate(LAYOUTS):
+        models = MODELS[(row + MODES.index(mode)) % 2 :: 2]
+        for model in models:
+            marks = [] if model is models[row // 2 % len(models)] else [pytest.mark.any_jax]
+            pairs.append(pytest.param(model, layout, id=f"{model.name}-{layout.name}", marks=marks))
+    return pairs

@@ -1,7 +1,8 @@
 """Losses that mix samples or keep state train in every mode as on one device: batch statistics, contrasts, sums.
 
 One device's numbers are plain JAX's, without a layout. Every loss here would come out otherwise if each device took
-only its own samples for the batch.
+only its own samples for the batch. Every loss is tried under every layout and mode, in turn with a whole batch and with
+two microbatches.
 """
 
 from __future__ import annotations
@@ -73,6 +74,18 @@ CASES = {
     "masked mean": (masked_mean, {"reduction": "mean", "metrics": ["grad_norm", "param_norm", "update_norm"]}),
     "sum": (product_over_samples, {"reduction": "sum"}),
 }
+WAYS = [("fsdp", "auto"), ("dp", "manual"), ("fsdp", "manual")]
+
+
+def cases() -> list[Any]:
+    """Every case in every way, with one batch or two in turn; on the newest JAX each case in one way, and each way."""
+    every = []
+    for row, case in enumerate(CASES):
+        for column, (layout, mode) in enumerate(WAYS):
+            accumulate = 1 + (row + column) % 2
+            marks = [] if row % len(WAYS) == column else [pytest.mark.any_jax]
+            every.append(pytest.param(case, layout, mode, accumulate, marks=marks))
+    return every
 
 
 def _step_and_init(case: str, accumulate: int) -> Any:
@@ -97,9 +110,7 @@ def _one_device(case: str, accumulate: int) -> Any:
     return jax.device_get((state.params, state.opt_state, state.model_state, metrics))
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize(("layout", "mode"), [("fsdp", "auto"), ("dp", "manual"), ("fsdp", "manual")])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "layout", "mode", "accumulate"), cases())
 def test_it_trains_as_one_device(case: str, layout: str, mode: Any, accumulate: int) -> None:
     step, init = _step_and_init(case, accumulate)
     mesh = outlay.mesh(data=4, model=2) if accumulate == 1 else outlay.mesh(data=8)
@@ -120,6 +131,7 @@ def test_statistics_by_groups_are_others_than_over_the_batch() -> None:
     assert abs(whole - groups) > 1e-2
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("case", ["batch norm", "contrastive"])
 def test_it_is_proved(case: str) -> None:
     step, init = _step_and_init(case, 1)

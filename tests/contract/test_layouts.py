@@ -1,4 +1,7 @@
-"""Every layout computes, for every kind of model, what one device computes."""
+"""Every layout computes, for every kind of model, what one device computes: here where the compiler partitions.
+
+Half of the pairs of a model and a layout are tried here, and the other half in mode manual, in test_modes.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from tests.contract.layouts import LAYOUTS, NamedLayout
+from tests.contract.layouts import LAYOUTS, NamedLayout, pairs_in
 from tests.contract.placed_as_planned import assert_placed_as_planned
 from tests.contract.small_models import MODELS, SmallModel
 
@@ -51,8 +54,7 @@ def _one_device_history(name: str) -> list[Any]:
     return history
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize(("model", "layout"), pairs_in("auto"))
 def test_a_layout_computes_what_one_device_computes(model: SmallModel, layout: NamedLayout) -> None:
     batch = {"x": model.x, "y": model.y}
     mesh = outlay.mesh(**layout.axes)
@@ -68,6 +70,7 @@ def test_a_layout_computes_what_one_device_computes(model: SmallModel, layout: N
         )
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.name not in ("replicated", "dp")], ids=lambda x: x.name)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_the_layouts_that_should_split_the_state_do(model: SmallModel, layout: NamedLayout) -> None:

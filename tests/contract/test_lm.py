@@ -98,7 +98,13 @@ def _assert_trains_as_one_device(name: str, program: outlay.Program) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ALL)
+ON_NEWEST_JAX = {"fsdp", "hsdp", "fsdp+tp+sp", "gpt fsdp+tp+sp"}
+"""Each kind of collective, and both kinds of model; the other layouts are parts of these."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in ALL]
+)
 def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     program = _program(name)
     kinds = r"= .*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -107,15 +113,16 @@ def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -
     _assert_trains_as_one_device(name, program)
 
 
-@pytest.mark.parametrize("name", ["fsdp", "fsdp+tp"])
+@pytest.mark.parametrize("name", [pytest.param("fsdp", marks=pytest.mark.any_jax), "fsdp+tp"])
 def test_it_trains_as_one_device_by_hand(name: str) -> None:
     _assert_trains_as_one_device(name, _program(name, "manual"))
 
 
+@pytest.mark.any_jax
 def test_sequence_parallelism_splits_the_stream_between_branches_and_nothing_inside() -> None:
     plan = _program("fsdp+tp+sp").plan
-    found = {leaf.path: leaf.local_shape for leaf in plan.of_kind("intermediate")}
-    assert found == {
+    local_shapes = {leaf.path: leaf.local_shape for leaf in plan.of_kind("intermediate")}
+    assert local_shapes == {
         "residual": (2, 8, 32),
         "queries": (2, 16, 2, 8),
         "branch_input": (2, 16, 32),
