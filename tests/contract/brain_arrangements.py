@@ -38,8 +38,8 @@ def program(layout, num_devices, axis, mode):
 
 
 def run(program):
-    state, found = program(program.init(jax.random.key(0)), drive())
-    return jax.device_get((program.crop(state), found))
+    state, outputs = program(program.init(jax.random.key(0)), drive())
+    return jax.device_get((program.crop(state), outputs))
 
 
 def main() -> None:
@@ -52,10 +52,10 @@ def main() -> None:
         "by neuron over 6": (outlay.layout.by_rows("neurons"), 6, "neurons", "manual"),
     }
     for name, arrangement in arrangements.items():
-        found = run(program(*arrangement))
-        same = jax.tree_util.tree_leaves_with_path(jax.tree.map(np.array_equal, found, alone))
+        laid_out = run(program(*arrangement))
+        same = jax.tree_util.tree_leaves_with_path(jax.tree.map(np.array_equal, laid_out, alone))
         spikes = {
-            population: int(np.abs(found[1]["recorded"][f"{population}:out_spikes"]).sum())
+            population: int(np.abs(laid_out[1]["recorded"][f"{population}:out_spikes"]).sum())
             for population in POPULATIONS
         }
         differing = [jax.tree_util.keystr(path) for path, equal in same if not equal]

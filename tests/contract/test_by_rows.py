@@ -31,7 +31,13 @@ def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_rows("n"), mesh=mesh, mode=mode)
 
 
-@pytest.mark.parametrize(("num", "near", "far"), [(1, 1, 1), (2, 2, 3), (3, 1, 1), (3, 3, 4), (6, 2, 3)])
+@pytest.mark.parametrize(
+    ("num", "near", "far"),
+    [
+        *(pytest.param(*each, marks=pytest.mark.any_jax) for each in ((1, 1, 1), (2, 2, 3), (3, 3, 4))),
+        *((3, 1, 1), (6, 2, 3)),
+    ],
+)
 def test_it_is_what_one_device_computes(num, near, far):
     program = program_on(num, near, far)
     state, found = program(program.init(jax.random.key(0)), inputs())
@@ -41,6 +47,7 @@ def test_it_is_what_one_device_computes(num, near, far):
     assert found["recorded"]["a.height"].shape == (NUM_STEPS // 5, 7)
 
 
+@pytest.mark.any_jax
 def test_rows_are_exchanged_in_one_collective_a_block():
     def num_exchanges(**latencies):
         program = program_on(2, **latencies)
@@ -53,6 +60,7 @@ def test_rows_are_exchanged_in_one_collective_a_block():
     assert num_exchanges(near=11, far=11) == 1
 
 
+@pytest.mark.any_jax
 def test_the_plan_says_which_rows_are_where_and_what_filling_up_costs():
     plan = program_on(6).plan
     kernel = plan["b.kernel"]
@@ -62,6 +70,7 @@ def test_the_plan_says_which_rows_are_where_and_what_filling_up_costs():
     assert "filled" not in program_on(2).plan["b.kernel"].reason
 
 
+@pytest.mark.any_jax
 def test_rows_that_fill_up_do_nothing():
     program = program_on(6)
     state = program.init(jax.random.key(0))
@@ -79,6 +88,7 @@ def test_the_proof_allows_no_rounding():
     assert {check.allowed for check in verification.checks} == {0.0}
 
 
+@pytest.mark.any_jax
 def test_a_difference_is_found(monkeypatch):
     program = program_on(3)
     pad = program.pad
@@ -90,6 +100,7 @@ def test_a_difference_is_found(monkeypatch):
     assert not outlay.verify(program, steps=1).ok
 
 
+@pytest.mark.any_jax
 def test_what_fits_together_only_by_half_is_refused():
     with pytest.raises(ProgramError, match="by_rows lays out a graph loop in mode manual"):
         new_program_on(2, mode="auto")
@@ -103,6 +114,7 @@ def test_what_fits_together_only_by_half_is_refused():
         outlay.verify(program_on(2), against="auto")
 
 
+@pytest.mark.any_jax
 def test_leaves_by_rows_have_the_same_number_of_rows():
     import dataclasses
 

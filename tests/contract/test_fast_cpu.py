@@ -17,7 +17,6 @@ from tests.contract.fused_brains import (
     EACH_DTYPE,
     NOT_COMPILED,
     NUM_STEPS,
-    RULES,
     assert_near,
     brain_of,
     every_rule,
@@ -25,6 +24,7 @@ from tests.contract.fused_brains import (
     leaves,
     population,
     ran,
+    rules_in,
 )
 
 import outlay
@@ -51,14 +51,14 @@ def test_every_rule_computes_what_plain_jax_computes(dtype):
         warnings.simplefilter("error")  # no population falls back
         fast = ran(brain, "fast-cpu", state=before)
     plain = ran(brain, "jax", state=before)
-    for name in (*RULES, "no_rule"):
+    for name in (*rules_in(dtype), "no_rule"):
         assert plain[f"{name}:out_spikes"].any(), f"{name} never spikes: nothing is compared"
         np.testing.assert_array_equal(fast[f"{name}:out_spikes"], plain[f"{name}:out_spikes"], name)
     changed = 0
     for path, right in leaves(plain).items():
         assert_near(leaves(fast)[path], right, path, DTYPES[dtype])
         changed += path.endswith("kernel") and not np.array_equal(right, dict(flatten_paths(before)[0])[path])
-    assert changed == len(RULES)
+    assert changed == len(rules_in(dtype))
 
 
 @functools.cache
@@ -83,18 +83,20 @@ def assert_same(run):
         np.testing.assert_array_equal(run[address], whole()[address], address)
 
 
+@pytest.mark.any_jax
 def test_chunks_of_any_length_leave_the_same_bits():
     """What was deferred is made good at the end of each chunk, with the same numbers as within one."""
     assert_same(ran(pair(), "fast-cpu", chunk=7))
 
 
-@pytest.mark.parametrize("layout", ["by-neuron", "by-module"])
+@pytest.mark.parametrize("layout", ["by-neuron", pytest.param("by-module", marks=pytest.mark.any_jax)])
 def test_layouts_leave_the_same_bits(layout, monkeypatch):
     monkeypatch.setattr(pair_pass, "_passed", set())  # the self-test is in the midst of tracing for these devices
     mesh = outlay.mesh({"by-neuron": "neurons=3", "by-module": "devices=3"}[layout], devices=jax.devices()[:3])
     assert_same(ran(pair(), "fast-cpu", layout=layout, mesh=mesh))
 
 
+@pytest.mark.any_jax
 def test_a_recorded_kernel_is_that_of_its_step():
     recording = run_brain(
         pair(), steps=NUM_STEPS, inputs=inputs(), kernel="fast-cpu", record=["*.synapses.kernel"], stride=12
@@ -104,12 +106,14 @@ def test_a_recorded_kernel_is_that_of_its_step():
     np.testing.assert_array_equal(recording["zenke.synapses.kernel"][0], leaves(early)["zenke.synapses.kernel"])
 
 
+@pytest.mark.any_jax
 def test_a_run_goes_on_with_the_other_kernel():
     early = run_brain(pair(), steps=12, inputs=inputs(12), kernel="fast-cpu")
     late = run_brain(pair(), steps=12, inputs=inputs(12), state=early.state, record=["*:out_spikes"])
     np.testing.assert_array_equal(late["zenke:out_spikes"], whole()["zenke:out_spikes"][12:])
 
 
+@pytest.mark.any_jax
 def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads():
     brain, record = ab_brain(), recorded()
     outputs = {name: (name, "out_spikes") for name in POPULATIONS}
@@ -126,6 +130,7 @@ def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads(
         np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)
 
 
+@pytest.mark.any_jax
 def test_what_cannot_be_compiled_runs_in_plain_jax_and_one_warning_names_it_with_the_reason():
     late = population(None, "linear", N2NDelays(max_delay=20.0))
     btsp = population(registered("btsp", kind="learning_rule")(), "linear", DELAYS[0])
@@ -160,16 +165,19 @@ def test_machine_code_that_computes_something_else_is_not_used(monkeypatch):
     fallback("in its self-test the kernel is off by .* of its largest entry, more than 1e-05")
 
 
+@pytest.mark.any_jax
 def test_without_its_extra_the_reason_is_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     fallback(r"llvmlite is not installed \(pip install 'outlay\[fast-cpu\]'\)")
 
 
+@pytest.mark.any_jax
 def test_an_llvmlite_that_is_too_old_has_a_reason(monkeypatch):
     monkeypatch.setattr(llvm, "llvm_version_info", (14, 0, 6))
     fallback(r"llvmlite has LLVM 14, and 15 is needed \(pip install -U llvmlite\)")
 
 
+@pytest.mark.any_jax
 def test_a_processor_that_llvm_does_not_know_has_a_reason(monkeypatch):
     def unknown():
         raise RuntimeError("failed to get host cpu features.")
@@ -178,6 +186,7 @@ def test_a_processor_that_llvm_does_not_know_has_a_reason(monkeypatch):
     fallback("LLVM does not know this processor: failed to get host cpu features.")
 
 
+@pytest.mark.any_jax
 def test_an_llvm_that_does_not_take_the_code_has_a_reason(monkeypatch):
     def refuses(code):
         raise RuntimeError("LLVM IR parsing error\n<string>:12:3: error: expected type\n")
@@ -186,6 +195,7 @@ def test_an_llvm_that_does_not_take_the_code_has_a_reason(monkeypatch):
     fallback(f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: LLVM IR parsing error")
 
 
+@pytest.mark.any_jax
 def test_a_processor_without_float16_has_a_reason(monkeypatch):
     features = llvm.get_host_cpu_features()
     features["f16c"] = False
@@ -193,12 +203,14 @@ def test_a_processor_without_float16_has_a_reason(monkeypatch):
     fallback("this processor does not convert float16", dtype="float16")
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(("target", "platform"), [("h100:1x1", "gpu"), ("tpu-v5e:2x2", "tpu")])
 def test_another_platform_has_a_reason(target, platform, monkeypatch):
     monkeypatch.setattr(pair_pass, "compiled_for", lambda: outlay.mesh("devices=-1", target=target).devices.flat[0])
     fallback(f"it is compiled for {platform}")
 
 
+@pytest.mark.any_jax
 def test_a_kernel_that_there_is_not_is_refused():
     with pytest.raises(BrainError, match="there is no kernel 'fast'\n  fix: one of jax, fast-cpu, pallas"):
         ran(pair(), "fast")

@@ -11,16 +11,15 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from tests.contract.fused_brains import (
     DELAYS,
-    DTYPES,
     EACH_DTYPE,
     PLAIN_RULES,
-    RULES,
     brain_of,
     every_rule,
     inputs,
     leaves,
     population,
     ran,
+    rules_in,
 )
 
 import outlay
@@ -58,12 +57,12 @@ def compile_for(target, monkeypatch):
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_jax_computes(dtype):
     brain = every_rule(dtype)
-    rules = RULES if dtype == "float32" else PLAIN_RULES
-    for name in (*rules, "no_rule"):
+    for name in (*rules_in(dtype), "no_rule"):
         check(brain, name)
     assert len(pair_pass._passed) > 6, "the passes were not compared"
 
 
+@pytest.mark.any_jax
 @pytest.mark.usefixtures("interpreted")
 def test_a_pass_that_computes_something_else_is_not_used(monkeypatch):
     monkeypatch.setitem(pallas_pass.OPERATIONS, "add", jax.lax.sub)
@@ -92,6 +91,7 @@ def test_a_run_leaves_what_plain_jax_leaves(monkeypatch):
         assert (rows[: len(right)] if right.ndim else rows).tobytes() == leaves(pallas)[path].tobytes(), path
 
 
+@pytest.mark.any_jax
 @pytest.mark.usefixtures("interpreted")
 def test_a_pass_whose_operations_do_not_round_is_not_used(monkeypatch):
     monkeypatch.setattr(TracedRow, "rounded", lambda row, dtype: row)
@@ -113,7 +113,7 @@ def test_it_compiles_for_a_gpu_that_is_not_here():
 
 
 @pytest.mark.filterwarnings("default:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "float32"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.any_jax), "bfloat16"])
 def test_each_rule_that_rounds_compiles_for_a_gpu_that_is_not_here(dtype):
     brain, mesh = every_rule(dtype), outlay.mesh("devices=1", target="h100:1x1")
     shapes, there = jax.eval_shape(brain.init, jax.random.key(0)), NamedSharding(mesh, PartitionSpec())
@@ -125,6 +125,7 @@ def test_each_rule_that_rounds_compiles_for_a_gpu_that_is_not_here(dtype):
         assert text.count('custom_call_target="__gpu$xla.gpu.triton"') == 1, name
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("target", "delays", "reason"),
     [
@@ -140,6 +141,7 @@ def test_what_it_cannot_compute_has_a_reason(target, delays, reason, monkeypatch
         check(one(delays), "one")
 
 
+@pytest.mark.any_jax
 def test_an_operation_that_it_does_not_know_has_a_reason(monkeypatch):
     monkeypatch.delitem(pallas_pass.OPERATIONS, "max")
     compile_for("h100:1x1", monkeypatch)
@@ -147,6 +149,7 @@ def test_an_operation_that_it_does_not_know_has_a_reason(monkeypatch):
         check(one(), "one")
 
 
+@pytest.mark.any_jax
 def test_a_gpu_that_is_too_old_has_a_reason(monkeypatch):
     monkeypatch.setattr(pallas_pass, "compute_capability", lambda device: (7, 0))
     with pytest.raises(NotCompiled, match=r"this GPU has compute capability 7\.0, and 8\.0 is needed"):

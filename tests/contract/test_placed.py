@@ -44,12 +44,12 @@ def new_program_at(places, near=1, far=1, mode="placed"):
     ("places", "near", "far"),
     [
         ("each alone", 1, 1),
-        ("each alone", 3, 4),
-        ("two together", 2, 3),
-        ("all together", 2, 3),
-        ("some on several", 1, 1),
+        pytest.param("each alone", 3, 4, marks=pytest.mark.any_jax),
+        pytest.param("two together", 2, 3, marks=pytest.mark.any_jax),
+        pytest.param("all together", 2, 3, marks=pytest.mark.any_jax),
+        pytest.param("some on several", 1, 1, marks=pytest.mark.any_jax),
         ("some on several", 3, 4),
-        ("together on several", 2, 3),
+        pytest.param("together on several", 2, 3, marks=pytest.mark.any_jax),
     ],
 )
 def test_it_is_what_one_device_computes(places, near, far):
@@ -61,12 +61,14 @@ def test_it_is_what_one_device_computes(places, near, far):
     assert_placed_as_planned(state, program.plan)
 
 
+@pytest.mark.any_jax
 def test_a_graph_loop_goes_on_where_the_last_one_ended():
     program = program_at("each alone")
     state, _ = program(program.init(jax.random.key(0)), inputs())
     assert_same(program(state, inputs()), on_one_device(graph_loop(), num_calls=2))
 
 
+@pytest.mark.any_jax
 def test_a_dispatch_runs_as_many_steps_as_what_crosses_is_old():
     assert [program_at("each alone", *each).num_steps_at_once for each in LATENCIES] == [1, 2, 3]
     assert program_at("all together").num_steps_at_once == 11
@@ -83,6 +85,7 @@ def test_state_is_born_on_its_device_and_nothing_of_it_elsewhere():
         assert num_kernels == (number in (1, 2)), "a place draws the kernel of another"
 
 
+@pytest.mark.any_jax
 def test_outputs_are_sent_only_to_where_they_are_read():
     sent = {(route.part, route.port, route.device.id) for route in routes(program_at("each alone").device_groups)}
     assert sent == {
@@ -95,6 +98,7 @@ def test_outputs_are_sent_only_to_where_they_are_read():
     assert routes(program_at("all together").device_groups) == []
 
 
+@pytest.mark.any_jax
 def test_the_plan_shows_parts_caches_and_inputs_where_they_are():
     plan = program_at("some on several").plan
     assert plan["cache.source.tops"].device_ids == plan["batch.x"].device_ids == (0,)
@@ -105,6 +109,7 @@ def test_the_plan_shows_parts_caches_and_inputs_where_they_are():
     assert plan["b.seen"].num_copies == 3
 
 
+@pytest.mark.any_jax
 def test_show_says_where_parts_and_caches_are():
     program = program_at("some on several")
     shown = str(outlay.show(program))
@@ -115,12 +120,14 @@ def test_show_says_where_parts_and_caches_are():
     assert "cache.b.tops" in state
 
 
+@pytest.mark.any_jax
 def test_the_proof_allows_no_rounding():
     verification = outlay.verify(program_at("some on several"), steps=1)
     assert verification.ok
     assert {check.allowed for check in verification.checks} == {0.0}
 
 
+@pytest.mark.any_jax
 def test_there_is_one_compiled_step_for_each_place():
     assert len(program_at("each alone").compiled_parts) == 4
     assert [place.names for place in program_at("two together").device_groups] == [("source", "b"), ("a", "sum")]
@@ -130,6 +137,7 @@ def test_there_is_one_compiled_step_for_each_place():
     assert together.compiled is together.compiled_parts[0]
 
 
+@pytest.mark.any_jax
 def test_a_used_state_is_refused():
     program = program_at("each alone")
     state = program.init(jax.random.key(0))
@@ -138,12 +146,14 @@ def test_a_used_state_is_refused():
         program(state, inputs())
 
 
+@pytest.mark.any_jax
 def test_a_state_on_the_host_is_taken_to_where_it_belongs():
     program = program_at("some on several")
     state = jax.device_get(program.init(jax.random.key(0)))
     assert_same(program(state, inputs())[1], alone(1, 1)[1])
 
 
+@pytest.mark.any_jax
 def test_a_state_elsewhere_and_other_inputs_are_named():
     program = program_at("each alone")
     state = jax.device_put(program.init(jax.random.key(0)), jax.devices()[0])
@@ -155,6 +165,7 @@ def test_a_state_elsewhere_and_other_inputs_are_named():
         program(program.init(jax.random.key(0)), inputs(4))
 
 
+@pytest.mark.any_jax
 def test_wrong_places_are_all_named():
     with pytest.raises(LayoutError) as refused:
         new_program_at({"source": 0, "aa": 1, "b": 7, "sum": [1, 2]})
@@ -179,6 +190,7 @@ def program_at_rules(rules):
     return outlay.program(step, init_of(step.graph), inputs(), layout=rules, mesh=mesh, mode="placed")
 
 
+@pytest.mark.any_jax
 def test_only_a_graph_loop_is_placed():
     waves, mesh = graph(), outlay.mesh(devices=jax.devices()[:6], all=6)
     layout = outlay.by_module(PLACES["each alone"])

@@ -7,7 +7,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from tests.contract.fused_brains import DELAYS, EACH_DTYPE, PLAIN_RULES, RULES, brain_of, leaves, population
+from tests.contract.fused_brains import DELAYS, DTYPES, PLAIN_RULES, RULES, brain_of, leaves, population
 
 from outlay.brain.connections import Connection
 from outlay.brain.fused import pair_pass, sparse_loops, sparse_steps
@@ -38,11 +38,14 @@ def one(rule, delays, dtype="float32"):
     return deferred, state
 
 
-@pytest.mark.parametrize("dtype", EACH_DTYPE)
 @pytest.mark.parametrize("delays", DELAYS, ids=lambda delays: type(delays).__name__)
-def test_each_pass_with_each_rule_passes_its_self_test(delays, dtype):
-    """It compares the pass with JAX, steps that leave out pairs with those that do not, and threads with one."""
-    for rule in (None, *RULES):
+def test_each_pass_with_each_rule_passes_its_self_test(delays):
+    """It compares the pass with JAX, steps that leave out pairs with those that do not, and threads with one.
+
+    Each rule meets each kind of delays, each of the two each dtype; test_fast_cpu.py runs each rule in each dtype.
+    """
+    dtypes = itertools.islice(itertools.cycle(DTYPES), DELAYS.index(delays), None)
+    for rule, dtype in zip((None, *RULES), dtypes, strict=False):
         deferred, state = one(rule, delays, dtype)
         deferred.check(state)
         pairs = deferred.pairs(state)
@@ -56,27 +59,28 @@ def refused(rule, delays):
         deferred.check(state)
 
 
-WITH_SPARSE_STEPS = [rule for rule in PLAIN_RULES if OF_RULES[rule]]
+EACH_KIND = list({OF_RULES[rule]: rule for rule in PLAIN_RULES if OF_RULES[rule]}.values())
+"""A rule for each of what equations say: the self-test and the loop that it tests are the same for all of a kind."""
 
 
 @pytest.mark.parametrize("delays", DELAYS, ids=lambda delays: type(delays).__name__)
 def test_a_pass_that_overlooks_arrivals_is_not_used(delays, monkeypatch):
     """In half of the lanes."""
     monkeypatch.setattr(sparse_loops, "ANY_LANE", 0x00FF)
-    for rule in (None, *WITH_SPARSE_STEPS):
+    for rule in (None, *EACH_KIND):
         refused(rule, delays)
 
 
 def test_a_pass_that_sees_arrivals_in_another_step_is_not_used(monkeypatch):
     bit = sparse_loops.bit
     monkeypatch.setattr(sparse_loops, "bit", lambda code, words, mask: bit(code, words, 2 * mask))
-    for rule in (None, *WITH_SPARSE_STEPS):
+    for rule in (None, *EACH_KIND):
         refused(rule, DELAYS[0])
 
 
 def test_a_pass_that_overlooks_post_synaptic_spikes_is_not_used(monkeypatch):
     monkeypatch.setattr(sparse_loops.SparseLoop, "is_whole", "%is_whole")
-    for rule in WITH_SPARSE_STEPS:
+    for rule in EACH_KIND:
         refused(rule, DELAYS[0])
 
 
