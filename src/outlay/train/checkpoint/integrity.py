@@ -155,7 +155,7 @@ def _count(value: Any, where: str) -> int:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where} is {value!r:.40}, no text")
+        raise ValueError(f"{where} is {value!r:.40}, not text")
     return value
 
 

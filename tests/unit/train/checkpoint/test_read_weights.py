@@ -214,7 +214,7 @@ def cut(path):
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (lambda folder: cut(folder / "a.safetensors"), r"a.safetensors\n.*of 254 bytes.*\n.*cut short"),
+        (lambda folder: cut(folder / "a.safetensors"), r"a.safetensors\n.*, 254 bytes.*\n.*cut short"),
         (
             lambda folder: (folder / "a.safetensors").write_bytes(b"\xff" * 100),
             "not a complete safetensors file, 100 bytes",
