@@ -12,7 +12,8 @@ import numpy as np
 from _rounds import serve
 
 import outlay
-from outlay.brain.fused.deferred_neuron import PASSES, fused_graph
+from outlay.brain.fused.fused_graph import fused_graph
+from outlay.brain.fused.pair_change import PASSES
 
 
 def load(path, dtype, plastic, num_steps):
