@@ -49,11 +49,11 @@ class SharedStep:
     through them as it is. So each function returns only what it changes: a dictionary like the state, without the rest.
 
     Attributes:
-        before: `before(state, read) -> (changes, (kept, request))`: what is left for `after`, and what to do in the
-            common call.
+        before: `before(state, read) -> (changes, (passed, request))`: what is passed on to `after`, and what to do in
+            the common call.
         together: the common call, `together({part: (state, request)}) -> {part: (changes, answer)}`; parts for which it
             is the same function share a call.
-        after: `after(state, (kept, answer)) -> (changes, outputs)`.
+        after: `after(state, (passed, answer)) -> (changes, outputs)`.
     """
 
     before: Callable[[Any, Read], tuple[Any, tuple[Any, Any]]]

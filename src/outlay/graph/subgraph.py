@@ -152,12 +152,12 @@ class Subgraph:
 
     def _advanced(self, own: Any, read: Mapping[str, Read]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state and the outputs of each part after a step."""
-        after, produced, kept = {}, {}, {}
+        after, produced, passed = {}, {}, {}
         shared: dict[Any, dict[str, Any]] = {}
         for name in self.names:
             step = self._step_of(name)
             if isinstance(step, SharedStep):
-                changes, (kept[name], request) = isolated(step.before, own[name], read[name])
+                changes, (passed[name], request) = isolated(step.before, own[name], read[name])
                 after[name] = with_changes(own[name], changes)
                 shared.setdefault(step.together, {})[name] = after[name], request
             else:
@@ -167,7 +167,7 @@ class Subgraph:
                 step = self._step_of(name)
                 assert isinstance(step, SharedStep)
                 state = with_changes(after[name], changes)
-                changes, produced[name] = isolated(step.after, state, (kept[name], answer))
+                changes, produced[name] = isolated(step.after, state, (passed[name], answer))
                 after[name] = with_changes(state, changes)
         return {name: after[name] for name in self.names}, {name: produced[name] for name in self.names}
 

@@ -84,15 +84,15 @@ class DeferredNeuron:
         delays, arrivals = self.neuron.delays.step(whole(carried)["delays"], inputs["in_spikes"].reshape(-1))
         request, left_out = self._request(carried, delays["history"], arrivals.inhibitory)
         changed = {name: delays[name] for name in before if delays[name] is not before[name]}
-        kept = {"sent": arrivals.sent, "read": {port: inputs[port] for port in self._ports}}
-        return {"state": {"delays": changed}, "left_out": left_out}, (kept, request)
+        passed = {"sent": arrivals.sent, "read": {port: inputs[port] for port in self._ports}}
+        return {"state": {"delays": changed}, "left_out": left_out}, (passed, request)
 
     def after(self, carried: InLoop, given: tuple[Any, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         """Advance the synapses, the soma and the rule; the change of the pairs is pending."""
-        (kept, brought), state, dt = given, whole(carried), self.brain.dt
+        (passed, brought), state, dt = given, whole(carried), self.brain.dt
         synapses, current = self.neuron.synapses.receive(state["synapses"], brought, dt=dt)
         soma, spikes = self.neuron.soma.step(state["soma"], current, dt=dt)
-        rule = RuleChange.of(self.neuron, self.brain.dt, state, kept["sent"], spikes, kept["read"])
+        rule = RuleChange.of(self.neuron, self.brain.dt, state, passed["sent"], spikes, passed["read"])
         changed = {"synapses": {name: synapses[name] for name in carried["state"]["synapses"]}, "soma": soma}
         if RULE in state:
             changed[RULE] = rule.state
