@@ -40,10 +40,10 @@ def kill_again_and_again(folder, num_kills, num_processes):
     """Return what was lost or wrong, one line each."""
     num_halfway, num_partial, lost = 0, 0, []
     saver = Saver(folder, num_processes)
-    for _ in range(num_kills):
+    for number in range(num_kills):
         saver.wait_for_first()
         time.sleep(random.uniform(0, SECONDS))
-        saver.kill_one()
+        saver.kill_one(number % num_processes)
         num_halfway += saver.saving > saver.saved
         num_partial += any(folder.glob("*.partial"))
         before, saver = saver, Saver(folder, num_processes)
