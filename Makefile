@@ -18,15 +18,20 @@ PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 # text. The mark any_jax leaves out what repeats, on that JAX, what another of these tests would find.
 ON_NEWEST_JAX := -m 'not any_jax' \
   $(addprefix tests/contract/test_,any_loss.py any_model.py brain_as_compiled.py brain_parity.py by_rows.py fast_cpu.py \
-    frameworks.py layouts.py lm.py modes.py own_models.py pallas.py pencil_fft.py placed.py spark_1_2_2.py state_trees.py \
-    verify_parts.py) \
+    frameworks.py layouts.py lm.py modes.py own_models.py pallas.py pencil_fft.py placed.py spark_1_2_2.py \
+    state_trees.py) \
   tests/contract/test_acceptance_s0_brain.py::test_by_neuron_one_all_gather_a_step \
   $(addprefix tests/multiprocess/test_,faults.py global_arrays.py same_result.py) \
-  $(addprefix tests/unit/,arrays devices program report/explain) \
-  $(addprefix tests/unit/train/test_,accumulate.py any_loss.py buckets.py contract.py data.py evaluate.py loop.py precision.py \
-    s4_notebook.py step.py steps_per_call.py) \
-  $(addprefix tests/unit/train/checkpoint/test_,restore.py save.py select_leaves.py) \
-  $(addprefix tests/unit/analysis/,attribution findings hlo work)
+  $(addprefix tests/unit/arrays/test_,gather_scatter.py init_sharded.py put.py shardings.py slicing.py) \
+  $(addprefix tests/unit/devices/test_,build.py compile_only.py gpu_config.py simulated.py) \
+  $(addprefix tests/unit/program/test_,abstract.py by_source.py called_with.py collectives.py compile_only.py \
+    compiler_options.py constraints.py diagnose.py equinox_modules.py explicit.py gather_at_use.py manual_gradients.py \
+    manual_step.py modes.py own_meshes.py program.py reduce.py scopes_and_equinox.py storing.py) \
+  $(addprefix tests/unit/train/test_,any_loss.py evaluate.py precision.py step.py steps_per_call.py) \
+  tests/unit/train/checkpoint/test_restore.py \
+  $(addprefix tests/unit/analysis/,attribution/test_live_memory.py attribution/test_memory_facts.py \
+    attribution/test_provenance.py attribution/test_stored_elsewhere.py findings hlo/test_live.py work) \
+  tests/unit/report/explain/test_explain.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-here test-newest lint bench docs lock snapshots clean

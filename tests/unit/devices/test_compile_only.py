@@ -103,6 +103,7 @@ for text in ("h100:2x4", "tpu-v5e:2x4"):
 """
 
 
+@pytest.mark.any_jax
 @pytest.mark.processes
 def test_without_its_compiler_a_target_says_what_to_install():
     for extra, text in (("gpu-plan", "h100:2x4"), ("tpu-plan", "tpu-v5e:2x4")):
@@ -130,7 +131,10 @@ print(len(jax.devices()), jax.default_backend())
 @needs_tpu_compiler
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="where there is a GPU, JAX looks at it, and may speak")
 @pytest.mark.parametrize("target", ["h100:1x8", "tpu-v5e:2x4"])
-@pytest.mark.parametrize(("first", "count"), [("", 1), ("simulate", 8), ("backend", 1)])
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [("", 1), *(pytest.param(*each, marks=pytest.mark.any_jax) for each in (("simulate", 8), ("backend", 1)))],
+)
 def test_planning_is_quiet_and_leaves_the_devices_that_are_there(target, first, count):
     printed = run(PLANNED.format(target=target, first=first))
     assert printed == f"{count} cpu\n"

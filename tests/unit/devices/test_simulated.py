@@ -41,17 +41,18 @@ SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
 @pytest.mark.parametrize(
     "env",
     [
-        {},
-        {"JAX_PLATFORM_NAME": "cpu"},
-        {"JAX_PLATFORMS": "cpu"},
+        pytest.param({}, marks=pytest.mark.any_jax),
+        pytest.param({"JAX_PLATFORM_NAME": "cpu"}, marks=pytest.mark.any_jax),
+        pytest.param({"JAX_PLATFORMS": "cpu"}, marks=pytest.mark.any_jax),
         {"JAX_PLATFORMS": "cuda,cpu"},
-        {"XLA_FLAGS": "--xla_force_host_platform_device_count=6"},
+        pytest.param({"XLA_FLAGS": "--xla_force_host_platform_device_count=6"}, marks=pytest.mark.any_jax),
     ],
 )
 def test_s0_01_six_devices_have_the_ids_0_to_5(env):
     assert output_of(SHOW, **env) == "[0, 1, 2, 3, 4, 5]"
 
 
+@pytest.mark.any_jax
 def test_jax_may_be_imported_before():
     assert output_of("import jax; outlay.simulate(3); print(jax.device_count())") == "3"
 
@@ -92,11 +93,13 @@ def test_too_late_names_the_call_that_started_jax(tmp_path):
     assert "fix: move outlay.simulate(8) above it" in found
 
 
+@pytest.mark.any_jax
 def test_another_number_of_simulated_devices_after_the_start_is_too_late():
     found = last_lines_of("outlay.simulate(2); import jax; jax.devices(); outlay.simulate(4)")
     assert "BackendStartedError: outlay.simulate(4) comes too late: JAX has started with 2 cpu devices" in found
 
 
+@pytest.mark.any_jax
 def test_a_start_before_outlay_was_imported_is_said_to_be_unknown(tmp_path):
     script = "import jax; jax.devices(); import outlay; outlay.simulate(8)"
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
@@ -104,6 +107,7 @@ def test_a_start_before_outlay_was_imported_is_said_to_be_unknown(tmp_path):
     assert "started before outlay was imported, so the call that did it is not known" in found.stderr
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("variable", ["JAX_PLATFORMS", "JAX_PLATFORM_NAME"])
 def test_a_platform_setting_without_the_cpu_is_an_error(variable):
     found = last_lines_of("outlay.simulate(8)", **{variable: "cuda"})
@@ -111,12 +115,14 @@ def test_a_platform_setting_without_the_cpu_is_an_error(variable):
     assert f"fix: unset {variable}, or set it to cpu" in found
 
 
+@pytest.mark.any_jax
 def test_another_number_in_xla_flags_is_a_conflict():
     found = last_lines_of("outlay.simulate(8)", XLA_FLAGS="--xla_force_host_platform_device_count=4")
     assert "asks for 8 devices, but XLA_FLAGS holds --xla_force_host_platform_device_count=4" in found
     assert "fix: remove that flag from XLA_FLAGS, or call outlay.simulate(4)" in found
 
 
+@pytest.mark.any_jax
 def test_flags_and_threads_of_the_user_are_kept():
     flag = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=7"
     program = "outlay.simulate(8); import jax; jax.devices(); print(os.environ['XLA_FLAGS'], os.environ['NPROC'])"
@@ -129,6 +135,7 @@ def test_a_single_device_has_the_threads_that_xla_gives_it():
     assert int(output_of("outlay.simulate(2); print(os.environ.get('NPROC'))", NPROC="1")) >= 8
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
@@ -174,6 +181,7 @@ print("done")
 """
 
 
+@pytest.mark.any_jax
 def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
     with pytest.raises(MeshError, match=r"100,000 devices are too many .* limit is 1,024(?s:.)*fix: simulate fewer"):
         outlay.simulate(100_000)

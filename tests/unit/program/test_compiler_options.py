@@ -32,6 +32,7 @@ def make(on, **options):
     )
 
 
+@pytest.mark.any_jax
 def test_a_preset_is_that_of_the_devices():
     on_gpus = compiler_options("preset", mesh(data=8, target="h100:1x8"))
     assert on_gpus.source == "preset for gpu"
@@ -72,6 +73,7 @@ def test_a_value_that_the_compiler_refuses():
         _ = make(mesh(data=8), compiler_options={"xla_cpu_enable_fast_math": "perhaps"}).compiled
 
 
+@pytest.mark.any_jax
 def test_a_file_of_options(tmp_path):
     file = tmp_path / "flags.txt"
     file.write_text("--xla_gpu_autotune_level=0 # quick\n--xla_disable_hlo_passes=a,b\n")
@@ -83,6 +85,7 @@ def test_a_file_of_options(tmp_path):
         compiler_options(tmp_path / "none.txt", None)
 
 
+@pytest.mark.any_jax
 def test_a_preset_that_is_not_there():
     with pytest.raises(ProgramError, match="no compiler options 'presets', and no such file: did you mean 'preset'"):
         make(mesh(data=8), compiler_options="presets")
@@ -117,6 +120,7 @@ class HasNoSignals:
         return compiler_options
 
 
+@pytest.mark.any_jax
 def test_a_tpu_without_memory_for_signals_gets_no_asynchronous_collectives_where_a_preset_asked_for_them():
     values = {"xla_enable_async_all_gather": True, "xla_tpu_overlap_compute_collective_tc": True}
     compiled, options = compile_with(HasNoSignals(), CompilerOptions("preset for tpu", values), None)
@@ -157,6 +161,7 @@ class Compiles:
         return compiler_options
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(("accumulate", "wrap"), [(1, lambda f: f), (2, lambda f: f), (2, jax.checkpoint)])
 def test_a_preset_pipelines_no_collectives_of_a_loop_over_microbatches(accumulate, wrap):
     preset = compiler_options("preset", mesh(data=8, target="h100:1x8"))

@@ -43,6 +43,7 @@ def test_a_state_used_twice_is_named_leaf_by_leaf(program: outlay.Program, state
     assert "fix: use the state that the step returns: state, outputs = program(state, batch)" in message
 
 
+@pytest.mark.any_jax
 def test_a_state_of_many_leaves_used_twice_counts_them_and_shows_the_first() -> None:
     program = make(lambda state, batch: (state, {}), lambda key: {f"w{i}": jnp.zeros((8, 8)) + i for i in range(11)})
     state = program.init(jax.random.key(0))
@@ -180,6 +181,7 @@ def test_a_program_under_a_transformation_says_what_to_transform(program, state,
         call(program, state)
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("key", "what"),
     [
@@ -193,11 +195,13 @@ def test_a_key_that_is_none(program, key, what):
         program.init(key)
 
 
+@pytest.mark.any_jax
 def test_several_keys_are_not_one(program):
     with pytest.raises(outlay.errors.ProgramError, match=r"this is key<fry>\[4\]"):
         program.init(jax.random.split(jax.random.key(0), 4))
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     "words", ["text", np.array(["a", "b"]), np.array([object()])], ids=["text", "texts", "objects"]
 )
@@ -206,6 +210,7 @@ def test_a_batch_of_texts_is_no_batch(program, state, words):
     assert "not an array: batch" in error_of(state, batch, program)
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -213,7 +218,7 @@ def test_a_batch_of_texts_is_no_batch(program, state, words):
         ({"mesh": 8}, "and is a int"),
         ({"init": {"w": 1.0}}, r"init must be a function init\(key\), and is a dict"),
         ({"step": None}, r"step must be a function step\(state, batch\)"),
-        ({"step": init, "init": step}, "they are swapped"),
+        ({"step": init, "init": step}, "they are the other way round"),
     ],
 )
 def test_what_a_program_is_made_of_is_checked_first(change, what):
@@ -222,6 +227,7 @@ def test_what_a_program_is_made_of_is_checked_first(change, what):
         outlay.program(given["step"], given["init"], BATCH, layout=outlay.data_parallel(), mesh=given["mesh"])
 
 
+@pytest.mark.any_jax
 def test_a_program_says_what_it_is_and_does_not_change(program):
     assert repr(program) == "<Program of step: 3 leaves of state on mesh data=8 (8 simulated devices), mode auto>"
     with pytest.raises(
@@ -237,11 +243,13 @@ def test_a_program_says_what_it_is_and_does_not_change(program):
         program.layout.rules = ()
 
 
+@pytest.mark.any_jax
 def test_a_mesh_may_be_text(program):
     layout = outlay.Layout([("**", outlay.replicate())]) + outlay.data_parallel()
     assert outlay.program(step, init, BATCH, layout=layout, mesh="data=8").mesh == outlay.mesh(data=8)
 
 
+@pytest.mark.any_jax
 def test_a_policy_that_raises_is_named_with_its_leaf():
     layout = outlay.Layout([("w", lambda leaf: 1 / 0)]) + outlay.data_parallel()
     with pytest.raises(

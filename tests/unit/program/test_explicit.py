@@ -127,6 +127,7 @@ def test_every_line_that_leaves_a_sharding_open_is_listed_at_once(layout: Any, a
     assert "With these edits, all of them tried together, JAX accepts it." in message
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_each_site_has_its_source_its_operands_and_the_edit() -> None:
     message = error_of(lm(untouched, TENSOR, data=4, model=2))
@@ -156,6 +157,7 @@ def test_with_exactly_the_listed_edits_the_model_runs_and_equals_one_device() ->
     assert state["down"].sharding.spec == P("model", None)
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_asking_again_lists_the_same_again() -> None:
     first, again = (error_of(lm(untouched, TENSOR, data=4, model=2)) for _ in range(2))
@@ -222,6 +224,7 @@ def test_every_line_of_an_init_is_listed_at_once() -> None:
         make(of_its_own)
 
 
+@pytest.mark.any_jax
 def test_where_the_search_cannot_go_on_the_error_says_so() -> None:
     def loss(params: Any, x: jax.Array) -> jax.Array:
         y = jnp.cumsum(params["w"], axis=0)  # found
@@ -242,6 +245,7 @@ def small(step: Any, specs: dict[str, P], x: P = P()) -> outlay.Program:
     )
 
 
+@pytest.mark.any_jax
 def test_an_error_of_the_users_own_is_not_touched() -> None:
     calls = []
 
@@ -270,7 +274,14 @@ def mlp_init(key: Any) -> Any:
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("layout", [outlay.Layout(), outlay.zero1(min_size=8), outlay.zero2(min_size=8)])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        outlay.Layout(),
+        pytest.param(outlay.zero1(min_size=8), marks=pytest.mark.any_jax),
+        outlay.zero2(min_size=8),
+    ],
+)
 def test_an_untouched_mlp_trains_on_explicit_axes_as_on_one_device(layout: outlay.Layout) -> None:
     batch = {"x": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32), "y": np.ones((16, 8), np.float32)}
     results = []
@@ -301,6 +312,7 @@ def test_a_constraint_moves_a_value_on_explicit_axes() -> None:
     assert outputs["split"].sharding.shard_shape((16, 16)) == (2, 16)
 
 
+@pytest.mark.any_jax
 def test_explicit_axes_are_asked_for() -> None:
     assert outlay.mesh(data=8, explicit=True).axis_types == (AxisType.Explicit,)
     assert outlay.mesh(data=4, model=2).axis_types == (AxisType.Auto,) * 2
@@ -308,6 +320,7 @@ def test_explicit_axes_are_asked_for() -> None:
         outlay.mesh(data=4, explicit=2)
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_accumulation_keeps_the_shardings_of_gradients_on_explicit_axes():
     def loss(params, batch, keys):

@@ -120,6 +120,7 @@ def test_zero2_gathers_no_parameter_for_the_gradient_and_scatters_the_gradients(
     assert all_reduced(built) == ["2xf32"]
 
 
+@pytest.mark.any_jax
 def test_accumulation_that_does_not_divide_says_what_each_device_takes():
     built = program(LAYOUTS["dp"], accumulate=4)  # 48 divide by 4, but the 6 of a device do not
     with pytest.raises(
@@ -130,6 +131,7 @@ def test_accumulation_that_does_not_divide_says_what_each_device_takes():
         built.lowered  # noqa: B018 - a property that traces
 
 
+@pytest.mark.any_jax
 def test_a_batch_split_otherwise_than_by_samples_is_refused():
     for x, y in ((P(None, "data"), P("data")), (P("data"), outlay.replicate())):
         layout = outlay.Layout([("batch.x", x), ("batch.y", y), outlay.replicate()])
@@ -141,6 +143,7 @@ def test_a_batch_split_otherwise_than_by_samples_is_refused():
         assert "fix: outlay.data_parallel() for the batch, or mode='auto'" in str(caught.value)
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_parameters_may_be_in_containers_without_leaves():
     """As layers without parameters give."""

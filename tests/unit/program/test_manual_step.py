@@ -81,10 +81,12 @@ def test_an_output_that_differs_without_a_rule_is_refused_and_told_the_rule():
     assert "\n  or, where an output is to be split, add a rule such as (\"outputs.**\", P('data'))" in message
 
 
+@pytest.mark.any_jax
 def test_a_rule_that_leaves_out_what_differs_is_refused():
     assert "out_specs[1]['sum']['mine']" in error_of(doubled, [RULE])
 
 
+@pytest.mark.any_jax
 def test_copies_that_a_rule_calls_pieces_are_refused_all_at_once():
     def step(state, batch):
         total = jax.lax.psum(batch, "data")
@@ -97,6 +99,7 @@ def test_copies_that_a_rule_calls_pieces_are_refused_all_at_once():
     assert "along 'data' every device returns the same array" in message
 
 
+@pytest.mark.any_jax
 def test_a_rule_for_more_dims_or_other_outputs_than_there_are_is_refused_by_the_plan():
     assert "outputs.sum.mine" in error_of(summed, [("outputs.sum.mine", P("data"))], outlay.errors.LayoutError)
     message = error_of(summed, [("outputs.double", P("data"))], outlay.errors.LayoutError)
@@ -104,6 +107,7 @@ def test_a_rule_for_more_dims_or_other_outputs_than_there_are_is_refused_by_the_
     assert "outputs.doubled" in message
 
 
+@pytest.mark.any_jax
 def test_an_unknown_axis_and_a_step_that_returns_no_pair_are_named_before_any_rule_is_looked_at():
     unknown = error_of(lambda state, batch: (state, jax.lax.psum(batch, "dat")), [("outputs", P("data"))])
     assert "uses a collective over 'dat', which is not an axis of this mesh: did you mean 'data'?" in unknown

@@ -33,7 +33,14 @@ def of_equinox(model, batch, keys):
     return (jax.vmap(jax.vmap(model))(batch) ** 2).mean(axis=(-1, -2)), {}
 
 
-@pytest.mark.parametrize("pattern", ["@Stack.layer", "@Layer", "@Stack", "@Layer.up", "@*.up", "@Linear"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "@Stack.layer",
+        "@Linear",
+        *(pytest.param(p, marks=pytest.mark.any_jax) for p in ("@Layer", "@Stack", "@Layer.up", "@*.up")),
+    ],
+)
 def test_modules_of_equinox(pattern):
     program = program_of(
         (pattern, P("data", None, "model")), loss=of_equinox, init=lambda key: Stack(Layer(jax.random.key(0)))
@@ -69,10 +76,10 @@ def in_scopes_of_a_scan(params, batch, keys):
 @pytest.mark.parametrize(
     ("pattern", "loss", "paths", "times"),
     [
-        ("@mix", in_scopes, ["@mix"], NUM_LAYERS),
-        ("@layer1.mix", in_scopes, ["@layer1.mix"], 1),
+        pytest.param("@mix", in_scopes, ["@mix"], NUM_LAYERS, marks=pytest.mark.any_jax),
+        pytest.param("@layer1.mix", in_scopes, ["@layer1.mix"], 1, marks=pytest.mark.any_jax),
         ("@layer*", in_scopes, ["@layer0", "@layer1", "@layer2"], NUM_LAYERS),
-        ("@mix", in_scopes_of_a_scan, ["@mix"], 1),
+        pytest.param("@mix", in_scopes_of_a_scan, ["@mix"], 1, marks=pytest.mark.any_jax),
         ("@stack", in_scopes_of_a_scan, ["@stack"], 1),
     ],
 )

@@ -107,24 +107,28 @@ def test_keeping_one_value_a_layer_takes_less_than_keeping_all_and_more_is_kept_
     assert one + (NUM_LAYERS - 1) * a_layer <= both <= everything - (NUM_LAYERS - 1) * a_layer
 
 
+@pytest.mark.any_jax
 def test_recomputing_one_value_leaves_the_others_where_they_were():
     saved = temporaries() - temporaries(("up", outlay.layout.recompute()))
     assert saved >= (NUM_LAYERS - 1) * BATCH[:64].nbytes
     assert temporaries(("up", outlay.layout.recompute())) > temporaries(("layer_input", outlay.layout.keep()))
 
 
+@pytest.mark.any_jax
 def test_layers_written_out_one_after_another_are_told_apart_by_their_names():
     program = program_of(("layers.*.up", outlay.layout.recompute()), loss=unrolled)
     assert [leaf.path for leaf in program.plan.of_kind("intermediate")] == [f"layers.{i}.up" for i in range(NUM_LAYERS)]
     assert "stablehlo.optimization_barrier" in program.lowered.as_text()
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_verify_proves_it(mode):
     verification = outlay.verify(program_of(*RULES["on_host"], ("params.down", outlay.layout.on_host()), mode=mode))
     verification.raise_if_different()
 
 
+@pytest.mark.any_jax
 def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
     program = program_of(("opt_state.**", outlay.layout.on_host()))
     checkpoints = outlay.Checkpoints(tmp_path)
@@ -137,17 +141,20 @@ def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
     assert {x.sharding.memory_kind for x in jax.tree.leaves(elsewhere)} == {"device"}
 
 
+@pytest.mark.any_jax
 def test_an_evaluation_reads_parameters_from_the_host():
     program = program_of(("params.**", outlay.layout.on_host()))
     found = evaluate(program, program.init(jax.random.key(0)), BATCH, loss=scanned)
     assert found == evaluate(program_of(), program_of().init(jax.random.key(0)), BATCH, loss=scanned)
 
 
+@pytest.mark.any_jax
 def test_microbatches_keep_what_they_are_told():
     rules = (("layer_input", outlay.layout.keep()),)
     assert temporaries(*rules, accumulate=2) < temporaries(accumulate=2)
 
 
+@pytest.mark.any_jax
 def test_a_step_that_takes_its_own_gradient_is_ruled_too():
     gradient = jax.value_and_grad(lambda params, x: scanned(params, x, None)[0].mean())  # made before any program
 
@@ -193,6 +200,7 @@ def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
         program(("layer_inputs", outlay.layout.keep()))
 
 
+@pytest.mark.any_jax
 def test_names_that_no_rule_speaks_of_leave_no_trace():
     assert "remat" not in str(jax.make_jaxpr(program_of().step)(program_of().state_shapes, BATCH))
 
@@ -202,6 +210,7 @@ def test_names_that_no_rule_speaks_of_leave_no_trace():
     assert program_of(loss=nameless).lowered.as_text() == program_of().lowered.as_text()
 
 
+@pytest.mark.any_jax
 def test_a_name_of_ones_own_checkpoint_still_counts():
     def loss(params, batch, keys):
         def turn(x, p):
@@ -215,6 +224,7 @@ def test_a_name_of_ones_own_checkpoint_still_counts():
     assert temporaries(loss=loss) < temporaries(("up", outlay.layout.keep()), loss=loss)
 
 
+@pytest.mark.any_jax
 def test_a_value_that_no_gradient_passes_is_refused():
     def step(state, batch):
         return state, outlay.name(batch, "seen").mean()
@@ -225,6 +235,7 @@ def test_a_value_that_no_gradient_passes_is_refused():
         _ = program.lowered
 
 
+@pytest.mark.any_jax
 def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
     plan = program_of(
         ("opt_state.**", outlay.layout.on_host() + P(None, "data")), ("layer_input", outlay.layout.on_host())

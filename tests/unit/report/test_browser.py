@@ -31,11 +31,11 @@ QUIET = [
 @pytest.fixture(scope="module")
 def browser():
     """Path of Chromium. Without it CI fails; elsewhere the tests are skipped and say what to install."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not executable:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not found:
         missing = "no Chromium found: install Debian's package `chromium`"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-    return executable
+    return found
 
 
 @pytest.fixture

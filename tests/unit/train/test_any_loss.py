@@ -26,6 +26,7 @@ def build(loss, *, state=None, batch=BATCH, mode="auto", optimizer=OPTIMIZER, pa
     return program
 
 
+@pytest.mark.any_jax
 def test_state_that_a_step_forgets_to_return():
     def loss(params, state, batch, keys):
         return losses(params, batch), {}, {"mean": batch.mean(), "new": batch}
@@ -38,6 +39,7 @@ def test_state_that_a_step_forgets_to_return():
         build(loss, state=STATE, model_state=True)
 
 
+@pytest.mark.any_jax
 def test_state_in_another_container():
     with pytest.raises(ProgramError, match=r"the leaves of the model state in another container"):
         build(
@@ -47,16 +49,19 @@ def test_state_in_another_container():
         )
 
 
+@pytest.mark.any_jax
 def test_a_loss_that_returns_no_state():
     with pytest.raises(ProgramError, match=r"must return a triple \(losses, metrics, model_state\)"):
         build(lambda p, state, batch, keys: (losses(p, batch), {}), state=STATE, model_state=True)
 
 
+@pytest.mark.any_jax
 def test_a_loss_with_a_state_that_was_not_asked_for():
     with pytest.raises(ProgramError, match=r"called as loss\(params, batch, keys\).*\n.*model_state=True"):
         build(lambda p, state, batch, keys: (losses(p, batch), {}, state))
 
 
+@pytest.mark.any_jax
 def test_a_state_without_a_loss_that_takes_it_and_the_other_way_round():
     with pytest.raises(ProgramError, match=r"a model state of 2 leaves, but the loss takes none"):
         build(lambda p, batch, keys: (losses(p, batch), {}), state=STATE)
@@ -64,6 +69,7 @@ def test_a_state_without_a_loss_that_takes_it_and_the_other_way_round():
         build(lambda p, state, batch, keys: (losses(p, batch), {}, state), model_state=True)
 
 
+@pytest.mark.any_jax
 def test_init_params_without_the_state():
     init = outlay.init_state(lambda key: {"w": jnp.zeros(3)}, OPTIMIZER, model_state=True)
     with pytest.raises(ProgramError, match=r"must return a pair \(params, model_state\), but returned a dict"):
@@ -78,6 +84,7 @@ def test_statistics_that_differ_between_groups_and_have_no_mean():
         build(loss, state=STATE, model_state=True, groups=8)
 
 
+@pytest.mark.any_jax
 def test_groups_that_devices_cannot_share():
     def loss(params, state, batch, keys):
         return losses(params, batch), {}, state
@@ -90,6 +97,7 @@ def test_groups_that_devices_cannot_share():
         build(loss, state=STATE, model_state=True, groups=0)
 
 
+@pytest.mark.any_jax
 def test_metrics_that_do_not_exist_are_all_named():
     def loss(p, batch, keys):
         return (losses(p, batch), {})
@@ -104,6 +112,7 @@ def test_metrics_that_do_not_exist_are_all_named():
         build(lambda p, batch, keys: (losses(p, batch), {"grad_norm": 1.0}), metrics=["grad_norm"])
 
 
+@pytest.mark.any_jax
 def test_a_reduction_that_does_not_exist_and_losses_that_are_not_reduced():
     with pytest.raises(ProgramError, match=r"reduction='max': a loss returns the 'mean' or the 'sum'"):
         build(lambda p, batch, keys: (losses(p, batch).max(), {}), reduction="max")

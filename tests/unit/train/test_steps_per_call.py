@@ -77,6 +77,7 @@ def test_a_step_that_is_manual_as_a_whole_is_repeated_too():
     assert (float(done.state), [m["largest"] for m in done.history]) == (120.0, [0, 1, 2, 3, 4, 5])
 
 
+@pytest.mark.any_jax
 def test_calls_end_where_evaluations_and_checkpoints_are_due(tmp_path):
     seen = []
     program = training()
@@ -101,6 +102,7 @@ def _again(tmp_path, program):
     return Checkpoints(tmp_path / "saved").restore(program, step=6)
 
 
+@pytest.mark.any_jax
 def test_training_that_is_ended_ends_with_its_call():
     done = run(training(), steps_per_call=4, on_step=lambda metrics: metrics["step"] == 2)
     # Two calls are under way at a time, so the next one has begun.
@@ -115,6 +117,7 @@ def test_outputs_are_stacked_and_the_state_keeps_its_sharding():
     assert outputs["loss"].shape == (2,)
 
 
+@pytest.mark.any_jax
 def test_what_cannot_be_repeated_is_refused():
     with pytest.raises(ProgramError, match=r"steps_per_call=0: a call needs at least 1 step"):
         run(training(), steps_per_call=0)
@@ -130,6 +133,7 @@ def test_what_cannot_be_repeated_is_refused():
         several_steps(reads, 2)
 
 
+@pytest.mark.any_jax
 def test_a_batch_of_another_shape_is_named():
     program = training()
     other = {"x": np.zeros((16, 9), np.float32), "y": np.zeros((16, 4), np.float32)}

@@ -59,6 +59,7 @@ def test_exchanged_and_back():
     assert found["resharding"].cost_bytes == 2 * 64 * 8 * 4 * 7 // 8
 
 
+@pytest.mark.any_jax
 def test_an_exchange_with_a_product_between_is_none():
     def used_in_between(x, w):
         x = placed(jnp.tanh(x), ("data", "model"), None)
@@ -84,6 +85,7 @@ def test_gathered_and_cut_up_again():
     assert "every use cuts a device's own piece out of it again: 14.0 KiB a step" in found["resharding"].text
 
 
+@pytest.mark.any_jax
 def test_a_whole_parameter_outside_fsdp():
     def gathering(params, batch, keys):
         params = {**params, "w0": constrain(params["w0"], P())}
@@ -106,6 +108,7 @@ def test_all_to_all_under_plain_fsdp():
     assert "outlay.constrain(x, P('data'))" in finding.fix
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_its_fix_works():
     def constrained(params, batch, keys):
@@ -134,6 +137,7 @@ def test_devices_that_repeat_one_another():
     assert "8 of 8 devices" in found["repeated-work"].text
 
 
+@pytest.mark.any_jax
 def test_a_leaf_that_stays_whole():
     layout = Layout([("params.w0", replicate())]) + fsdp(min_size=8) + data_parallel()
     found = explain(training(layout))
@@ -188,17 +192,20 @@ def test_state_that_moves():
     assert found["state-moves"].cost_bytes == 64 * 64 * 4 // 8
 
 
+@pytest.mark.any_jax
 def test_a_function_that_is_no_step_has_no_state():
     found = explain_on(mesh(data=8), jnp.tanh, ((64, 64), P("data")))
     assert named(found) == NOTHING
 
 
+@pytest.mark.any_jax
 def test_they_are_ranked():
     found = explain(training(Layout([("**", P()), ("batch.**", P())])))
     costs = [finding.cost_bytes for finding in found.findings]
     assert costs == sorted(costs, reverse=True)
 
 
+@pytest.mark.any_jax
 def test_those_in_the_same_words_are_one():
     finding, other = (
         Finding("resharding", "x is gathered", "constrain it", 448),
@@ -212,6 +219,7 @@ def test_those_in_the_same_words_are_one():
     assert "resharding, twice" in found.to_html()
 
 
+@pytest.mark.any_jax
 def test_those_that_cost_next_to_nothing_share_a_line():
     dear, cheap = Finding("donation", "y", "donate", 90_000), Finding("resharding", "x", "constrain it", 896)
     text = str(replace(explain(training()), findings=(dear, cheap)))
@@ -238,6 +246,7 @@ def of_samples(inside):
     return explain(program(step, init, shape(32, 64), layout=layout, mesh=mesh(data=8)))
 
 
+@pytest.mark.any_jax
 def test_inside_vmap_a_fix_speaks_of_one_sample_and_fixes():
     found = [one for one in of_samples(P("data")).findings if one.kind in ("gathered-batch", "all-to-all-in-fsdp")]
     assert found
@@ -247,6 +256,7 @@ def test_inside_vmap_a_fix_speaks_of_one_sample_and_fixes():
     assert not of_samples(P()).findings
 
 
+@pytest.mark.any_jax
 def test_a_constraint_is_taken_away_only_where_there_is_one():
     """Two values that are exchanged and exchanged back: by a constraint in between, or by the compiler's own choice."""
     there, back = (
@@ -264,6 +274,7 @@ def test_a_constraint_is_taken_away_only_where_there_is_one():
     assert f"remove the constraint at {there.source}" in _exchanged_twice(evidence, there, back).fix
 
 
+@pytest.mark.any_jax
 def test_a_finding_costs_what_it_causes():
     small = Finding("gathered-batch", "the batch is gathered", "constrain it", 1000)
     large = Finding("repeated-work", "devices repeat work", "split the batch", 10**9)
