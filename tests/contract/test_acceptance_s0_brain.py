@@ -31,7 +31,7 @@ def brain():
 
 @pytest.fixture(scope="module")
 def state(brain):
-    return brain.init(jax.random.key(0))
+    return jax.jit(brain.init)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +140,12 @@ def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
 def test_by_neuron_one_all_gather_a_step(brain) -> None:
     mesh = outlay.mesh(devices=jax.devices()[:6], neurons=6)
     layout = by_rows("neurons")
-    found = outlay.explain(
+    explained = outlay.explain(
         outlay.program(GraphLoop(brain.graph), brain.init, INPUTS, layout=layout, mesh=mesh, mode="manual")
     )
-    (gather,) = [one for one in found.collectives if one.count >= 40]
+    (gather,) = [one for one in explained.collectives if one.count >= 40]
     assert (gather.kind, gather.count, gather.axes) == ("all-gather", 40, ("neurons",))
     # 43 + 11 + 43 + 11 neurons a device in words of 16, to five others.
     assert gather.bytes_moved == 4 * 5 * (3 + 1 + 3 + 1)
     assert "subgraph.py" in str(gather.source)
-    assert any("a device sends 160 B in 1 collective" in note for note in found.notes)
+    assert any("a device sends 160 B in 1 collective" in note for note in explained.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -141,7 +142,9 @@ def random_batch() -> Any:
     return {"image": images.astype(np.float32), "label": labels.astype(np.int32)}
 
 
+@functools.cache
 def make_trained(strategy: str, mode: Any, *, accumulate: int = 4) -> outlay.Program:
+    """Compiled once for all tests."""
     return outlay.program(
         outlay.train_step(classifier_loss, COMPARED, accumulate=accumulate),
         outlay.init_state(init_classifier, COMPARED),
@@ -177,18 +180,18 @@ def test_s4_30_every_strategy_agrees_with_one_device(strategy: str, mode: str, o
 
 def test_s4_23_collectives_by_hand() -> None:
     """Data parallel all-reduces only, all in one; FSDP gathers and scatters each parameter that is split."""
-    found = {}
+    counts = {}
     for strategy in ("dp", "fsdp"):
         text = make_trained(strategy, "manual", accumulate=1).compiled.as_text()
-        found[strategy] = {name: text.count(f" {name}(") for name in ("all-reduce", "all-gather", "reduce-scatter")}
-    assert found["dp"] == {"all-reduce": 1, "all-gather": 0, "reduce-scatter": 0}
-    assert found["fsdp"] == {"all-reduce": 1, "all-gather": 3, "reduce-scatter": 3}  # the last bias is whole
+        counts[strategy] = {name: text.count(f" {name}(") for name in ("all-reduce", "all-gather", "reduce-scatter")}
+    assert counts["dp"] == {"all-reduce": 1, "all-gather": 0, "reduce-scatter": 0}
+    assert counts["fsdp"] == {"all-reduce": 1, "all-gather": 3, "reduce-scatter": 3}  # the last bias is whole
 
 
 def test_s4_31_the_gradient_is_not_multiplied_by_the_number_of_devices() -> None:
     """After one step the first moment of Adam is a tenth of the gradient: its norm tells."""
-    init_state = outlay.init_state(init_classifier, COMPARED)
-    expected, _ = jax.jit(outlay.train_step(classifier_loss, COMPARED))(init_state(jax.random.key(42)), random_batch())
+    start = jax.jit(outlay.init_state(init_classifier, COMPARED))(jax.random.key(42))
+    expected, _ = jax.jit(outlay.train_step(classifier_loss, COMPARED))(start, random_batch())
     for mode in ("auto", "manual"):
         program = make_trained("fsdp", mode)
         state, _ = program(program.init(jax.random.key(42)), random_batch())

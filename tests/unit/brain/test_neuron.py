@@ -115,9 +115,17 @@ SYNAPSES = LinearSynapses(SparseUniform(density=0.8))
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("kind", SOMAS)
-@pytest.mark.parametrize(("dt", "cooldown"), [(1.0, 2.0), (0.5, 1.6), (0.1, 0.33), (1.0, 2.5)])
+@pytest.mark.parametrize(
+    ("kind", "dt", "cooldown"),
+    [
+        *(("leaky", dt, None) for dt in (1.0, 0.5)),
+        *(("refractory", *each) for each in ((1.0, 2.0), (0.5, 1.6), (0.1, 0.33), (1.0, 2.5))),
+        *(("strict", *each) for each in ((0.5, 1.6), (1.0, 2.5))),
+        *(("adaptive", *each) for each in ((1.0, 2.0), (0.1, 0.33))),
+    ],
+)
 def test_leaky_somas(kind, dt, cooldown):
+    """How many steps a cooldown takes is computed in one place, which each way to round is tried with once."""
     changes = {} if kind == "leaky" else {"cooldown": cooldown}
     check(Neuron(UNITS, soma=soma_of(kind, resistance=40.0 / dt, **changes), synapses=SYNAPSES), kind, dt=dt)
 

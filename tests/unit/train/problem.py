@@ -1,5 +1,7 @@
 """A small training problem with everything that can go wrong in it: dropout, metrics, weights."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +23,9 @@ def batch(num: int = 64, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
+@functools.cache
 def step(accumulate: int = 1):
+    """Compiled once for all tests."""
     return jax.jit(train_step(loss, OPTIMIZER, accumulate=accumulate))
 
 

@@ -60,14 +60,14 @@ def test_rates_are_in_hz(run):
     assert half.rates["eye"] == pytest.approx(2 * run.rates["eye"])
 
 
-@pytest.mark.parametrize("chunk", [7, 200, 450, 1000])
+@pytest.mark.parametrize("chunk", [7, 1000])  # others are 200
 def test_chunks_change_nothing(run, chunk):
     other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"], chunk=chunk)
     for address in run.recording:
         assert np.array_equal(other[address], run[address])
 
 
-@pytest.mark.parametrize("stride", [2, 7, 300])
+@pytest.mark.parametrize("stride", [7, 300])
 def test_a_stride_keeps_the_last_of_so_many_steps(run, stride):
     other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=[POTENTIAL], stride=stride)
     steps = np.arange(stride - 1, 450, stride)
@@ -78,19 +78,19 @@ def test_a_stride_keeps_the_last_of_so_many_steps(run, stride):
 
 def test_windows_choose_rows_of_the_same_run(run):
     other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=[POTENTIAL], windows=[(10, 20), (300, 1e9)])
-    kept = [*range(10, 20), *range(300, 450)]
-    assert other.times.tolist() == kept
-    assert np.array_equal(other[POTENTIAL], run[POTENTIAL][kept])
+    in_windows = [*range(10, 20), *range(300, 450)]
+    assert other.times.tolist() == in_windows
+    assert np.array_equal(other[POTENTIAL], run[POTENTIAL][in_windows])
 
 
 def test_triggers_choose_rows_around_events():
     light = np.zeros((300, 2), np.float32)
     light[[150, 295]] = 5
-    found = run_brain(
+    other = run_brain(
         tiny(), steps=300, inputs={"light": light}, record=[SPIKES], triggers=["eye:out_spikes > 50 +- 10"]
     )
     # The mean over 10 ms stays high for 10 steps, or until the run ends.
-    assert found.times.tolist() == [*range(140, 170), *range(285, 300)]
+    assert other.times.tolist() == [*range(140, 170), *range(285, 300)]
 
 
 def test_a_run_goes_on_from_a_state(run):
@@ -179,13 +179,13 @@ def test_what_cannot_be_run(arguments, message):
 
 
 def test_bfloat16_runs():
-    found = run_brain(dataclasses.replace(tiny(), dtype="bfloat16"), steps=20, record=["**"])
-    assert found[POTENTIAL].dtype.name == "bfloat16"
+    narrow = run_brain(dataclasses.replace(tiny(), dtype="bfloat16"), steps=20, record=["**"])
+    assert narrow[POTENTIAL].dtype.name == "bfloat16"
 
 
 def test_a_recording_in_bfloat16_can_be_kept_on_disk(tmp_path):
-    found = run_brain(dataclasses.replace(tiny(), dtype="bfloat16"), steps=20, record=["**"], to=tmp_path / "r.zarr")
-    assert found[POTENTIAL].dtype.name == "bfloat16"
+    narrow = run_brain(dataclasses.replace(tiny(), dtype="bfloat16"), steps=20, record=["**"], to=tmp_path / "r.zarr")
+    assert narrow[POTENTIAL].dtype.name == "bfloat16"
 
 
 def test_it_prints_what_it_came_to(run):

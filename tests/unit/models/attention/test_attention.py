@@ -55,25 +55,31 @@ def with_gradients(function, *given):
     """What it gives, and the gradients of a sum that weighs every number of it differently."""
 
     def weighed(*given):
-        found = function(*given)
-        weights = jnp.cos(jnp.arange(found.size, dtype=jnp.float32)).reshape(found.shape)
-        return (found.astype(jnp.float32) * weights).sum(), found
+        out = function(*given)
+        weights = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
+        return (out.astype(jnp.float32) * weights).sum(), out
 
-    grads, found = jax.jit(jax.grad(weighed, (0, 1, 2), has_aux=True))(*given)
-    return [found, *grads]
+    grads, out = jax.jit(jax.grad(weighed, (0, 1, 2), has_aux=True))(*given)
+    return [out, *grads]
+
+
+def dtypes_masks_and_lengths():
+    """Every pair of a dtype, a mask and a length; lengths with segments, and one that fills its blocks up."""
+    lengths, dtypes = [(16, False), (19, True)], list(TOLERANCE)
+    for row, mask in enumerate([Mask(), CAUSAL, WINDOW]):
+        for column, length in enumerate(lengths):
+            yield pytest.param(dtypes[(row + column) % 2], mask, *length, id=f"{mask}-{length[0]}")
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("mask", [Mask(), CAUSAL, WINDOW], ids=str)
-@pytest.mark.parametrize(("num_tokens", "has_segments"), [(16, False), (19, True)])
+@pytest.mark.parametrize(("dtype", "mask", "num_tokens", "has_segments"), [*dtypes_masks_and_lengths()])
 def test_values_and_gradients_are_those_of_the_plain_form(dtype, mask, num_tokens, has_segments):
     """In blocks of 8, so that there are whole ones, hidden ones, and one that is filled up."""
     query, key, value = inputs(num_tokens, dtype)
     segments = segments_of(num_tokens) if has_segments else None
-    found = with_gradients(lambda q, k, v: blockwise(q, k, v, segments, mask, 0.3, 8), query, key, value)
+    in_blocks = with_gradients(lambda q, k, v: blockwise(q, k, v, segments, mask, 0.3, 8), query, key, value)
     expected = with_gradients(lambda q, k, v: plain(q, k, v, segments, mask, 0.3), query, key, value)
-    for got, want in zip(found, expected, strict=True):
+    for got, want in zip(in_blocks, expected, strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (got, want)), atol=TOLERANCE[dtype])
 
