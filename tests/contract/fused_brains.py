@@ -17,11 +17,11 @@ from outlay.brain.run.run_brain import run_brain
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.core.paths import flatten_paths
 
-NOT_COMPILED = {"btsp": "does not say its equations as a KernelChange"}
-"""Rules that run in plain JAX, and the reason."""
-RULES = sorted(set(registered_names("learning_rule")) - set(NOT_COMPILED))
+RULES = sorted(registered_names("learning_rule"))
 PLAIN_RULES = [rule for rule in RULES if not rule.startswith("modulated_")]
 """Those that are not another rule with a factor, which float16 and bfloat16 are tried with."""
+SETTINGS = {"btsp": {"eta": 100.0}}
+"""BTSP takes seconds, and a run of these tests milliseconds."""
 SYNAPSES = registered_names("synapses")
 DELAYS = (N2NDelays(max_delay=8.0), NDelays(max_delay=5.0), NoDelays())
 NUM_STEPS, NUM_CELLS, UNITS = 24, 19, 6
@@ -75,7 +75,7 @@ def every_rule(dtype):
     """A Brain with each rule, which meets each kind of delays in one of the dtypes, and kinds of synapses in turn."""
     shift = list(DTYPES).index(dtype)
     synapses, delays = itertools.cycle(SYNAPSES), itertools.cycle((*DELAYS[shift:], *DELAYS[:shift]))
-    rules = {rule: registered(rule, kind="learning_rule")() for rule in rules_in(dtype)}
+    rules = {rule: registered(rule, kind="learning_rule")(**SETTINGS.get(rule, {})) for rule in rules_in(dtype)}
     rules["no_rule"] = None
     return brain_of({name: population(rule, next(synapses), next(delays)) for name, rule in rules.items()}, dtype)
 

@@ -15,7 +15,6 @@ from tests.contract.fused_brains import (
     DELAYS,
     DTYPES,
     EACH_DTYPE,
-    NOT_COMPILED,
     NUM_STEPS,
     assert_near,
     brain_of,
@@ -35,7 +34,6 @@ from outlay.brain.fused.deferred_neuron import fused_graph
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
-from outlay.brain.registry import registered
 from outlay.brain.run.run_brain import run_brain
 from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
@@ -130,20 +128,27 @@ def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads(
         np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)
 
 
+class OwnRule(HebbianRule):
+    """A rule that changes the kernel without a `KernelChange`."""
+
+    def step(self, state, kernel, arrivals, spikes, read, *, dt):
+        return state, kernel + spikes[:, None]
+
+
 @pytest.mark.any_jax
 def test_what_cannot_be_compiled_runs_in_plain_jax_and_one_warning_names_it_with_the_reason():
     late = population(None, "linear", N2NDelays(max_delay=20.0))
-    btsp = population(registered("btsp", kind="learning_rule")(), "linear", DELAYS[0])
-    brain = brain_of({"late": late, "btsp": btsp, "compiled": population(None, "linear", NoDelays()), "later": late})
+    own = population(OwnRule(), "linear", DELAYS[0])
+    brain = brain_of({"late": late, "own": own, "compiled": population(None, "linear", NoDelays()), "later": late})
     with pytest.warns(UserWarning, match="in plain JAX") as warned:
         fast = ran(brain, "fast-cpu", chunk=NUM_STEPS // 3)
     assert [str(one.message) for one in warned] == [
         "late, later run in plain JAX, not as fast-cpu: its delays are of up to 20 steps, and the pass takes up to 16; "
-        f"btsp runs in plain JAX, not as fast-cpu: BTSPRule {NOT_COMPILED['btsp']}"
+        "own runs in plain JAX, not as fast-cpu: OwnRule does not say its equations as a KernelChange"
     ]
     plain = ran(brain, "jax")
     for path, leaf in leaves(plain).items():
-        if path.startswith(("late", "btsp")):
+        if path.startswith(("late", "own")):
             np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
 
 

@@ -25,8 +25,8 @@ NUM_CELLS, NUM_STEPS = 83, 40
 OF_RULES = {rule: Unreached() for rule in RULES}
 OF_RULES |= {rule: Unreached(bounds=(1, 2)) for rule in RULES if "bounded" in rule}
 OF_RULES |= {rule: Unreached(goes_on=True) for rule in RULES if "zenke" in rule}
-OF_RULES |= {rule: None for rule in RULES if "oja" in rule}
-"""What their equations say of pairs that no spike reaches: those of Oja's rule change in any step."""
+OF_RULES |= {rule: None for rule in RULES if "oja" in rule or rule == "btsp"}
+"""What their equations say of pairs that no spike reaches: those of Oja's rule and of BTSP's change in any step."""
 
 
 def one(rule, delays, dtype="float32"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
-from outlay.brain.learning_rules.learning_rule import LearningRule, Read, no_past, one_number, push_trace
+from outlay.brain.learning_rules.kernel_change import ChangeEverywhere, KernelChange
+from outlay.brain.learning_rules.learning_rule import PairwiseRule, Read, no_past, one_number, push_trace
 from outlay.brain.module import Port, State, not_positive
 from outlay.brain.registry import register
 from outlay.brain.traces import Tracer
@@ -21,7 +22,7 @@ PER_SECOND = 1e-3
 
 @register("btsp", kind="learning_rule")
 @dataclass(frozen=True)
-class BTSPRule(LearningRule):
+class BTSPRule(PairwiseRule):
     """Behavioural time scale plasticity: synapses active within seconds of a plateau change, without post spikes.
 
     With M the modulation, such as a plateau of 0 to 1, in every step::
@@ -76,22 +77,28 @@ class BTSPRule(LearningRule):
         """Return the initial state: zero traces."""
         return {"instructive": jnp.zeros((), dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
 
-    def step(
-        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
-    ) -> tuple[State, jax.Array]:
-        """Advance the state by one step."""
+    def change(
+        self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
+    ) -> tuple[State, KernelChange]:
+        """Return the state with both traces; every pair may change."""
         past = push_trace(state["pre_trace"], arrivals, Tracer(self.et_tau, self.et_scale), dt=dt)
         tracer = Tracer(self.is_tau, -math.expm1(-dt / self.is_tau) * self.is_scale)
         instructive = tracer.step(state["instructive"], one_number(read["modulation"]), dt=dt)
-        # Without delays per pair, all neurons see the same trace, so one row suffices.
-        traces = jnp.atleast_2d(arrivals.delayed(past)).astype(jnp.float32)
+        # Exponentials are of pre neurons and delays, not of pairs: all pairs with the same ones have the same overlap.
+        by_pair = arrivals.delays is not None and arrivals.delays.ndim == 2
+        traces = (past if by_pair else arrivals.delayed(past)).astype(jnp.float32)
         overlap = jnp.clip(traces * instructive.astype(jnp.float32), 0, 1)
-        up, before = _halfway(overlap, self.alpha_pot, self.beta_pot), kernel.astype(jnp.float32)
-        down = _halfway(overlap, self.alpha_dep, self.beta_dep)
-        potentiation = (self.w_max - before) * (PER_SECOND * self.k_pot * up)
-        change = self.rate(read) * (potentiation - before * (PER_SECOND * self.k_dep * down))
-        kernel = jnp.clip(before + dt * change, 0, self.w_max).astype(kernel.dtype)
-        return {"instructive": instructive, "pre_trace": past}, kernel
+        up = PER_SECOND * self.k_pot * _halfway(overlap, self.alpha_pot, self.beta_pot)
+        down = PER_SECOND * self.k_dep * _halfway(overlap, self.alpha_dep, self.beta_dep)
+        # Without the barrier XLA fuses them into their consumer and recomputes them for every pair.
+        up, down = jax.lax.optimization_barrier((up, down))
+        rate = self.rate(read)
+
+        def everywhere(kernel: jax.Array, arrived: Arrivals, of_post: Callable[[jax.Array], jax.Array]) -> jax.Array:
+            of_pairs = [jnp.broadcast_to(arrived.delayed(x) if by_pair else x, kernel.shape) for x in (up, down)]
+            return rate * ((self.w_max - kernel) * of_pairs[0] - kernel * of_pairs[1])
+
+        return {"instructive": instructive, "pre_trace": past}, ChangeEverywhere(everywhere, ceiling=self.w_max)
 
     def problems(self, *, dt: float) -> list[str]:
         """Report time constants, a greatest kernel and slopes that are not positive."""

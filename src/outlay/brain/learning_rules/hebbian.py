@@ -156,8 +156,8 @@ class OjaRule(PairwiseRule):
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         rate, trace = self.rate(read), post.astype(jnp.float32)
 
-        def everywhere(kernel: jax.Array, arrived: jax.Array, of_post: Callable[[jax.Array], jax.Array]) -> jax.Array:
-            return rate * (jnp.where(arrived, of_post(trace), 0) - kernel * of_post(trace) ** 2)
+        def everywhere(kernel: jax.Array, arrived: Arrivals, of_post: Callable[[jax.Array], jax.Array]) -> jax.Array:
+            return rate * (jnp.where(arrived.arrived, of_post(trace), 0) - kernel * of_post(trace) ** 2)
 
         return {"post_trace": post}, ChangeEverywhere(everywhere)
 

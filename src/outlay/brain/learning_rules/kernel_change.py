@@ -113,25 +113,31 @@ class ChangeOnSpikes(KernelChange):
 
 @dataclass(frozen=True)
 class ChangeEverywhere(KernelChange):
-    """K' = max(K + dt dK, 0), where any pair may change in any step.
+    """K' = max(K + dt dK, 0), up to the ceiling, where any pair may change in any step.
 
     Attributes:
-        change: dK as a function of K, of where a spike arrived, and of a function that broadcasts post-neuron values to
+        change: dK as a function of K, of the arriving spikes, and of a function that broadcasts post-neuron values to
             pairs.
+        ceiling: the largest value of K; None for none.
     """
 
-    change: Callable[[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]], jax.Array]
+    change: Callable[[jax.Array, Arrivals, Callable[[jax.Array], jax.Array]], jax.Array]
+    ceiling: float | None = None
 
     def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
         """Return the kernel after the step."""
         before = kernel.astype(jnp.float32)
-        change = self.change(before, arrivals.arrived, lambda by_post: by_post[:, None])
-        return jnp.maximum(before + dt * change, 0).astype(kernel.dtype)
+        change = self.change(before, arrivals, lambda by_post: by_post[:, None])
+        return self._within(before + dt * change).astype(kernel.dtype)
 
     def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
         """Return one row of the kernel after the step."""
-        change = self.change(rows["kernel"], arrived.arrived, lambda by_post: row_of(by_post, neuron))
-        return jnp.maximum(rows["kernel"] + dt * change, 0)
+        change = self.change(rows["kernel"], arrived, lambda by_post: row_of(by_post, neuron))
+        return self._within(rows["kernel"] + dt * change)
+
+    def _within(self, kernel: jax.Array) -> jax.Array:
+        kernel = jnp.maximum(kernel, 0)
+        return kernel if self.ceiling is None else jnp.minimum(kernel, self.ceiling)
 
 
 def to_pairs(by_post: jax.Array, inhibitory: jax.Array) -> jax.Array:
