@@ -49,7 +49,17 @@ atexit.register(_own.cleanup)
 os.environ["XDG_CACHE_HOME"] = str(Path(_own.name, "cache"))
 _profile = Path(_own.name, "profile_default")
 _profile.mkdir()
-(_profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'ERROR'\n", encoding="utf-8")
+# To JAX a cell is a file, whose name has the number of the process. Without that number, a cache of compiled programs
+# has what an earlier build of the page compiled.
+(_profile / "ipython_kernel_config.py").write_text(
+    """\
+import ipykernel.compiler
+
+c.IPKernelApp.log_level = "ERROR"
+ipykernel.compiler.get_tmp_directory = lambda: "/ipykernel"
+""",
+    encoding="utf-8",
+)
 os.environ["IPYTHONDIR"] = _own.name
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 
