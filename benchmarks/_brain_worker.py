@@ -12,11 +12,12 @@ import numpy as np
 from _rounds import serve
 
 import outlay
-from outlay.brain.fused.deferred_neuron import PASSES, fused_graph
+from outlay.brain.fused.fused_graph import fused_graph
+from outlay.brain.fused.pair_change import PASSES
 
 
 def load(path, dtype, plastic, num_steps):
-    """A graph loop of many steps is one call."""
+    """Make a round of many steps, which is one call of a graph loop."""
     brain = dataclasses.replace(outlay.brain.read_brain(path), dtype=dtype)
     if not plastic:
         modules = {
@@ -41,30 +42,31 @@ def load(path, dtype, plastic, num_steps):
 
 
 def memory_of(compiled):
-    """The bytes that a program takes at most."""
-    of = compiled.memory_analysis()
-    return of.argument_size_in_bytes + of.output_size_in_bytes - of.alias_size_in_bytes + of.temp_size_in_bytes
+    """Return the most bytes that a program takes."""
+    stats = compiled.memory_analysis()
+    outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return stats.argument_size_in_bytes + outputs + stats.temp_size_in_bytes
 
 
 def bytes_of_a_step(state, plastic):
-    """What must move once: kernels and targets, which are read and written, and delays, which are read."""
+    """Return the bytes that must move: kernels and targets, read and written, and delays, which are read."""
     times = {"kernel": 2, "target_trace": 2, "delays": 1} if plastic else {"kernel": 1, "delays": 1}
     leaves = [(path[-1].key, leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
     return sum(times.get(name, 0) * leaf.nbytes for name, leaf in leaves if leaf.ndim == 2)
 
 
 def copy_seconds(moved):
-    """The time of a copy that moves so many bytes, by as many threads as there are cores."""
+    """Return the time of a copy that moves so many bytes, by as many threads as there are cores."""
     num = len(os.sched_getaffinity(0))
     halves = [(np.ones(moved // 2 // num, np.uint8), np.empty(moved // 2 // num, np.uint8)) for _ in range(num)]
-    took = []
+    times = []
     with ThreadPoolExecutor(num) as threads:
         for _ in range(30):
             start = time.perf_counter()
             # Many copies for each thread, so that starting one costs nothing.
             list(threads.map(lambda both: [np.copyto(both[1], both[0]) for _ in range(50)], halves))
-            took.append((time.perf_counter() - start) / 50)
-    return statistics.median(took[5:])
+            times.append((time.perf_counter() - start) / 50)
+    return statistics.median(times[5:])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ BATCH = 256
 
 
 def mlp_programs():
-    """The MLP of the other benchmarks, with a batch large enough to be worth splitting."""
+    """Return the MLP of the other benchmarks, with a batch large enough to be worth splitting."""
     data, tensor, sharded = outlay.data_parallel(), tensor_parallel(), outlay.fsdp(min_size=0)
     whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
     batch = {name: jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32) for name in "xy"}
@@ -34,14 +34,14 @@ def mlp_programs():
 
 
 def tensor_parallel():
-    """Columns and rows by turns, so that two layers exchange once."""
+    """Split columns and rows by turns, so that two layers exchange once."""
     columns, rows = P(None, "model"), P("model", None)
     split = [(f"params.{layer}.bias", P("model")) for layer in (0, 2)]
     return outlay.Layout([(f"params.{layer}.kernel", rows if layer % 2 else columns) for layer in range(4)] + split)
 
 
 def lm_programs():
-    """The smallest language model under the recipe's own layouts, on good meshes and on bad ones.
+    """Return the smallest language model under the recipe's own layouts, on good meshes and on bad ones.
 
     A layout that leaves an axis idle computes the same again along it: the mistake that an estimate must show. The good
     ones are within a tenth of one another here, closer than the clock can tell them apart.

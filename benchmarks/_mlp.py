@@ -19,7 +19,7 @@ def layer(params, x):
 
 
 def losses(params, batch, keys):
-    """The loss of each sample, (B,), as `outlay.train_step` takes it."""
+    """Return the loss of each sample, (B,), as `outlay.train_step` takes it."""
     x = batch["x"]
     for layer_params in params:
         x = layer(layer_params, x)

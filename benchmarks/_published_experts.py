@@ -54,7 +54,7 @@ class Best:
 
 
 def choices(rows, priced):
-    """The groups of rows of quality A and B that differ in layout only, each with its verdict.
+    """Yield the groups of rows of quality A and B that differ in layout only, each with its verdict.
 
     Args:
         rows: the rows of a file of runs.
@@ -89,7 +89,7 @@ def _choice(name, members, by_id):
 
 
 def best_configurations(rows):
-    """The fastest published run of each size on each kind and number of GPUs, from 8 to 512."""
+    """Yield the fastest published run of each size on each kind and number of GPUs, from 8 to 512."""
     groups = defaultdict(list)
     for row in rows:
         size = _size(row)
@@ -107,7 +107,7 @@ def best_configurations(rows):
 
 
 def lines(rows, priced):
-    """What to print of both."""
+    """Yield the lines to print about both."""
     for one in choices(rows, priced):
         verdict = {True: "predicted first or near", False: "NOT predicted first", None: f"not asked: {one.why}"}
         yield f"{one.name}: best of {one.num_runs} is {one.best['id']}, {verdict[one.agrees]}"
@@ -117,15 +117,15 @@ def lines(rows, priced):
 
 
 def section(rows, priced):
-    """The section of the page."""
-    asked = list(choices(rows, priced))
-    can = [one for one in asked if one.agrees is not None]
+    """Yield the section of the page."""
+    groups = list(choices(rows, priced))
+    decided = [one for one in groups if one.agrees is not None]
     yield "## Experts' choices\n\nRuns of one model on as many devices that differ in layout, microbatch or "
     yield "recomputation: is the one that was fastest\npredicted first, or within 5 % of the first? That can be asked "
-    yield f"of {len(can)} of {len(asked)} groups, and in {sum(one.agrees for one in can)} it is. In the others the\n"
-    yield "fastest or all others take what Outlay's `lm` cannot express, most often a pipeline.\n\n"
+    yield f"of {len(decided)} of {len(groups)} groups, and in {sum(one.agrees for one in decided)} it is. "
+    yield "In the others the\nfastest or all others take what Outlay's `lm` cannot express, most often a pipeline.\n\n"
     yield "| runs | best published | predicted first or near |\n|---|---|---|\n"
-    for one in asked:
+    for one in groups:
         verdict = {True: "yes", False: "**no**", None: f"not asked: {one.why}"}[one.agrees]
         yield f"| {one.num_runs} of {one.name} | `{one.best['id']}` | {verdict} |\n"
     best = list(best_configurations(rows))
@@ -159,5 +159,5 @@ def _seconds(row):
 
 
 def _each(row):
-    """Seconds a token, of all devices."""
+    """Return the seconds per token, of all devices."""
     return _seconds(row) / (float(row["global_batch_seqs"] or 1) * float(row["seq_len"] or 1))

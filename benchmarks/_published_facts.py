@@ -23,11 +23,11 @@ KNOWN = Path(__file__).parent / "data" / "published_facts.json.gz"
 TIMEOUT = 1800
 _SIZES = ("argument_size", "output_size", "alias_size", "temp_size")
 MEMORY = (*_SIZES, *(f"host_{name}" for name in _SIZES), "peak_memory")
-"""What the compiler tells of memory."""
+"""The compiler's figures of memory."""
 
 
-def kept(run: Run, cache: Path):
-    """The facts of a run whose compiled program was kept, or why there is none; None where it is not compiled yet."""
+def cached_facts(run: Run, cache: Path):
+    """Return the facts of a run whose program is in the cache, or why there is none; None if it is not compiled yet."""
     compiled = cache / f"{_name(run)}.compiled.gz"
     if not compiled.is_file():
         return None
@@ -38,14 +38,14 @@ def kept(run: Run, cache: Path):
 
 
 def known_facts():
-    """The facts that the repository has, by the row's name."""
+    """Return the facts that the repository has, by the row's name."""
     return _read(KNOWN) if KNOWN.is_file() else {}
 
 
 def facts_in(known, run: Run):
-    """Of those the facts of a run, if it is still built in the same way."""
-    found = known.get(run.id)
-    return found if found and found["asked"] == _asked(run) else None
+    """Return the known facts of a run, if it is still built in the same way."""
+    facts = known.get(run.id)
+    return facts if facts and facts["asked"] == _asked(run) else None
 
 
 def write_known(facts):
@@ -54,7 +54,7 @@ def write_known(facts):
 
 
 def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
-    """Compile what is not kept yet, some at a time; what fails is kept with its message.
+    """Compile what is not in the cache yet, some at a time; what fails is cached with its message.
 
     Args:
         runs: the runs, first things first.
@@ -85,7 +85,7 @@ def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
 
 
 def compiled_of(run: Run):
-    """Compile a run: the program, its memory, and its devices."""
+    """Compile a run; return the program, its memory, and its devices."""
     import outlay.models.transformer.layer as transformer
     from outlay.devices.build import mesh as make_mesh
     from outlay.devices.mesh_info import MeshInfo
@@ -111,7 +111,7 @@ def compiled_of(run: Run):
 
 
 def scores_in_memory(query, key, value, *, causal, window, split):
-    """Attention as it was before fused kernels: what Outlay's models do no longer, and older runs did."""
+    """Compute attention as before fused kernels: what Outlay's models no longer do, and older runs did."""
     del split  # the compiler splits products by itself
     import jax
 
@@ -121,7 +121,7 @@ def scores_in_memory(query, key, value, *, causal, window, split):
 
 
 def keeping_all(self, x):
-    """A feed-forward layer that keeps what its activation gives, as frameworks do that recompute nothing."""
+    """Apply a feed-forward layer that keeps what its activation gives, as frameworks that recompute nothing do."""
     from outlay.models.transformer.layer import ACTIVATIONS, cheap, named
 
     activate, up = cheap(ACTIVATIONS[self.activation]), named(self.up(x), "up")
@@ -129,47 +129,47 @@ def keeping_all(self, x):
 
 
 def layout_of(run: Run):
-    """The rules of a run's layout: those of the recipe where it has them, and others made of the same parts."""
+    """Return the rules of a run's layout: those of the recipe where it has them, and others made of the same parts."""
     from jax.sharding import PartitionSpec as P
 
     from outlay.layout.layout import Layout
     from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
     from outlay.recipes.lm import inside, megatron
 
-    wanted = run.layout
+    layout = run.layout
     rules = Layout([])
-    if "model" in wanted.mesh:
+    if "model" in layout.mesh:
         rules += megatron(config_of(run.row)) + inside("table", P("model")) + inside("head", P(None, "model"))
-    if wanted.params:
-        rules += _kernels(fsdp, wanted.params, "params")
-    if wanted.gradients:
-        rules += zero2(wanted.optimizer)
-    elif wanted.optimizer:
-        rules += _kernels(zero1, wanted.optimizer, "opt_state")
+    if layout.params:
+        rules += _kernels(fsdp, layout.params, "params")
+    if layout.gradients:
+        rules += zero2(layout.optimizer)
+    elif layout.optimizer:
+        rules += _kernels(zero1, layout.optimizer, "opt_state")
         whole = Layout([("grads.**", P())])
-        rules += (megatron(config_of(run.row), "grads") if "model" in wanted.mesh else Layout([])) + whole
-    batch = wanted.batch if len(wanted.batch) > 1 else wanted.batch[0]
+        rules += (megatron(config_of(run.row), "grads") if "model" in layout.mesh else Layout([])) + whole
+    batch = layout.batch if len(layout.batch) > 1 else layout.batch[0]
     if run.target.startswith("tpu"):  # the compiler cannot split their attention kernel by itself
-        rules += inside("queries", P(batch, None, "model" if "model" in wanted.mesh else None))
-    if wanted.sequence:
+        rules += inside("queries", P(batch, None, "model" if "model" in layout.mesh else None))
+    if layout.sequence:
         rules += inside("residual", P(batch, "model")) + inside("branch_input", P(batch))
         rules += inside("branch_output", P(batch))
     else:
         rules += inside("residual", P(batch))
-    if len(wanted.batch) == 1:
+    if len(layout.batch) == 1:
         return rules + data_parallel()
     return rules + Layout([("batch.**", P(batch))]) + Layout([*data_parallel().rules[1:]])
 
 
 def _kernels(strategy, axis, root):
-    """A strategy for kernels and embeddings; what is left is a ten-thousandth of the parameters."""
+    """Apply a strategy to kernels and embeddings; what is left is a ten-thousandth of the parameters."""
     return strategy(axis, pattern=f"{root}.**.kernel", min_size=1) + strategy(
         axis, pattern=f"{root}.**.embedding", min_size=1
     )
 
 
 def _facts(compiled, run):
-    """What follows from a compiled program; importing what reads it starts no backend."""
+    """Return what follows from a compiled program; importing what reads it starts no backend."""
     if "error" in compiled:
         return {**compiled, "asked": _asked(run)}
     from outlay.analysis.cost.schedule import schedule_of
@@ -191,12 +191,12 @@ def _facts(compiled, run):
 
 
 def _stats(memory):
-    """What the compiler told of memory, as it told it; 0 for what it did not tell."""
+    """Return the compiler's figures of memory as an object; 0 for what it did not say."""
     return SimpleNamespace(**{f"{name}_in_bytes": 0 for name in MEMORY} | memory)
 
 
 def _asked(run):
-    """What is compiled, as a short name: a row that is built in another way is compiled again."""
+    """Return a short name for what is compiled: a row that is built in another way is compiled again."""
     how = ["fused"] if run.target.startswith("tpu") else []
     how += ["whole gradients"] if run.layout.optimizer and not run.layout.gradients else []
     how += ["keeps all"] if run.keeps_all else []
@@ -209,7 +209,7 @@ def _name(run):
 
 
 def _reader():
-    """A short name of the code that reads compiled programs."""
+    """Return a short name for the code that reads compiled programs."""
     package = Path(str(resources.files("outlay.analysis")))
     files = [*sorted((package / "hlo").glob("*.py")), *sorted((package / "work").glob("*.py"))]
     files += [package / "cost" / "schedule.py"]
@@ -232,7 +232,7 @@ def _last_line(log):
 
 
 def main():
-    """One row in this process: `_published_facts.py FILE ID CACHE`."""
+    """Compile one row in this process: `_published_facts.py FILE ID CACHE`."""
     from outlay.core.error_types import OutlayError
 
     source, name, cache = sys.argv[1:]
@@ -242,7 +242,7 @@ def main():
     except (OutlayError, ValueError, RuntimeError) as error:
         compiled = {"error": str(error)[:2000]}
     _write(Path(cache) / f"{_name(run)}.compiled.gz", compiled)
-    kept(run, Path(cache))
+    cached_facts(run, Path(cache))
 
 
 if __name__ == "__main__":

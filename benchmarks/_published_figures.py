@@ -47,22 +47,22 @@ class Priced:
         return self.low <= self.run.seconds <= self.high
 
 
-def figures(found):
-    """The figures of some rows by name."""
-    logs = [abs(math.log(one.ratio)) for one in found]
+def figures(results):
+    """Return the figures of some rows by name."""
+    logs = [abs(math.log(one.ratio)) for one in results]
     return {
-        "rows": len(found),
+        "rows": len(results),
         "median": statistics.median(logs),
-        "near": sum(log <= math.log(NEAR) for log in logs) / len(found),
-        "inside": sum(one.is_inside for one in found) / len(found),
-        "width": max(one.high / one.low for one in found),
+        "near": sum(log <= math.log(NEAR) for log in logs) / len(results),
+        "inside": sum(one.is_inside for one in results) / len(results),
+        "width": max(one.high / one.low for one in results),
     }
 
 
-def spearman_in_groups(found):
-    """Spearman's rank correlation of seconds a step, in each group of three runs or more, and the mean of all."""
+def spearman_in_groups(results):
+    """Return Spearman's rank correlation of seconds per step in each group of three runs or more, and the mean."""
     groups = defaultdict(list)
-    for one in found:
+    for one in results:
         groups[one.run.row["group"]].append(one)
     each = {}
     for name, members in groups.items():
@@ -72,10 +72,10 @@ def spearman_in_groups(found):
     return each, (statistics.mean(each.values()) if each else math.nan)
 
 
-def pairs_in_order(found):
-    """How many pairs in a group are predicted in the published order, and how many there are that are well apart."""
+def pairs_in_order(results):
+    """Return how many pairs in a group are predicted in the published order, and how many are well apart."""
     groups = defaultdict(list)
-    for one in found:
+    for one in results:
         groups[one.run.row["group"]].append(one)
     apart = [
         sorted(pair, key=lambda one: one.run.seconds)
@@ -92,37 +92,37 @@ def _spearman(first, second):
 
 
 def _ranks(values):
-    """Ranks from 0; equal values share the mean of theirs."""
+    """Return ranks from 0; equal values share their mean rank."""
     values = np.asarray(values, float)
     return np.array([(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values])
 
 
-def memory_figures(found):
-    """Of rows with a published peak, how many are within 15 %; and of all, how many that ran are said not to fit."""
-    known = [one for one in found if one.run.memory]
+def memory_figures(results):
+    """Return the rows with a published peak, those within 15 % of it, and all runs that are said not to fit."""
+    known = [one for one in results if one.run.memory]
     near = [one for one in known if 1 / MEMORY_NEAR <= one.peak / one.run.memory <= MEMORY_NEAR]
-    return len(known), len(near), [one for one in found if not one.fits]
+    return len(known), len(near), [one for one in results if not one.fits]
 
 
 def option(run, name):
-    """What a run has for an option of `lm`."""
+    """Return the value that a run has for an option of `lm`."""
     return run.words[run.words.index(name) + 1]
 
 
-def plot(found, path):
-    """Published against predicted, every row a dot, coloured by source."""
+def plot(results, path):
+    """Plot published against predicted times, every row a dot, coloured by source."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 6.2))
-    ends = [min(one.run.seconds for one in found) / 1.5, max(one.run.seconds for one in found) * 1.5]
+    ends = [min(one.run.seconds for one in results) / 1.5, max(one.run.seconds for one in results) * 1.5]
     axes.plot(ends, ends, color="0.3", linewidth=1)
     axes.fill_between(ends, [e / NEAR for e in ends], [e * NEAR for e in ends], color="0.9", label=f"within {NEAR}")
-    sources = Counter(one.run.source for one in found)
+    sources = Counter(one.run.source for one in results)
     for number, (source, count) in enumerate(sources.most_common()):
-        some = [one for one in found if one.run.source == source]
+        some = [one for one in results if one.run.source == source]
         axes.plot(
             [one.run.seconds for one in some],
             [one.seconds for one in some],

@@ -26,22 +26,22 @@ _ROUNDS = 8
 
 
 def family_of(run):
-    """The family whose share a run is priced with."""
+    """Return the family whose share a run is priced with."""
     return max((name for name in FAMILIES if run.target.startswith(name)), key=len, default="gpu")
 
 
-def fit(found):
-    """The constants that fit some runs, by kind of hardware: those of the families that there are runs of."""
+def fit(results):
+    """Return the constants that fit some runs, by kind of hardware: those of the families that have runs."""
     by_family = defaultdict(list)
-    for one in found:
+    for one in results:
         by_family[family_of(one.run)].append(one)
     fitted = {name: {"products": _share(name, some)} for name, some in by_family.items()}
-    waiting = waiting_share(found)
+    waiting = waiting_share(results)
     return fitted if waiting is None else {**fitted, "gpu": {**fitted.get("gpu", {}), "slowest": waiting}}
 
 
 def _share(name, some):
-    """The share at which the median ratio is 1, by halving: more of the peak is faster."""
+    """Find the share at which the median ratio is 1, by halving: more of the peak is faster."""
     low, high = 0.4, 1.0
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
@@ -61,13 +61,13 @@ def _ratio(one, name, share):
     return _ratios[key]
 
 
-def waiting_share(found):
-    """What a step of the same work takes longer for each doubling of its hosts, beyond what is predicted without it.
+def waiting_share(results):
+    """Return how much longer a step takes for each doubling of its hosts, beyond what is predicted without it.
 
     Of each series of runs that differ in the number of hosts only the slope is taken, and of these the median.
     """
     series = defaultdict(list)
-    for one in found:
+    for one in results:
         run = one.run
         hosts = Target.parse(run.target).num_hosts
         if hosts > 1 and not run.target.startswith("tpu"):
@@ -82,7 +82,7 @@ def waiting_share(found):
 
 
 def table_for(run, constants=None):
-    """The constants that a run is priced with: those of its attention kernel, and others by kind of hardware."""
+    """Return the constants that a run is priced with: those of its attention kernel, and others by kind of hardware."""
     table = dict(built_in())
     for changes in (run.kernels, constants or {}):
         for name, changed in changes.items():
@@ -91,24 +91,24 @@ def table_for(run, constants=None):
 
 
 def repriced(one: Priced, constants) -> Priced:
-    """A run with other constants, by kind of hardware."""
+    """Price a run with other constants, by kind of hardware."""
     estimate = price(one.schedule, one.run.target, constants=table_for(one.run, constants))
     return dataclasses.replace(one, seconds=estimate.seconds, low=estimate.seconds_low, high=estimate.seconds_high)
 
 
-def left_out(found):
-    """The figures of each source, priced with constants that were fitted to the other sources."""
+def left_out(results):
+    """Return the figures of each source, priced with constants that were fitted to the other sources."""
     every = {}
-    for source in dict.fromkeys(one.run.source for one in found):
-        its, others = ([one for one in found if (one.run.source == source) == mine] for mine in (True, False))
+    for source in dict.fromkeys(one.run.source for one in results):
+        own, others = ([one for one in results if (one.run.source == source) == is_own] for is_own in (True, False))
         usual = {name: {"products": INSIDE * alone} for name, alone in ALONE.items()}
-        every[source] = [repriced(one, {**usual, **fit(others)}) for one in its]
+        every[source] = [repriced(one, {**usual, **fit(others)}) for one in own]
     together = [one for some in every.values() for one in some]
     return {**{source: figures(some) for source, some in every.items()}, "all": figures(together)}
 
 
-def inside_share(found):
-    """What products inside a step reach of what they reach alone, by the fit: the source of `INSIDE`."""
-    fitted = fit(found)
-    shares = {name: its["products"] for name, its in fitted.items() if name in ALONE}
+def inside_share(results):
+    """Return the share of their speed alone that products reach inside a step, by the fit: the source of `INSIDE`."""
+    fitted = fit(results)
+    shares = {name: values["products"] for name, values in fitted.items() if name in ALONE}
     return math.exp(statistics.mean(math.log(share / ALONE[name]) for name, share in shares.items()))

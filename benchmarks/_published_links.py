@@ -61,7 +61,7 @@ class Link:
 
 
 def links(path: Path = LINKS) -> list[Link]:
-    """All rows of a file, priced."""
+    """Price all rows of a file."""
     with open(path, newline="", encoding="utf-8") as file:
         return [_link(row) for row in csv.DictReader(file)]
 
@@ -81,9 +81,9 @@ def _link(row) -> Link:
 
 
 def _speed(what, hardware):
-    """What is predicted of a product in TFLOP/s, of a copy in GB/s."""
+    """Return the predicted speed of a product in TFLOP/s, of a copy in GB/s."""
     if "matmul" in what:
-        rows = int(found[1]) if (found := re.search(r"(\d+)\^3", what)) else LARGEST
+        rows = int(match[1]) if (match := re.search(r"(\d+)\^3", what)) else LARGEST
         dtype = "float8" if "fp8" in what else "bfloat16"
         width = 1 if dtype == "float8" else 2
         event = Event("work", "product", flops=2 * rows**3, dtype=dtype, num_bytes=3 * width * rows**2)

@@ -41,16 +41,16 @@ to be compiled; `python benchmarks/published.py --keep --page docs` does that an
 HEAD = "rows | median off by | within 1.35 | inside the range |\n|---|---|---|---|---|\n"
 
 
-def write_page(found, refused, failed, docs):
+def write_page(results, refused, failed, docs):
     """Write the page and its plot.
 
     Args:
-        found: the priced rows.
+        results: the priced rows.
         refused: why other rows cannot be expressed, by name.
         failed: why the compiler gave up on a row, by name.
         docs: the folder of docs.
     """
-    timed = [one for one in found if one.run.is_timed]
+    timed = [one for one in results if one.run.is_timed]
     plot(timed, docs / "_static" / f"{NAME}.svg")
     sizes = [int(one.run.row["num_devices"]) for one in timed]
     hardware = sorted({one.run.target.split(":")[0] for one in timed})
@@ -62,7 +62,7 @@ def write_page(found, refused, failed, docs):
     parts = [
         intro,
         *_figures(timed),
-        *_memory(found, failed),
+        *_memory(results, failed),
         *_rows(timed),
         *_failed(failed),
         *section(read_rows(RUNS), timed),
@@ -73,9 +73,9 @@ def write_page(found, refused, failed, docs):
     (docs / "concepts" / f"{NAME}.md").write_text("".join(parts), encoding="utf-8")
 
 
-def _by_source(found):
+def _by_source(results):
     sources = defaultdict(list)
-    for one in found:
+    for one in results:
         sources[one.run.source].append(one)
     return sources
 
@@ -85,12 +85,12 @@ def _line(name, its):
     return f"| {name} | {its['rows']} | {' | '.join(map(_percent, shares))} |\n"
 
 
-def _figures(found):
+def _figures(results):
     yield f"## How well\n\n| | {HEAD}"
-    yield from (_line(name, figures(some)) for name, some in {"all": found, **_by_source(found)}.items())
-    each, mean = spearman_in_groups(found)
-    in_order, apart = pairs_in_order(found)
-    width = statistics.median(one.high / one.low for one in found)
+    yield from (_line(name, figures(some)) for name, some in {"all": results, **_by_source(results)}.items())
+    each, mean = spearman_in_groups(results)
+    in_order, apart = pairs_in_order(results)
+    width = statistics.median(one.high / one.low for one in results)
     yield f"\nA range is {width:.2f} wide, from low to high. Spearman's rank correlation is {mean:.2f} on average over "
     yield f"the {len(each)} groups of three runs or more\nthat a source compares with one another. Of the {apart} "
     yield f"pairs in a group whose times are more than {_percent(APART - 1)} apart, {in_order} are predicted in\nthe "
@@ -100,16 +100,16 @@ def _figures(found):
     yield "source. MosaicML's runs are priced with the kernel that they had, of 2023, whose share is by their long\n"
     yield "sequences, which are therefore no test of it.\n\n"
     yield f"| left out | {HEAD}"
-    yield from (_line(name, its) for name, its in left_out(found).items())
+    yield from (_line(name, its) for name, its in left_out(results).items())
     yield f"\nThe bars are a median of {_percent(math.exp(BARS['median']) - 1)}, {_percent(BARS['near'])} within 1.35, "
     yield f"{_percent(BARS['inside'])} inside, ranges at most {BARS['width']} wide.\n\n"
 
 
-def _memory(found, failed):
-    num, near, refused = memory_figures(found)
+def _memory(results, failed):
+    num, near, refused = memory_figures(results)
     by_compiler = [name for name, reason in failed.items() if reason.startswith("RESOURCE_EXHAUSTED")]
     yield f"## Memory\n\n{near} of {num} published peaks are within 15 %. Said not to fit, though all "
-    yield f"{len(found) + len(by_compiler)} ran: {_names(one.run.id for one in refused)} by the peak,\n"
+    yield f"{len(results) + len(by_compiler)} ran: {_names(one.run.id for one in refused)} by the peak,\n"
     yield f"and {_names(by_compiler)} by the compiler for TPUs, which refuses them.\n\n"
     yield "A peak is the compiler's. A framework that keeps, by its own source, what a program of Outlay does not, "
     yield "gets that too\n([decision 78](../decisions/0078-memory-of-a-published-run.md)): nanotron keeps the output "
@@ -117,7 +117,7 @@ def _memory(found, failed):
     yield "cannot be used, for a reason that the file gives, count here only.\n"
     yield "Of the 530B's peak, 9 GiB are gradients of one layer, which XLA keeps until the layer's end.\n\n"
     yield "| run | layout | published, GiB | predicted, GiB | ratio |\n|---|---|---|---|---|\n"
-    for one in sorted((one for one in found if one.run.memory), key=lambda one: one.run.id):
+    for one in sorted((one for one in results if one.run.memory), key=lambda one: one.run.id):
         yield f"| `{one.run.id}` | {one.run.layout.name} | {one.run.memory / 2**30:.1f} | {one.peak / 2**30:.1f} | "
         yield f"{one.peak / one.run.memory:.2f} |\n"
     yield "\n"
@@ -127,9 +127,9 @@ def _names(ids):
     return ", ".join(f"`{name}`" for name in ids) or "none"
 
 
-def _rows(found):
+def _rows(results):
     yield "## The runs\n\nTimes are seconds a step.\n\n"
-    for name, some in _by_source(found).items():
+    for name, some in _by_source(results).items():
         yield f"### {name}\n\n| run | layout | target | published | predicted | range | | memory, GiB |\n"
         yield "|---|---|---|---|---|---|---|---|\n"
         for one in sorted(some, key=lambda one: one.run.id):
@@ -152,11 +152,12 @@ def _failed(failed):
 
 
 def _links():
-    found = links()
-    share = sum(one.is_inside for one in found) / len(found)
-    yield f"## Links, products and copies\n\n{_percent(share)} of {len(found)} published measurements lie in the range "
-    yield "(`python benchmarks/published.py --links`). Outside:\n\n| what | published | range | |\n|---|---|---|---|\n"
-    for one in found:
+    measurements = links()
+    share = sum(one.is_inside for one in measurements) / len(measurements)
+    yield f"## Links, products and copies\n\n{_percent(share)} of {len(measurements)} published measurements lie in "
+    yield "the range (`python benchmarks/published.py --links`). Outside:\n\n"
+    yield "| what | published | range | |\n|---|---|---|---|\n"
+    for one in measurements:
         if not one.is_inside:
             yield f"| `{one.id}` | {one.published:.4g} | {one.low:.3g} to {one.high:.3g} | {one.unit} |\n"
     yield "\n"
@@ -173,11 +174,11 @@ def _refused(refused):
     yield "\n"
 
 
-def _commands(found):
+def _commands(results):
     yield "## Each row's command\n\nWhere `lm` has the layout by name, `outlay explain` shows the whole page of a row; "
     yield "the others take `python benchmarks/published.py --row`.\nOf MosaicML's and nanotron's runs it expects less "
     yield "time than stands above, with today's kernels of attention.\n\n```text\n"
-    for one in found:
+    for one in results:
         run = one.run
         if run.layout.name in LAYOUTS:
             where = f"--layout {run.layout.name} --mesh {run.layout.text} --target {run.target}"

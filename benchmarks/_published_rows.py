@@ -167,7 +167,7 @@ class Run:
 
 
 def read_rows(path):
-    """The rows of a file of runs.
+    """Read the rows of a file of runs.
 
     Raises:
         SystemExit: it is no such file; the message lists the columns that it lacks.
@@ -175,15 +175,15 @@ def read_rows(path):
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     with open(RUNS, newline="", encoding="utf-8") as file:
-        wanted = next(csv.reader(file))
-    lacking = [name for name in wanted if not rows or name not in rows[0]]
+        columns = next(csv.reader(file))
+    lacking = [name for name in columns if not rows or name not in rows[0]]
     if lacking:
         raise SystemExit(f"{path} is not a file of runs: it lacks the columns {', '.join(lacking)}")
     return rows
 
 
 def run_of(row) -> Run:
-    """A row in Outlay's words.
+    """Express a row in Outlay's words.
 
     Raises:
         CannotExpressError: there are none for it.
@@ -218,7 +218,7 @@ def _int(row, column, default):
 
 
 def config_of(row) -> TransformerConfig:
-    """The transformer of a row; what kind it is follows from the framework and from whether it has a gate."""
+    """Return the transformer of a row; what kind it is follows from the framework and from whether it has a gate."""
     gated, heads, width = row["ffn_gated"] == "1", _int(row, "heads", 0), _int(row, "width", 0)
     maxtext = "MaxText" in row["framework"]
     gpt = not gated and not maxtext
@@ -307,7 +307,7 @@ def _dtypes(row, assumed):
 
 
 def _model_words(config):
-    """The published model that is nearest, and the options that make the rest of the difference."""
+    """Return the nearest published model, and the options that make the rest of the difference."""
     how = {"dtype": config.dtype, "param_dtype": config.param_dtype, "num_positions": config.num_positions}
 
     def differences(name):
@@ -332,7 +332,7 @@ def _flag(name):
 
 
 def _target(row, assumed):
-    """The target of a row; A3 hosts have a network of their own, and a domain of GB200 and GB300 has 72 GPUs."""
+    """Return the target of a row; A3 hosts have a network of their own, and a domain of GB200 and GB300 has 72 GPUs."""
     text, devices = row["outlay_target"].strip(" *"), _int(row, "num_devices", 1)
     if text.startswith("missing: "):
         key = text.removeprefix("missing: ")
@@ -342,12 +342,12 @@ def _target(row, assumed):
     if "A3" in row["hardware"] and text.startswith("h100:"):
         text = text.replace("h100:", "h100-a3:")
     try:
-        found = Target.parse(text)
+        target = Target.parse(text)
     except OutlayError as error:
         raise CannotExpressError(f"target {row['outlay_target']!r}: {str(error).splitlines()[0]}") from None
-    if found.num_devices != devices:
-        raise CannotExpressError(f"{text} has {found.num_devices} devices, the run {devices}")
-    return str(found)
+    if target.num_devices != devices:
+        raise CannotExpressError(f"{text} has {target.num_devices} devices, the run {devices}")
+    return str(target)
 
 
 def _holds(key, size):

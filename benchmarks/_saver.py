@@ -26,12 +26,12 @@ def main(folder):
     say(f"pid {os.getpid()}", of_all=True)
     step, state = 0, program.init(jax.random.key(0))
     if checkpoints.exist():
-        there = checkpoints.steps()
+        saved_steps = checkpoints.steps()
         step, state = checkpoints.restore(program)
         held = {
             float(value) for x in state.values() for shard in x.addressable_shards for value in np.unique(shard.data)
         }
-        say(f"restored {step} holding {held == {step}} of {there}")
+        say(f"restored {step} holding {held == {step}} of {saved_steps}")
     while True:
         state, _ = program(state, np.ones(8, np.float32))
         step += 1

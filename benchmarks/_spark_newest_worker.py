@@ -36,7 +36,7 @@ RULE = ["pre_tau", "post_tau", "post_slow_tau", "target_tau", "a", "b", "c", "d"
 
 
 def neuron(old, dtype, plastic):
-    """A population: delays, synapses, a soma and, if plastic, Zenke's rule, which writes the synapses' kernel."""
+    """Return a population: delays, synapses, a soma and, if plastic, Zenke's rule, which writes the kernel."""
     delays, synapses, soma, rule = (old[name] for name in ("delays", "synapses", "soma", "learning_rule"))
     units, drawn = tuple(old["units"]), synapses["kernel"]
     kernel = SparseUniformInitializerConfig(dtype=dtype, scale=drawn["scale"], density=drawn["density"])
@@ -84,7 +84,7 @@ def neuron(old, dtype, plastic):
 
 
 def brain(path, dtype, plastic):
-    """The Brain of the file."""
+    """Build the Brain of the file."""
     specs = []
     for name, spec in json.loads(Path(path).read_text())["__cfg__"]["modules_map"].items():
         old = {key: value for key, value in spec["__data__"]["config"].items() if not key.startswith("__")}
@@ -106,7 +106,7 @@ def brain(path, dtype, plastic):
 
 
 def load(path, dtype, plastic, num_steps):
-    """Its own compiled loop of many steps."""
+    """Load the model into Spark's own compiled loop of many steps."""
     built = brain(path, getattr(jnp, dtype), plastic)
     drive = spark.FloatArray(jnp.asarray(np.sin(np.arange(4.0)), dtype))
     built(drive=drive)  # this builds it

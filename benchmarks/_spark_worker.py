@@ -21,7 +21,7 @@ spark = importlib.import_module("spark")  # after what stands in for its editor
 
 
 def load(path, num_steps, **_):
-    """The file says all there is to say; each step is a call."""
+    """Load the file, which says all there is to say; each step is a call."""
     brain = spark.nn.Brain(config=spark.nn.BrainConfig.from_file(path))
     drive = spark.FloatArray(np.sin(np.arange(4.0)).astype(np.float16))
     brain(drive=drive)  # this builds it

@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 
 def compare(
-    ours: Callable[[], None], theirs: Callable[[], None], *, rounds: int, calls: int
+    tested: Callable[[], None], reference: Callable[[], None], *, rounds: int, calls: int
 ) -> tuple[float, float, float]:
-    """Median seconds a call of each, and the median of the ratios ours / theirs over the rounds.
+    """Return the median seconds per call of both, and the median over the rounds of the ratio tested / reference.
 
     Each round times `calls` calls of one, then of the other, and the order alternates from round to round.
     """
-    mine, other, ratios = [], [], []
+    tested_times, reference_times, ratios = [], [], []
     for round_number in range(rounds):
-        pair = [(ours, mine), (theirs, other)]
+        pair = [(tested, tested_times), (reference, reference_times)]
         for function, times in pair if round_number % 2 else reversed(pair):
             start = time.perf_counter()
             for _ in range(calls):
                 function()
             times.append((time.perf_counter() - start) / calls)
-        ratios.append(mine[-1] / other[-1])
-    return statistics.median(mine), statistics.median(other), statistics.median(ratios)
+        ratios.append(tested_times[-1] / reference_times[-1])
+    return statistics.median(tested_times), statistics.median(reference_times), statistics.median(ratios)
 
 
-def report(what: str, ours: float, theirs: float, ratio: float, bar: float) -> None:
-    """One line: both medians in microseconds, the ratio, and the bar it is held to."""
+def report(what: str, tested: float, reference: float, ratio: float, bar: float) -> None:
+    """Print one line: both medians in microseconds, their ratio, and its bar."""
     verdict = "within" if ratio <= bar else "ABOVE"
-    times = f"outlay {ours * 1e6:.0f} us, by hand {theirs * 1e6:.0f} us"
+    times = f"outlay {tested * 1e6:.0f} us, by hand {reference * 1e6:.0f} us"
     print(f"{what}: {times}, ratio {ratio:.3f} ({verdict} the bar of {bar})")

@@ -27,8 +27,8 @@ def main(wrapper, rank, port):
         fully_shard(model, mesh=mesh)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     generator = np.random.default_rng(0)
-    mine = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
-    x, y = (torch.tensor(generator.standard_normal((BATCH, WIDTH), dtype=np.float32)[mine]) for _ in "xy")
+    own_samples = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
+    x, y = (torch.tensor(generator.standard_normal((BATCH, WIDTH), dtype=np.float32)[own_samples]) for _ in "xy")
 
     def run(num_steps):
         for _ in range(num_steps):

@@ -19,11 +19,11 @@ outlay.simulate(6)
 
 BAR = 1.1
 NUM_STEPS = 20
-PLACES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
+POSITIONS = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
 
 
 def large_brain():
-    """`ab_brain` with eight times the neurons."""
+    """Return `ab_brain` with eight times the neurons."""
     text = (files("outlay.brain.run") / "ab_brain.toml").read_text()
     for count in (256, 64):
         assert f"\ncount = {count}\n" in text
@@ -39,15 +39,15 @@ graph_loop = outlay.graph.GraphLoop(brain.graph)
 inputs = {"drive": np.sin(np.arange(NUM_STEPS)[:, None] / 20 + np.arange(4)).astype(np.float32)}
 whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
 one = outlay.program(graph_loop, brain.init, inputs, layout=whole, mesh=outlay.mesh("one=1", devices=jax.devices()[:1]))
-mesh = outlay.mesh("places=6")
-placed = outlay.program(graph_loop, brain.init, inputs, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed")
+mesh = outlay.mesh("devices=6")
+placed = outlay.program(graph_loop, brain.init, inputs, layout=outlay.by_module(POSITIONS), mesh=mesh, mode="placed")
 states = {"one": one.init(jax.random.key(0)), "placed": placed.init(jax.random.key(0))}
 spikes = {}
 
 
 def call(name, program):
-    states[name], found = program(states[name], inputs)
-    spikes[name] = jax.block_until_ready(found)["outputs"]["action"]
+    states[name], outputs = program(states[name], inputs)
+    spikes[name] = jax.block_until_ready(outputs)["outputs"]["action"]
 
 
 def call_placed():
@@ -59,16 +59,16 @@ def call_one():
 
 
 call_placed(), call_one()
-ours, theirs, ratio = compare(call_placed, call_one, rounds=8, calls=1)
+placed_time, one_time, ratio = compare(call_placed, call_one, rounds=8, calls=1)
 np.testing.assert_array_equal(spikes["placed"], spikes["one"])
 verdict = "within" if ratio <= BAR else "ABOVE"
-times = f"six devices {1e3 * ours / NUM_STEPS:.2f} ms a step, one device {1e3 * theirs / NUM_STEPS:.2f} ms"
+times = f"six devices {1e3 * placed_time / NUM_STEPS:.2f} ms a step, one device {1e3 * one_time / NUM_STEPS:.2f} ms"
 print(f"2,048-neuron populations, placed: {times}, ratio {ratio:.3f} ({verdict} the bar of {BAR}); the same action")
 
-exchange, found = measure_exchange(jax.devices()), outlay.explain(placed).by_parts
-spent = 6 * exchange.per_group + len(found.sent) * exchange.per_transfer
+exchange, costs = measure_exchange(jax.devices()), outlay.explain(placed).by_parts
+spent = 6 * exchange.per_group + len(costs.sent) * exchange.per_transfer
 print(
-    f"exchange: {found.bytes_per_step:,.0f} bytes a step in {len(found.sent)} transfers; six places that do nothing "
-    f"else take {1e6 * spent:.0f} us a step, {spent * NUM_STEPS / ours:.1%} of the step"
+    f"exchange: {costs.bytes_per_step:,.0f} bytes a step in {len(costs.sent)} transfers; six devices that do nothing "
+    f"else take {1e6 * spent:.0f} us a step, {spent * NUM_STEPS / placed_time:.1%} of the step"
 )
-print(f"best possible gain of placing whole modules on devices of their own: {found.best_gain:.2f}x, by the estimate")
+print(f"best possible gain of placing whole modules on devices of their own: {costs.best_gain:.2f}x, by the estimate")

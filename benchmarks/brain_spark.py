@@ -51,7 +51,7 @@ class Case:
     rivals: tuple[str, ...] = (NEWEST,)
 
     def write(self, path: Path) -> None:
-        """The file with these changes."""
+        """Write the file with these changes."""
         model = json.loads(MODEL.read_text().replace('"float16"', f'"{self.dtype}"'))
         for spec in model["__cfg__"]["modules_map"].values():
             config = spec["__data__"]["config"]
@@ -110,8 +110,8 @@ def main() -> None:
     parser.add_argument("--spark-python", help="the Python of an environment with Spark 0.1.0")
     parser.add_argument("--newest-spark-python", help="the Python of an environment with Spark 1.2.2")
     parser.add_argument("--only", help="a case's name, to measure no other")
-    given = parser.parse_args()
-    pythons = {SPARK: given.spark_python, NEWEST: given.newest_spark_python}
+    options = parser.parse_args()
+    pythons = {SPARK: options.spark_python, NEWEST: options.newest_spark_python}
     for name, python in pythons.items():
         if not python:
             print(f"{name} is not measured: --{'newest-' if name == NEWEST else ''}spark-python PATH, see the README")
@@ -125,7 +125,7 @@ def main() -> None:
             if python:
                 sides[name, num] = Side(python, scripts[name], num)
     for case in CASES:
-        if given.only in (None, case.name):
+        if options.only in (None, case.name):
             measure(case, sides)
     for side in sides.values():
         side.stop()
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def measure(case: Case, sides: dict[tuple[str, int], Side]) -> None:
-    """All sides that can run a case, on one core and on two."""
+    """Measure all sides that can run a case, on one core and on two."""
     taking_part = {key: side for key, side in sides.items() if key[0] in (JAX, FAST, *case.rivals)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.scfg"
@@ -159,7 +159,7 @@ def measure(case: Case, sides: dict[tuple[str, int], Side]) -> None:
 
 
 def report(num: int, what: str, best: dict[str, float]) -> None:
-    """The times of a step, and how far ahead `fast-cpu` is."""
+    """Print the times of a step, and how far ahead `fast-cpu` is."""
     times = ", ".join(f"{name} {1e6 * seconds:.0f} us" for name, seconds in best.items())
     ahead = []
     for name, bars in BARS.items():
@@ -173,7 +173,7 @@ def report(num: int, what: str, best: dict[str, float]) -> None:
 
 
 def compare_with_limit(num: int, side: Side, seconds: float, facts: dict) -> None:
-    """How far a step is from what must move through memory; only bytes are compared, instructions are not counted."""
+    """Print how far a step is from what must move through memory: bytes are compared, instructions not counted."""
     moved = facts[FAST, num]["moved"]
     side.ask("copy", moved=moved)
     limit = side.answer()

@@ -62,7 +62,7 @@ def seconds_a_step(brain, start, drive):
 
 
 def best(function, state, *inputs):
-    """Seconds of the fastest of some calls, each with a fresh state to donate; the machine may be busy."""
+    """Return the seconds of the fastest of some calls, each with a fresh state to donate; the machine may be busy."""
     compiled, times = function.lower(state, *inputs).compile(), []
     for _ in range(ROUNDS):
         fresh = jax.block_until_ready(jax.tree.map(jnp.copy, state))
@@ -78,7 +78,7 @@ def bytes_of_a_step(state):
 
 
 def copy_speed(state):
-    """Bytes read and written a second when arrays of the kernels' sizes are rewritten in place, in one program."""
+    """Return the bytes per second when arrays of the kernels' sizes are rewritten in place, in one program."""
     kernels = [state[name][part][leaf] for name in POPULATIONS for part, leaf in PAIRED]
 
     def rewrite(kernels):

@@ -73,17 +73,18 @@ def restore_with_numpy():
     jax.block_until_ready({x: jax.device_put(np.load(folder / f"{x}.npy"), shardings[x]) for x in state})
 
 
-def say(what, ours, theirs, ratio, bar):
+def print_result(what, tested, reference, ratio, bar):
     verdict = "within" if ratio <= bar else "ABOVE"
-    print(f"{what} {megabytes:.0f} MB: outlay {ours:.2f} s, numpy {theirs:.2f} s, ratio {ratio:.2f} ({verdict} {bar})")
+    times = f"outlay {tested:.2f} s, numpy {reference:.2f} s"
+    print(f"{what} {megabytes:.0f} MB: {times}, ratio {ratio:.2f} ({verdict} {bar})")
 
 
 try:
     save(), save_with_numpy(), restore(), restore_with_numpy()
     waited.clear()
-    say("save", *compare(save, save_with_numpy, rounds=9, calls=1), bar=2.5)
+    print_result("save", *compare(save, save_with_numpy, rounds=9, calls=1), bar=2.5)
     print(f"of which training waits {statistics.median(waited):.3f} s")
-    say("restore", *compare(restore, restore_with_numpy, rounds=9, calls=1), bar=4.0)
+    print_result("restore", *compare(restore, restore_with_numpy, rounds=9, calls=1), bar=4.0)
     assert all(bool(jnp.array_equal(x, state[name])) for name, x in checkpoints.restore(program)[1].items())
 finally:
     shutil.rmtree(folder)

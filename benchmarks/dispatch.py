@@ -48,7 +48,7 @@ def call_by_hand():
 
 call_outlay(), call_by_hand()
 traces_before = traces
-ours, theirs, ratio = compare(call_outlay, call_by_hand, rounds=60, calls=100)
+tested, reference, ratio = compare(call_outlay, call_by_hand, rounds=60, calls=100)
 np.testing.assert_array_equal(jnp.asarray(states["outlay"]["leaf3"]), jnp.asarray(states["hand"]["leaf3"]))
-report("dispatch of 20 leaves on 8 simulated devices", ours, theirs, ratio, bar=1.05)
+report("dispatch of 20 leaves on 8 simulated devices", tested, reference, ratio, bar=1.05)
 print(f"traces during {60 * 100} further calls of each: {traces - traces_before}")

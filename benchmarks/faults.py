@@ -1,4 +1,4 @@
-"""What becomes of a job of two processes when something dies: a table of what is seen, and in how many seconds all end.
+"""Tabulate what happens to a job of two processes when something dies: what is seen, and how soon all have ended.
 
 Real processes, real signals, a disk that is really full. It fails where an event is not named, all have not ended 10 s
 after it (and after the time-out, where there is one), a process is left behind, or a checkpoint is lost. And healthy
@@ -47,7 +47,7 @@ class Seen:
 
 
 def in_a_step(fault, process, *options, after=0.0, program=jobs.PROGRAM):
-    """A fault that a process has by itself, between two steps."""
+    """Return a fault that a process has by itself, between two steps."""
 
     def happen(mark):
         done = jobs.run(*options, fault=fault, process=process, mark=mark, program=program)
@@ -57,7 +57,7 @@ def in_a_step(fault, process, *options, after=0.0, program=jobs.PROGRAM):
 
 
 def healthy(fault, *options):
-    """What looks like a fault and is none: the job ends well, however long it takes."""
+    """Return what looks like a fault and is not: the job ends well, however long it takes."""
 
     def happen(mark):
         done = jobs.run(*options, fault=fault, process=1, mark=mark)
@@ -67,7 +67,7 @@ def healthy(fault, *options):
 
 
 def suspended(mark):
-    """The launcher and all processes are held for longer than any of them may be silent, and go on."""
+    """Suspend the launcher and all processes for longer than any of them may be silent, and let them go on."""
     job = jobs.start("--stuck-after", str(STUCK_AFTER), "--start-within", "off", fault="talk-long", mark=mark)
     first = job.stdout.readline()
     everyone = jobs.left_of(mark)
@@ -147,7 +147,7 @@ def disk_full(mark):
 
 
 def truncated(mark):
-    """The newest checkpoint is damaged while nothing runs."""
+    """Damage the newest checkpoint while nothing runs."""
     saver = Saver(mark, 1)
     while saver.saved < 2:
         saver.wait_for_first()
@@ -234,7 +234,7 @@ def main():
 
 
 def row(event, happen, says, rounds):
-    """Have it happen, print what is seen; whether that is as it must be."""
+    """Let an event happen and print what is seen; return whether that is as it must be."""
     times, problems = [], []
     for _ in range(rounds):
         folder = Path(tempfile.mkdtemp(prefix="outlay-"))
@@ -248,15 +248,15 @@ def row(event, happen, says, rounds):
         finally:
             shutil.rmtree(folder)
         times.append(seen.seconds)
-        found = re.search(says, seen.text)
+        match = re.search(says, seen.text)
         problems += [f"{len(left)} LEFT BEHIND"] if left else []
-        problems += [] if found else [f"NOT SAID, but {seen.text[-2000:]}"]
+        problems += [] if match else [f"NOT SAID, but {seen.text[-2000:]}"]
         problems += [] if seen.seconds < BAR else ["TOO LATE"]
         problems += ["NOT WELL"] if event.startswith("healthy") and seen.code else []
         problems += ["LOST"] if "LOST" in seen.lost else []
-    said = " ... ".join(found.groups() or [found[0]]) if found else ""
+    message = " ... ".join(match.groups() or [match[0]]) if match else ""
     seconds = f"{min(times):.1f}" if rounds == 1 else f"{min(times):.1f} to {max(times):.1f}"
-    print(f"| {event} | {said or 'nothing'} | {seen.code} | {seconds} | {seen.lost} |", flush=True)
+    print(f"| {event} | {message or 'nothing'} | {seen.code} | {seconds} | {seen.lost} |", flush=True)
     for problem in problems:
         print(f"{event}: {problem}", file=sys.stderr)
     return not problems

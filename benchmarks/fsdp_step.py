@@ -69,13 +69,13 @@ def call_by_hand():
 
 
 def without_metadata(text):
-    """The program itself: source locations differ by the frames above the step."""
+    """Return the program itself: source locations differ by the frames above the step."""
     body = re.sub(r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n(.+\n)*", "", text, flags=re.MULTILINE)
     return re.sub(r", metadata=\{[^}]*\}", "", body)
 
 
 call_outlay(), call_by_hand()
 same = without_metadata(program.compiled.as_text()) == without_metadata(hand_text)
-ours, theirs, ratio = compare(call_outlay, call_by_hand, rounds=12, calls=5)
-report("FSDP step of a 4 x 1024 MLP on 8 simulated devices", ours, theirs, ratio, bar=1.03)
+tested, reference, ratio = compare(call_outlay, call_by_hand, rounds=12, calls=5)
+report("FSDP step of a 4 x 1024 MLP on 8 simulated devices", tested, reference, ratio, bar=1.03)
 print(f"the optimized HLO is {'the same' if same else 'DIFFERENT'}")

@@ -52,10 +52,10 @@ def measure(port, rank):
 
     for one in (put, by_callback, device_put):
         one()
-    ours, theirs, ratio = compare(put, by_callback, rounds=11, calls=1)
+    tested, reference, ratio = compare(put, by_callback, rounds=11, calls=1)
     _, naive, against_naive = compare(put, device_put, rounds=2, calls=1)
     if rank == 0:
-        report(f"{MEBIBYTES} MiB on {NUM_PROCESSES} processes", ours, theirs, ratio, bar=2.0)
+        report(f"{MEBIBYTES} MiB on {NUM_PROCESSES} processes", tested, reference, ratio, bar=2.0)
         print(f"device_put: {naive * 1e6:.0f} us, {1 / against_naive:.0f} times as long as outlay.arrays.put")
     jax.distributed.shutdown()
 

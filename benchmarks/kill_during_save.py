@@ -37,13 +37,13 @@ def main():
 
 
 def kill_again_and_again(folder, num_kills, num_processes):
-    """How many checkpoints were lost."""
+    """Return what was lost or wrong, one line each."""
     num_halfway, num_partial, lost = 0, 0, []
     saver = Saver(folder, num_processes)
-    for _ in range(num_kills):
+    for number in range(num_kills):
         saver.wait_for_first()
         time.sleep(random.uniform(0, SECONDS))
-        saver.kill_one()
+        saver.kill_one(number % num_processes)
         num_halfway += saver.saving > saver.saved
         num_partial += any(folder.glob("*.partial"))
         before, saver = saver, Saver(folder, num_processes)
@@ -61,7 +61,7 @@ def kill_again_and_again(folder, num_kills, num_processes):
 
 
 def wrong(before, after):
-    """What is wrong with what was there after a kill, in lines."""
+    """Yield what is wrong with the checkpoints after a kill, one line each."""
     saved, saving = before.saved, before.saving
     if after.restored not in range(saved, saving + 1):
         yield f"restored {after.restored}; {saved} was saved last, {saving} was being saved"
@@ -72,7 +72,7 @@ def wrong(before, after):
 
 
 class Saver:
-    """Processes that save together, and what they have said."""
+    """Processes that save together, and what they have reported."""
 
     def __init__(self, folder, num_processes):
         command = [sys.executable, str(SAVER), str(folder)]
@@ -106,9 +106,9 @@ class Saver:
         self.first.set()  # or nobody would see that it has ended
 
     def wait_for_first(self):
-        """Until it has saved a checkpoint."""
-        came = self.first.wait(PATIENCE)
-        if not came or self.process.poll() is not None:
+        """Wait until it has saved a checkpoint."""
+        has_saved = self.first.wait(PATIENCE)
+        if not has_saved or self.process.poll() is not None:
             self.process.kill()
             raise RuntimeError(f"no checkpoint was saved in {PATIENCE} s\n{self.log.read_text()}")
 

@@ -34,7 +34,7 @@ def update(state, grads):
 
 
 def state_specs(strategy):
-    """Under FSDP every kernel by rows and every bias, with their moments; the counter whole."""
+    """Return the specs by hand: under FSDP split kernels by rows, and biases, with their moments; not the counter."""
     leaf = {"kernel": P("data", None), "bias": P("data")} if strategy == "FSDP" else {"kernel": P(), "bias": P()}
     params = [leaf] * DEPTH
     return params, (optax.ScaleByAdamState(count=P(), mu=params, nu=params), optax.EmptyState())
@@ -46,14 +46,14 @@ def auto_by_hand(state, batch):
 
 
 def manual_dp_by_hand(state, batch):
-    """On each device's samples: every gradient averaged."""
+    """Compute gradients on each device's samples, and average every one."""
     own = jax.lax.pcast(state[0], "data", to="varying")
     value, grads = jax.value_and_grad(mean_loss)(own, batch)
     return update(state, jax.lax.pmean(grads, "data")), jax.lax.pmean(value, "data")
 
 
 def manual_fsdp_by_hand(state, batch):
-    """On each device's samples and rows: gather each layer where it is used; its transpose scatters the gradient."""
+    """Compute on each device's samples and rows: gather a layer at its use; the transpose scatters its gradient."""
 
     def loss(pieces):
         x = batch["x"]
@@ -95,9 +95,9 @@ def measure(strategy, mode):
 
     for _ in range(3):
         call_outlay(), call_by_hand()
-    ours, theirs, ratio = compare(call_outlay, call_by_hand, rounds=9, calls=1)
+    tested, reference, ratio = compare(call_outlay, call_by_hand, rounds=9, calls=1)
     what = f"{strategy} step, mode {mode}, {DEPTH} x {WIDTH} MLP, batch {BATCH}, Adam, 8 simulated devices"
-    report(what, ours, theirs, ratio, bar=1.03)
+    report(what, tested, reference, ratio, bar=1.03)
 
 
 batch = jax.device_put(example_batch(), NamedSharding(mesh, P("data")))

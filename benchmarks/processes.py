@@ -38,52 +38,52 @@ def main():
     cores = "as the system places them" if options.free else "each on a core of its own"
     print(f"2 processes for each system, {cores}; 4 x 1024 MLP, batch 64, Adam, gloo")
     pinned = not options.free
-    theirs = {name: Pair(torch_python, "_torch_worker.py", name, pinned=pinned) for name in ("ddp", "fsdp2")}
-    for what, ours, other, bar in COMPARISONS:
-        pair = Pair(sys.executable, "_outlay_worker.py", *ours, pinned=pinned)
-        measure(what, pair, other, theirs[other], bar, options.rounds)
+    torch_pairs = {name: Pair(torch_python, "_torch_worker.py", name, pinned=pinned) for name in ("ddp", "fsdp2")}
+    for what, arguments, name, bar in COMPARISONS:
+        pair = Pair(sys.executable, "_outlay_worker.py", *arguments, pinned=pinned)
+        measure(what, pair, name, torch_pairs[name], bar, options.rounds)
         pair.stop()
-    for pair in theirs.values():
+    for pair in torch_pairs.values():
         pair.stop()
 
 
-def measure(what, ours, other_name, other, bar, rounds):
-    mine, its, num_disturbed = undisturbed(ours, other, rounds)
-    if not mine:
+def measure(what, outlay_pair, torch_name, torch_pair, bar, rounds):
+    outlay_times, torch_times, num_disturbed = undisturbed(outlay_pair, torch_pair, rounds)
+    if not outlay_times:
         print(f"{what}: nothing measured, other work kept the machine busy", flush=True)
         return
-    ratio = statistics.median(a / b for a, b in zip(mine, its, strict=True))
+    ratio = statistics.median(a / b for a, b in zip(outlay_times, torch_times, strict=True))
     verdict = "within" if ratio <= bar else "ABOVE"
     times = ", ".join(
         f"{name} {statistics.median(t) * 1e3:.1f} ms (least {min(t) * 1e3:.1f})"
-        for name, t in (("outlay", mine), (other_name, its))
+        for name, t in (("outlay", outlay_times), (torch_name, torch_times))
     )
-    counts = f"{len(mine)} rounds, {num_disturbed} more were disturbed"
+    counts = f"{len(outlay_times)} rounds, {num_disturbed} more were disturbed"
     print(f"{what}: {times}, ratio {ratio:.2f} ({verdict} the bar of {bar}; {counts})", flush=True)
 
 
-def undisturbed(ours, other, rounds):
-    """Seconds a step of both, for each of so many rounds in which nothing else used the machine; how many it did."""
-    mine, its, num_disturbed = [], [], 0
-    pids = [process.pid for pair in (ours, other) for process in pair.processes]
+def undisturbed(outlay_pair, torch_pair, rounds):
+    """Return the seconds per step of both in rounds without other work on the machine, and how many rounds had some."""
+    outlay_times, torch_times, num_disturbed = [], [], 0
+    pids = [process.pid for pair in (outlay_pair, torch_pair) for process in pair.processes]
     end = time.monotonic() + PATIENCE
-    while len(mine) < rounds and time.monotonic() < end:
+    while len(outlay_times) < rounds and time.monotonic() < end:
         if not is_quiet(pids):
             continue
         work, start = OtherWork(pids), time.perf_counter()
-        turns = [(ours, mine), (other, its)]
-        for pair, times in turns if (len(mine) + num_disturbed) % 2 else reversed(turns):
+        turns = [(outlay_pair, outlay_times), (torch_pair, torch_times)]
+        for pair, times in turns if (len(outlay_times) + num_disturbed) % 2 else reversed(turns):
             before = time.perf_counter()
             pair.run(STEPS)
             times.append((time.perf_counter() - before) / STEPS)
         if work.seconds() > ALLOWED * CORES * (time.perf_counter() - start):
-            mine.pop(), its.pop()
+            outlay_times.pop(), torch_times.pop()
             num_disturbed += 1
-    return mine, its, num_disturbed
+    return outlay_times, torch_times, num_disturbed
 
 
 def is_quiet(pids, seconds=0.3):
-    """Whether nothing else uses the machine for a moment."""
+    """Return whether nothing else uses the machine for a moment."""
     work = OtherWork(pids)
     time.sleep(seconds)
     return work.seconds() <= ALLOWED * CORES * seconds

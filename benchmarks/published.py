@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from _published_experts import lines
-from _published_facts import CACHE, KNOWN, compile_rows, facts_in, kept, known_facts, write_known
+from _published_facts import CACHE, KNOWN, cached_facts, compile_rows, facts_in, known_facts, write_known
 from _published_figures import (
     APART,
     BARS,
@@ -40,24 +40,24 @@ def main():
     runs, refused = expressed(options)
     if not options.known:
         compile_rows(runs, options.cache, options.jobs, options.runs)
-    found, failed = priced(runs, options)
-    timed = [one for one in found if one.run.is_timed]
-    print_runs(found)
+    results, failed = priced(runs, options)
+    timed = [one for one in results if one.run.is_timed]
+    print_runs(results)
     print_refused({**refused, **failed})
-    if found:
-        print_figures(timed or found, found)
+    if results:
+        print_figures(timed or results, results)
         print("\nexperts' choices:")
         for line in lines(read_rows(options.runs), timed):
             print(f"  {line}")
     if options.fit and timed:
         print_fit(timed)
     if options.keep:
-        facts = {run.id: facts for run in runs if (facts := kept(run, options.cache))}
+        facts = {run.id: facts for run in runs if (facts := cached_facts(run, options.cache))}
         write_known({**known_facts(), **facts})
         print(f"facts of {len(facts)} runs kept in {KNOWN}")
     if options.page:
         write_page(
-            found,
+            results,
             refused,
             {run.id: failed[run.id] for run in runs if failed.get(run.id, NO_FACTS) != NO_FACTS},
             options.page,
@@ -81,14 +81,14 @@ def _options():
 
 
 def expressed(options):
-    """The runs that are wanted, in the order to compile them, and the reasons why others cannot be expressed."""
+    """Return the chosen runs, in the order to compile them, and the reasons why others cannot be expressed."""
     rows = read_rows(options.runs)
     if unknown := [name for name in options.row if name not in {row["id"] for row in rows}]:
         raise SystemExit(f"{options.runs} has no row {', '.join(unknown)}")
     runs, refused = [], {}
     for row in rows:
-        wanted = row["id"] in options.row if options.row else row["quality"] in options.quality or _has_memory(row)
-        if not wanted or (options.core and not row["core"]):
+        is_chosen = row["id"] in options.row if options.row else row["quality"] in options.quality or _has_memory(row)
+        if not is_chosen or (options.core and not row["core"]):
             continue
         try:
             runs.append(run_of(row))
@@ -98,12 +98,12 @@ def expressed(options):
 
 
 def _has_memory(row):
-    """Whether a row counts for its memory, which rows of quality C may still say well."""
+    """Return whether a row counts for its memory, which rows of quality C may still state well."""
     return bool(row["memory_gib_per_device"])
 
 
 def in_order(runs):
-    """Core rows first, then one of each source, model, hardware and layout, then the rest by how much is alike."""
+    """Order runs: core rows, one of each source, model, hardware and layout, then the rest by how much is alike."""
     seen, ranked = {}, []
     for run in sorted(runs, key=lambda run: not run.row["core"]):
         kind = (run.source, run.row["model"], run.target.split(":")[0], run.layout.name, run.row["remat"])
@@ -113,10 +113,10 @@ def in_order(runs):
 
 
 def priced(runs, options):
-    """Every run whose facts are there, and why the others are not."""
-    known, found, failed = known_facts(), [], {}
+    """Price every run whose facts are there; also return why the others are not priced."""
+    known, results, failed = known_facts(), [], {}
     for run in runs:
-        facts = facts_in(known, run) if options.known else kept(run, options.cache)
+        facts = facts_in(known, run) if options.known else cached_facts(run, options.cache)
         if facts is None:
             failed[run.id] = NO_FACTS
         elif "error" in facts:
@@ -124,12 +124,12 @@ def priced(runs, options):
         elif run.seconds is None:
             failed[run.id] = "no published time"
         else:
-            found.append(price_of(run, facts))
-    return found, failed
+            results.append(price_of(run, facts))
+    return results, failed
 
 
 def price_of(run, facts) -> Priced:
-    """The price of a run by its facts; no compiler is asked."""
+    """Price a run by its facts; no compiler is asked."""
     schedule = Schedule.from_dict(facts["schedule"])
     estimate = price(schedule, run.target, constants=table_for(run))
     values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
@@ -140,11 +140,11 @@ def price_of(run, facts) -> Priced:
     return Priced(run, *values, peak, fits, is_tpu and not facts["memory"].get("peak_memory_in_bytes"), schedule)
 
 
-def print_runs(found):
+def print_runs(results):
     print(
         f"{'run':52} {'published':>10} {'low':>8} {'middle':>8} {'high':>8} {'ratio':>6} inside  memory GiB   verdict"
     )
-    for one in found:
+    for one in results:
         memory = f"{one.peak / 2**30:6.1f}" + (f"/{one.run.memory / 2**30:5.1f}" if one.run.memory else "      ")
         print(
             f"{one.run.id[:52]:52} {one.run.seconds:10.4g} {one.low:8.3g} {one.seconds:8.3g} {one.high:8.3g} "
@@ -162,7 +162,7 @@ def print_refused(reasons):
         print(f"  {len(names):3} {reason}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
 
 
-def print_figures(timed, found):
+def print_figures(timed, results):
     whole = figures(timed)
     each, mean = spearman_in_groups(timed)
     print(f"\n{whole['rows']} rows of quality A and B")
@@ -186,30 +186,32 @@ def print_figures(timed, found):
             f"  {name:28} {some['rows']:4} rows: {100 * some['inside']:3.0f} % inside, median {some['median']:.3f}, "
             f"{100 * some['near']:3.0f} % within 1.35"
         )
-    num, near, refused = memory_figures(found)
+    num, near, refused = memory_figures(results)
     print(f"  memory: {near} of {num} published peaks within 15 %; {len(refused)} runs that ran are said not to fit")
 
 
-def print_fit(found):
-    fitted = ", ".join(f"{name} {key} {value}" for name, its in fit(found).items() for key, value in its.items())
-    print(f"\nconstants that fit: {fitted}; products reach {inside_share(found):.2f} of what they reach alone")
+def print_fit(results):
+    fitted = ", ".join(
+        f"{name} {key} {value}" for name, values in fit(results).items() for key, value in values.items()
+    )
+    print(f"\nconstants that fit: {fitted}; products reach {inside_share(results):.2f} of what they reach alone")
     print("each source by a fit to the others:")
-    for name, its in left_out(found).items():
+    for name, values in left_out(results).items():
         print(
-            f"  {name:28} {its['rows']:4} rows: {100 * its['inside']:3.0f} % inside, median {its['median']:.3f}, "
-            f"{100 * its['near']:3.0f} % within 1.35"
+            f"  {name:28} {values['rows']:4} rows: {100 * values['inside']:3.0f} % inside, "
+            f"median {values['median']:.3f}, {100 * values['near']:3.0f} % within 1.35"
         )
 
 
 def print_links():
-    found = links()
+    measurements = links()
     print(f"{'what':44} {'published':>11} {'low':>11} {'middle':>11} {'high':>11}")
-    for one in found:
+    for one in measurements:
         numbers = " ".join(f"{value:11.4g}" for value in (one.published, one.low, one.middle, one.high))
         print(f"{one.id[:44]:44} {numbers} {one.unit:8} {'inside' if one.is_inside else 'outside'}")
-    share = sum(one.is_inside for one in found) / len(found)
-    widest = max(one.high / one.low for one in found)
-    print(f"{100 * share:.0f} % of {len(found)} rows inside, ranges {widest:.3g} wide; the bar is 85 %")
+    share = sum(one.is_inside for one in measurements) / len(measurements)
+    widest = max(one.high / one.low for one in measurements)
+    print(f"{100 * share:.0f} % of {len(measurements)} rows inside, ranges {widest:.3g} wide; the bar is 85 %")
     return share < 0.85
 
 

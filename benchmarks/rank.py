@@ -38,9 +38,9 @@ def rank(what, programs, target):
     )
     print(f"\n{what}{'':{24 - len(what)}}   measured    estimate       low      high   dominated by")
     for name in sorted(programs, key=measured.get):
-        found = estimates[name]
-        times = (measured[name], found.seconds, found.seconds_low, found.seconds_high)
-        print(f"  {name:22}", "".join(f"{1e3 * seconds:8.1f} ms" for seconds in times), "", found.dominated_by)
+        estimated = estimates[name]
+        times = (measured[name], estimated.seconds, estimated.seconds_low, estimated.seconds_high)
+        print(f"  {name:22}", "".join(f"{1e3 * seconds:8.1f} ms" for seconds in times), "", estimated.dominated_by)
     correlation = spearman(list(measured.values()), [estimates[name].seconds for name in measured])
     print(f"Spearman {correlation:.3f} ({'within' if correlation >= BAR else 'BELOW'} the bar of {BAR})")
     ceiling = spearman(list(odd.values()), list(even.values()))
@@ -48,7 +48,7 @@ def rank(what, programs, target):
 
 
 def measure(programs):
-    """Seconds a step of each in every round; in a round each takes its turn."""
+    """Return the seconds per step of each program in every round; in a round they take turns."""
     states = {name: program.init(jax.random.key(0)) for name, program in programs.items()}
     batches = {name: example(program) for name, program in programs.items()}
     times = {name: [] for name in programs}
@@ -64,7 +64,7 @@ def measure(programs):
 
 
 def example(program):
-    """A batch that lies where the program takes it."""
+    """Make a batch where the program takes it."""
     generator = np.random.default_rng(0)
     shardings = program.compiled.input_shardings[0][1]
 

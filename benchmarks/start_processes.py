@@ -34,7 +34,7 @@ def by_hand():
 
 if __name__ == "__main__":
     with_outlay(), by_hand()  # so that all files are in the system's cache
-    ours, theirs, ratio = compare(with_outlay, by_hand, rounds=9, calls=1)
+    tested, reference, ratio = compare(with_outlay, by_hand, rounds=9, calls=1)
     verdict = "within" if ratio <= BAR else "ABOVE"
-    times = f"outlay launch {ours:.2f} s, jax.distributed by hand {theirs:.2f} s"
+    times = f"outlay launch {tested:.2f} s, jax.distributed by hand {reference:.2f} s"
     print(f"start to end of 2 processes: {times}, ratio {ratio:.2f} ({verdict} the bar of {BAR})")

@@ -28,7 +28,7 @@ def main():
         for job in jobs.values():
             job.stop()
         for num, seconds in times.items():
-            efficiency = statistics.median(alone / it for alone, it in zip(times[1], seconds, strict=True))
+            efficiency = statistics.median(one / several for one, several in zip(times[1], seconds, strict=True))
             step = statistics.median(seconds)
             print(
                 f"| {mode} | {num} | {num * BATCH} | {step * 1e3:.1f} | {num * BATCH / step:.0f} | {efficiency:.2f} |",
@@ -37,7 +37,7 @@ def main():
 
 
 def measure(jobs):
-    """Seconds a step in each round, by number of processes; they take turns."""
+    """Return the seconds per step in each round, by number of processes; they take turns."""
     times = {num: [] for num in jobs}
     for round_number in range(ROUNDS):
         turns = list(jobs.items())

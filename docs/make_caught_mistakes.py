@@ -34,7 +34,7 @@ def page() -> str:
     rows = [
         "| mistake | what was written | what Outlay calls it |",
         "|---|---|---|",
-        *(f"| [{b.name}](#{b.name.replace(' ', '-')}) | `{b.written}` | {_said(b)} |" for b in BROKEN_RULE_SETS),
+        *(f"| [{b.name}](#{b.name.replace(' ', '-')}) | `{b.written}` | {_kind(b)} |" for b in BROKEN_RULE_SETS),
     ]
     introduction = INTRODUCTION.format(mesh=_mesh(), tree=tree)
     return "\n".join([introduction, *rows, "", *map(_section, BROKEN_RULE_SETS)])
@@ -44,7 +44,7 @@ def _mesh() -> str:
     return "a mesh " + ", ".join(f"{name}={size}" for name, size in MESH.shape.items())
 
 
-def _said(broken: BrokenRuleSet) -> str:
+def _kind(broken: BrokenRuleSet) -> str:
     return broken.kind if broken.num_problems == 1 else f"{broken.kind}, {broken.num_problems} times"
 
 

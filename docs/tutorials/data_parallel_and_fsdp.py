@@ -50,8 +50,8 @@ def init_params(key):
 
 
 def drop(hidden, keys, rate):
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, hidden.shape[1:]))(keys)
-    return jnp.where(kept, hidden / (1 - rate), 0)
+    is_active = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, hidden.shape[1:]))(keys)
+    return jnp.where(is_active, hidden / (1 - rate), 0)
 
 
 def classifier(dtype, rate):
@@ -236,7 +236,7 @@ alone, metrics_alone = three_steps(jax.jit(exact_step), alone)
 
 def largest_difference(state):
     pairs = zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params), strict=True)
-    return max(np.abs(np.asarray(ours) - np.asarray(theirs)).max() for ours, theirs in pairs)
+    return max(np.abs(np.asarray(one) - np.asarray(other)).max() for one, other in pairs)
 
 
 by_hand = {}

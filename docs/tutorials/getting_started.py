@@ -154,7 +154,7 @@ print(f"loss {metrics['loss']:.6f}")
 # %%
 def largest_difference(state):
     pairs = zip(jax.tree.leaves(state["params"]), jax.tree.leaves(alone["params"]), strict=True)
-    return max(np.abs(np.asarray(ours) - np.asarray(theirs)).max() for ours, theirs in pairs)
+    return max(np.abs(np.asarray(one) - np.asarray(other)).max() for one, other in pairs)
 
 
 print(f"largest difference of a parameter: {largest_difference(state):.1e}")

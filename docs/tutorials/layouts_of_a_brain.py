@@ -96,16 +96,16 @@ def program(layout, mesh, mode="auto"):
 
 
 def run(made):
-    """The state after all steps, and everything that spiked."""
-    state, found = made(made.init(jax.random.key(0)), {"drive": drive})
-    return state, jax.device_get({**found["recorded"], **found["outputs"]})
+    """Return the state after all steps, and everything that spiked."""
+    state, results = made(made.init(jax.random.key(0)), {"drive": drive})
+    return state, jax.device_get({**results["recorded"], **results["outputs"]})
 
 
-def assert_same(found, expected):
-    """Bit for bit."""
-    assert set(found) == set(expected)
+def assert_same(values, expected):
+    """Compare bit for bit."""
+    assert set(values) == set(expected)
     for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(values[name], expected[name], err_msg=name)
 
 
 # %%

@@ -8,8 +8,8 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
 
-PRIVATE_WORDS = {"found", "wanted", "said", "kept", "told", "cure", "cures"}
-"""Verbs in the place of nouns, which say nothing of what a value is: a name says what it names."""
+PRIVATE_WORDS = {"found", "wanted", "said", "kept", "told", "cure", "cures", "ours", "theirs"}
+"""Verbs and pronouns in the place of nouns, which say nothing of what a value is: a name says what it names."""
 
 SHORT = 120
 """A module of fewer lines that only one neighbour imports is a paragraph of that neighbour ..."""
@@ -51,6 +51,25 @@ def test_nothing_below_it_speaks_of_the_brain():
     assert not offenders
 
 
+MODES_COMPARED = {
+    "analysis/verify/verify.py": "whether a user asked to compare a mode with itself",
+    "recipes/prepare.py": "which layout a user means who names a mode only",
+    "recipes/ways_to_fit.py": "whether a command has to name the mode",
+}
+"""What compares names of modes without concluding anything from them."""
+
+
+def test_nobody_concludes_from_the_mode_of_a_program():
+    """Who needs to know something of a program asks for that: a new mode then answers, and is asked nowhere else."""
+    compares = re.compile(r"\bmode\s*[!=]=|[!=]=\s*[\w.]*\bmode\b")
+    comparing = {
+        path.relative_to(SRC / "outlay").as_posix()
+        for path in (SRC / "outlay").glob("*/**/*.py")
+        if not {"program", "fused"} & {*path.parts} and compares.search(path.read_text(encoding="utf-8"))
+    }
+    assert comparing == set(MODES_COMPARED)
+
+
 def test_messages_count_in_words():
     """`outlay.core.quantities.counted` knows one leaf from two leaves; nobody has to read "1 leaf(s)"."""
     files = [path for path in SRC.rglob("*") if path.suffix in (".py", ".toml", ".j2")]
@@ -67,8 +86,9 @@ def test_messages_count_in_words():
 def test_names_say_what_they_name():
     """A JAX user must not have to learn a dialect: what is given a name in the code has one of the field's."""
     offenders = [
-        f"{path.relative_to(SRC)}:{line} {name}"
-        for path in SRC.rglob("*.py")
+        f"{path.relative_to(SRC.parent)}:{line} {name}"
+        for folder in (SRC, SRC.parent / "benchmarks", SRC.parent / "examples")
+        for path in folder.rglob("*.py")
         for name, line in _given_names(ast.parse(path.read_text(encoding="utf-8")))
         if name.strip("_") in PRIVATE_WORDS
     ]

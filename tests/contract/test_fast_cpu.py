@@ -30,7 +30,7 @@ import outlay
 from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays, NDelays, NoDelays
 from outlay.brain.fused import pair_pass, row_code
-from outlay.brain.fused.deferred_neuron import fused_graph
+from outlay.brain.fused.fused_graph import fused_graph
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError

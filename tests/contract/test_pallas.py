@@ -24,7 +24,7 @@ from tests.contract.fused_brains import (
 
 import outlay
 from outlay.brain.delays import N2NDelays
-from outlay.brain.fused import deferred_neuron, pair_pass, pallas_pass
+from outlay.brain.fused import pair_change, pair_pass, pallas_pass
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.pair_pass import _Tried
 from outlay.brain.fused.pallas_pass import PallasPass
@@ -38,7 +38,7 @@ from outlay.recipes.prepare import prepare
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    monkeypatch.setitem(deferred_neuron.PASSES, "pallas", functools.partial(PallasPass, interpret=True))
+    monkeypatch.setitem(pair_change.PASSES, "pallas", functools.partial(PallasPass, interpret=True))
     monkeypatch.setattr(pair_pass, "_passed", set())
 
 

@@ -132,7 +132,7 @@ def test_runs_that_leave_out_pairs_leave_the_same_bits(monkeypatch):
 
 def test_a_step_is_dense_where_bounds_changed_and_before_all_kernels_are_within_them():
     steps, is_there, bounds = sparse_steps.SparseSteps(Unreached(bounds=(0,)), 5), np.array(True), [np.zeros(3, bool)]
-    carried = {"within": np.array(True), "bounds": bounds}
-    assert steps.mode(carried, is_there, is_there, bounds) == sparse_steps.SPARSE
-    assert steps.mode(carried, is_there, is_there, [np.array([False, True, False])]) == sparse_steps.DENSE
-    assert steps.mode({**carried, "within": np.array(False)}, is_there, is_there, bounds) == sparse_steps.DENSE
+    within, not_yet = ({"numbers": np.array([0, 0, 0, num], np.uint8), "bounds": bounds} for num in (1, 0))
+    assert steps.step(within, is_there, is_there, bounds)["numbers"].tolist() == [sparse_steps.SPARSE, 1, 1, 1]
+    assert steps.step(within, is_there, is_there, [np.array([False, True, False])])["numbers"][0] == sparse_steps.DENSE
+    assert steps.step(not_yet, is_there, is_there, bounds)["numbers"].tolist() == [sparse_steps.DENSE, 0, 0, 1]

@@ -67,6 +67,7 @@ def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, c
     assert "Gloo" not in done.stderr
 
 
+@pytest.mark.any_jax  # as the exceptions above
 def test_an_exception_in_a_thread_ends_all(mark):
     done = jobs.run(fault="thread", process=1, mark=mark)
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
@@ -116,7 +117,7 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
     )
 
 
-@pytest.mark.parametrize("fault", ["SIGSTOP", "sleep"])
+@pytest.mark.parametrize("fault", ["SIGSTOP", pytest.param("sleep", marks=pytest.mark.any_jax)])
 def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
     done = jobs.run("--stuck-after", "8", "--start-within", "60", fault=fault, process=1, mark=mark)
     assert done.code == 1
@@ -141,6 +142,7 @@ def test_a_process_that_does_not_come_is_named(mark, process, says):
     assert re.search(f"JoinError: {says}", done.stderr)
 
 
+@pytest.mark.any_jax  # a job fails in the tests above, and another one starts
 def test_a_job_that_fails_once_is_started_again(mark):
     done = jobs.run("--max-restarts", "2", fault="once", process=1, mark=mark)
     assert done.code == 0
@@ -191,7 +193,7 @@ def test_processes_that_would_run_different_things_are_told_all_of_them(differed
     assert "ProgramError: the processes are about to run different programs" in differed.stderr
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.any_jax), 1])
 def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
     done = jobs.run(program=jobs.DIFFERING, fault="missing", process=process, mark=mark)
     assert done.code == 13

@@ -8,15 +8,18 @@ import subprocess
 import time
 from pathlib import Path
 
+import jax
 import psutil
 import pytest
-from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
+from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outlay_command
+from tests.unit.recipes.small import line
 
+import outlay
 from outlay.jobs.job import free_port
 
 FRAGILE = str(Path(__file__).parent / "fragile.py")
 LONGEST = 280  # seconds after which a run hangs
-STEPS = ("--steps", "40")
+NUM_STEPS = 40
 
 
 @pytest.fixture(scope="module")
@@ -29,58 +32,48 @@ def losses(folder):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(folder):
-    """What nothing happens to."""
-    done = outlay_command(
-        *("run", LINE, "--devices", "2", "--layout", "fsdp", "--run-folder", "uninterrupted", *STEPS), cwd=folder
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "uninterrupted"
+def uninterrupted():
+    """The losses on two devices of this process, where nothing happens."""
+    recipe, mesh = line(), outlay.mesh(data=2, devices=jax.devices()[:2])
+    program = outlay.program(recipe.step, recipe.init, recipe.data[0], layout=recipe.layouts["fsdp"], mesh=mesh)
+    done = outlay.fit(program, recipe.data, steps=NUM_STEPS, key=jax.random.key(recipe.seed), progress=False)
+    return [metrics["loss"] for metrics in done.history]
 
 
-SHORT = ("run", LINE, "--devices", "4", "--layout", "fsdp", "--steps", "4", "--checkpoint-every", "2")
+SHORT = ("run", LINE, "--devices", "8", "--layout", "fsdp", "--steps", "4", "--checkpoint-every", "2")
 
 
 @pytest.fixture(scope="module")
 def alone(folder):
-    """A short run of one process."""
-    done = outlay_command(*SHORT, "--run-folder", "alone", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    """A short run of one process, this one."""
+    done = command_here(*SHORT, "--run-folder", "alone", cwd=folder)
+    assert done.exit_code == 0, done.output
     return folder / "alone"
 
 
 @pytest.fixture(scope="module")
 def together(folder):
-    """The same of two processes, and what they said."""
+    """The same of two processes, and what they print."""
     done = outlay_command(*SHORT, "--run-folder", "together", "--processes", "2", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "together", done.stdout
 
 
 def test_two_processes_train_as_one_and_leave_one_run_folder(alone, together):
-    left, said = together
+    left, printed = together
     assert losses(left) == pytest.approx(losses(alone), rel=1e-6)
-    assert said.count("held out") == 1
+    assert printed.count("held out") == 1
     assert sorted(os.listdir(left)) == sorted(os.listdir(alone))
 
 
 def test_a_run_goes_on_in_another_number_of_processes(together, uninterrupted, tmp_path):
     shutil.copytree(together[0], tmp_path / "run")
-    resumed = outlay_command(
-        *("run", LINE, "--devices", "4", "--layout", "dp", "--steps", "6", "--run-folder", "run", "--resume"),
-        *("--processes", "1"),  # and in more of them: test_same_result.py
+    resumed = command_here(  # in one process; in more of them: test_same_result.py
+        *("run", LINE, "--devices", "8", "--layout", "dp", "--steps", "6", "--run-folder", "run", "--resume"),
         cwd=tmp_path,
     )
-    assert resumed.returncode == 0, resumed.stderr
-    assert losses(tmp_path / "run") == pytest.approx(losses(uninterrupted)[:6], rel=1e-5)
-
-
-def test_a_run_folder_that_is_full_ends_all_processes_with_the_reason(folder, alone):
-    again = outlay_command(
-        *("run", LINE, "--devices", "4", "--steps", "1", "--run-folder", alone.name, "--processes", "2"), cwd=folder
-    )
-    assert again.returncode == 2
-    assert "the run folder alone exists" in again.stderr
+    assert resumed.exit_code == 0, resumed.output
+    assert losses(tmp_path / "run") == pytest.approx(uninterrupted[:6], rel=1e-5)
 
 
 def test_recipes_that_differ_are_refused_before_the_run_folder_is_touched(folder):
@@ -96,8 +89,8 @@ def test_recipes_that_differ_are_refused_before_the_run_folder_is_touched(folder
 
 
 def test_devices_that_cannot_be_shared_are_refused(folder):
-    refused = outlay_command("run", LINE, "--devices", "4", "--processes", "3", cwd=folder)
-    assert refused.returncode == 2
+    refused = command_here("run", LINE, "--devices", "4", "--processes", "3", cwd=folder)
+    assert refused.exit_code == 2
     assert "4 devices cannot be shared evenly by 3 processes" in refused.stderr
     assert "1 or 2 or 4 can share them" in refused.stderr
 
@@ -116,7 +109,7 @@ def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(fol
     assert "restart 2 of 2" not in killed.stderr
     assert "restart" not in killed.stderr.partition("continued after step ")[2]
     assert int(killed.stderr.partition("continued after step ")[2].split(":")[0]) in (2, 4, 6)
-    assert losses(folder / "killed") == pytest.approx(losses(uninterrupted)[:12], rel=1e-6)
+    assert losses(folder / "killed") == pytest.approx(uninterrupted[:12], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +122,8 @@ def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(fol
     ],
 )
 def test_restarts_need_processes_and_checkpoints(folder, options, says):
-    refused = outlay_command("run", LINE, *options, cwd=folder)
-    assert refused.returncode == 2
+    refused = command_here("run", LINE, *options, cwd=folder)
+    assert refused.exit_code == 2
     assert says in " ".join(refused.stderr.split())
 
 
@@ -145,7 +138,7 @@ def as_slurm_does(process, port, folder, *options):
     variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
     command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--layout", "fsdp", "--checkpoint-every", "100", "--resume"]
     return subprocess.Popen(
-        [*command, "--run-folder", "slurm", *STEPS, *options],
+        [*command, "--run-folder", "slurm", "--steps", str(NUM_STEPS), *options],
         cwd=folder,
         env=environment(**variables, SLURM_NODEID="0", OUTLAY_COORDINATOR=f"127.0.0.1:{port}", JAX_PLATFORMS="cpu"),
         stderr=subprocess.PIPE,
@@ -157,10 +150,10 @@ def as_slurm_does(process, port, folder, *options):
 def test_a_usage_error_under_srun_ends_with_its_own_message(tmp_path):
     port = free_port()
     tasks = [as_slurm_does(process, port, tmp_path, "--layout", "fdsp") for process in (0, 1)]
-    said = [task.communicate(timeout=LONGEST)[1] for task in tasks]
-    assert [task.returncode for task in tasks] == [2, 2], said
-    assert not any("Traceback" in each or "SystemExit" in each for each in said), said
-    assert any(each.rstrip().splitlines()[-1].startswith("  fix:") for each in said), said
+    errors = [task.communicate(timeout=LONGEST)[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [2, 2], errors
+    assert not any("Traceback" in each or "SystemExit" in each for each in errors), errors
+    assert any(each.rstrip().splitlines()[-1].startswith("  fix:") for each in errors), errors
 
 
 def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterrupted, tmp_path):
@@ -182,15 +175,15 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
 
     first = job(1)  # SLURM sends it to all, which is easier: none has to tell the others
     assert [code for _, code in first] == [75, 75], first
-    said = first[0][0][1]
-    assert "stopped on request after step " in said
-    step = int(said.partition("stopped on request after step ")[2].split()[0])
+    errors = first[0][0][1]
+    assert "stopped on request after step " in errors
+    step = int(errors.partition("stopped on request after step ")[2].split()[0])
     assert sorted(os.listdir(tmp_path / "slurm" / "checkpoints")) == [str(step), "outlay.txt"]
     assert len(losses(tmp_path / "slurm")) == step
     second = job()
     assert [code for _, code in second] == [0, 0], second
     assert f"continued after step {step}" in second[0][0][1]
-    assert losses(tmp_path / "slurm") == pytest.approx(losses(uninterrupted), rel=1e-6)
+    assert losses(tmp_path / "slurm") == pytest.approx(uninterrupted, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -216,11 +209,11 @@ def test_a_signal_to_the_launcher_or_to_all_has_the_run_saved(tmp_path, number, 
         below = psutil.Process(job.pid).children(recursive=True) if to == "all" else []
         for process in [*below, job]:  # as scancel does
             process.send_signal(number)
-        _, said = job.communicate(timeout=LONGEST)
+        _, errors = job.communicate(timeout=LONGEST)
     finally:
         job.kill()
-    assert job.returncode == code, said
-    assert "stopped on request after step " in said
-    step = said.partition("stopped on request after step ")[2].split()[0]
+    assert job.returncode == code, errors
+    assert "stopped on request after step " in errors
+    step = errors.partition("stopped on request after step ")[2].split()[0]
     assert sorted(os.listdir(tmp_path / "saved" / "checkpoints")) == [step, "outlay.txt"]
-    assert "restart" not in said
+    assert "restart" not in errors

@@ -26,7 +26,7 @@ def test_processes_run_a_recipe_and_its_result_comes_back(tmp_path, capfd):
     assert "held out" in capfd.readouterr().out
     with pytest.raises(LaunchError, match="ended with exit code 2: see above why"):
         outlay.run(LINE, devices=2, processes=2, steps=1, run_folder=tmp_path / "run")
-    assert "run exists" in capfd.readouterr().err
+    assert f"the run folder {tmp_path / 'run'} exists" in capfd.readouterr().err
 
 
 def lines_of(folder: Path) -> list[str]:

@@ -59,10 +59,12 @@ assert (rows == np.arange(1024 * 128).reshape(1024, 128)[3:9]).all()
 print(f"rows 3 to 8 of it, in every process: {rows.shape}, first column {rows[:, 0]}")
 
 # --- send
-mine = np.arange(16) if job.process == 1 else None
-print(f"broadcast from process 1: {outlay.arrays.broadcast(mine, source=1)}")
-print(f"scattered from it: {[s.data.tolist() for s in outlay.arrays.scatter(mine, line, source=1).addressable_shards]}")
+value = np.arange(16) if job.process == 1 else None
+print(f"broadcast from process 1: {outlay.arrays.broadcast(value, source=1)}")
+print(
+    f"scattered from it: {[s.data.tolist() for s in outlay.arrays.scatter(value, line, source=1).addressable_shards]}"
+)
 try:
-    outlay.arrays.scatter(mine, line, source=2)
+    outlay.arrays.scatter(value, line, source=2)
 except outlay.errors.PlaceError as error:
     print(f"from process 2: {error}")

@@ -29,7 +29,7 @@ EXIT_CODES: Mapping[int, str] = {
     CHECK_FAILED: "a check failed",
     WRONG_USE: "an error in what was asked, in your files or in the environment",
     UNKNOWN: "a check that cannot tell",
-    OWN_FAULT: "a fault of Outlay's own",
+    OWN_FAULT: "a bug in Outlay",
     interrupt.STOPPED: "stopped by Ctrl-C",
 }
 """One meaning for each exit code, in all commands; any other is that of the process that failed first, or 128 and the
@@ -196,9 +196,9 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
         where = "outlay --traceback prints the traceback"
     summary = "".join(traceback.format_exception_only(error)).strip()
     return (
-        f"this is a fault of Outlay's own: {summary}\n  command: {shlex.join(['outlay', *words])}\n"
+        f"this is a bug in Outlay: {summary}\n  command: {shlex.join(['outlay', *words])}\n"
         f"  versions: {installed}, Python {sys.version.split()[0]}\n  {where}\n"
-        "  please report it with that to those who maintain Outlay; nothing that you asked for is known to be wrong"
+        "  please report it, with these lines, to Outlay's maintainers; nothing is known to be wrong with your command"
     )
 
 

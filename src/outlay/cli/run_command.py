@@ -173,9 +173,11 @@ def run_in_processes(
     """
     import tempfile
 
+    from outlay.core.flag_check import check_flags
     from outlay.jobs.job import Job
     from outlay.jobs.run_job import run_job
 
+    check_flags()  # here once: the processes inherit the answer
     if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(
             f"{devices} devices cannot be shared evenly by {num_processes} processes; "

@@ -4,7 +4,8 @@ XLA calls a C function with one argument, the call frame (`xla/ffi/api/c_api.h`,
 it asks for the version of that interface, and refuses versions that it does not know. LLVM comes with `llvmlite`, so no
 compiler needs to be installed.
 
-A function computes independent rows, which several threads share if there are many (`rows_of_threads`).
+A function computes independent rows, which several threads share if there are many (`rows_of_threads`). One call may be
+of several functions: threads share the rows of all of them, and are asked once.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from outlay.core.rows_of_threads import LINE, ROWS, SHARED
+from outlay.core.rows_of_threads import ARRAYS, ENTRY, LINE, PIECES, SHARED
 from outlay.core.runtime_flags import num_cores
 
 MAJOR, MINOR = 0, 3
@@ -55,35 +58,37 @@ call:
   %arguments = load ptr, ptr %arguments_at
   %results_at = getelementptr i8, ptr %frame, i64 112
   %results = load ptr, ptr %results_at
-  %array = load ptr, ptr %arguments
-  %dims_at = getelementptr i8, ptr %array, i64 40
-  %dims = load ptr, ptr %dims_at
-  %num_rows = load i64, ptr %dims
-  %rounded_up = add i64 %num_rows, LAST_OF_PIECE
-  %num_pieces = udiv i64 %rounded_up, PIECE
+  %num_pieces = call i64 @NAME_all_pieces(ptr %arguments)
+  %turn = atomicrmw xor ptr @NAME_turn, i64 1 monotonic
   %most_threads = load i64, ptr inttoptr (i64 NUM_THREADS to ptr)
   %enough_threads = udiv i64 %num_pieces, {PIECES_OF_THREAD}
   %num_threads = call i64 @llvm.umin.i64(i64 %most_threads, i64 %enough_threads)
   %is_shared = icmp ugt i64 %num_threads, 1
   br i1 %is_shared, label %share, label %alone
 alone:
-  call void @NAME_rows(ptr %arguments, ptr %results, i64 0, i64 %num_rows)
+  call void @NAME_alone(ptr %arguments, ptr %results, i64 %num_pieces, i64 %turn)
   ret ptr null
 share:
-  call void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_threads)
+  call void @NAME_share(ptr %frame, {ARRAYS}, i64 %num_pieces, i64 %num_threads)
   ret ptr null
 }}
 
-define internal void @NAME_rows(ptr %arguments, ptr %results, i64 %first, i64 %last) noinline {{
+@NAME_turn = internal global i64 0
+@NAME_table = internal constant [NUM_FUNCTIONS x {ENTRY}] [TABLE]
+declare i64 @llvm.umin.i64(i64, i64)
+"""
+"""Answers XLA's question for the version, and computes the rows of all functions in one thread or in several."""
+
+ROWS = """
+define void @NAME(ptr %arguments, ptr %results, i64 %first, i64 %last) {
 start:
 BUFFERS
 BODY
   ret void
-}}
-declare i64 @llvm.umin.i64(i64, i64)
+}
 DECLARATIONS
 """
-"""Answers XLA's question for the version, computes all rows in one thread or in several, and the code of the rows."""
+"""A function that computes some of its rows."""
 
 BUFFER = """
   %NAME_place = getelementptr ptr, ptr %LIST, i64 INDEX
@@ -94,6 +99,8 @@ BUFFER = """
 
 _compiled: dict[str, Any] = {}
 """The compiled functions by name; the values keep their memory alive."""
+_registered: set[str] = set()
+"""The names that XLA knows."""
 _lock = threading.Lock()
 num_threads = ctypes.c_int64(num_cores())
 """The largest number of threads; the functions read it at every call."""
@@ -167,8 +174,25 @@ def _address(symbol: str) -> int:
         return 0
 
 
-def compile_function(body: str, declarations: str, num_arguments: int, num_results: int, piece: int) -> str:
-    """Compile a function and register it; return its name for `jax.ffi.ffi_call`.
+@dataclass(frozen=True)
+class RowFunction:
+    """A compiled function of the rows of its first argument.
+
+    Attributes:
+        name: its name.
+        num_arguments: the number of arrays that it takes.
+        num_results: the number of arrays that it returns.
+        piece: the number of rows that a thread computes at once.
+    """
+
+    name: str
+    num_arguments: int
+    num_results: int
+    piece: int
+
+
+def compile_rows(body: str, declarations: str, num_arguments: int, num_results: int, piece: int) -> RowFunction:
+    """Compile a function that computes rows.
 
     Args:
         body: its lines, in block `%start`, for the rows `%first` to `%last` (excluded) of the first argument; argument
@@ -181,42 +205,79 @@ def compile_function(body: str, declarations: str, num_arguments: int, num_resul
     Raises:
         NoMachineCode: nothing can be compiled here.
     """
-    machine = target_machine()
-    import llvmlite.binding as llvm
-
     arrays = [("arguments", f"a{k}", k) for k in range(num_arguments)]
     arrays += [("results", f"r{k}", k) for k in range(num_results)]
     buffers = "".join(
         BUFFER.replace("NAME", name).replace("LIST", where).replace("INDEX", str(k)) for where, name, k in arrays
     )
-    code = (FRAME + SHARED).replace("BUFFERS", buffers).replace("BODY", body).replace("DECLARATIONS", declarations)
-    code = code.replace("LAST_OF_PIECE", str(piece - 1)).replace("PIECE", str(piece))
-    code = code.replace("NUM_PLACES", str(len(_places)))
+    code = ROWS.replace("BUFFERS", buffers).replace("BODY", body).replace("DECLARATIONS", declarations)
+    return RowFunction(_compile(code, lambda code: code), num_arguments, num_results, piece)
+
+
+def compile_call(functions: Sequence[RowFunction]) -> str:
+    """Compile what XLA calls to compute all rows of some functions; return its name for `jax.ffi.ffi_call`.
+
+    Its arguments are those of the first function, then those of the second, and so on; its results likewise.
+
+    Raises:
+        NoMachineCode: nothing can be compiled here.
+    """
+    arguments = itertools.accumulate((function.num_arguments for function in functions), initial=0)
+    results = itertools.accumulate((function.num_results for function in functions), initial=0)
+    entries = [
+        f"{ENTRY} {{ ptr inttoptr (i64 {function.name} to ptr), i64 {first}, i64 {result}, i64 {function.piece} }}"
+        for function, first, result in zip(functions, arguments, results, strict=False)
+    ]
+    code = (FRAME + PIECES + SHARED).replace("TABLE", ", ".join(entries)).replace("NUM_FUNCTIONS", str(len(entries)))
+
+    def located(code: str) -> str:
+        # Where a thread cannot tell its core, all begin with the first rows.
+        which_core = _address("sched_getcpu")
+        code = code.replace(
+            "THIS_CORE", f"call i32 inttoptr (i64 {which_core} to ptr)()" if which_core else "add i32 0, 0"
+        )
+        addresses = _addresses() | {
+            each.name: _compiled[each.name].get_function_address(each.name) for each in functions
+        }
+        for what, address in addresses.items():
+            code = code.replace(f"i64 {what} to", f"i64 {address} to")
+        return code
+
+    name = _compile(code.replace("NUM_PLACES", str(len(_places))), located)
+    with _lock:
+        if name not in _registered:
+            function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_compiled[name].get_function_address(name))
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
+            _registered.add(name)
+    return name
+
+
+def _compile(code: str, located: Callable[[str], str]) -> str:
+    """Compile a function once, and return its name.
+
+    Args:
+        code: its code, in which the function is called `@NAME`.
+        located: puts addresses into the code, which are no part of its name.
+    """
+    machine = target_machine()
+    import llvmlite.binding as llvm
+
     name = "outlay_" + hashlib.sha256(code.encode()).hexdigest()[:24]
     with _lock:
-        if name not in _compiled:
-            if "half" in body and not llvm.get_host_cpu_features().get("f16c", True):
-                raise NoMachineCode("this processor does not convert float16")
-            # Where a thread cannot tell its core, all begin with the first rows.
-            which_core = _address("sched_getcpu")
-            this_core = f"call i32 inttoptr (i64 {which_core} to ptr)()" if which_core else "add i32 0, 0"
-            code = code.replace("THIS_CORE", this_core)
-            for what, address in _addresses().items():
-                code = code.replace(f"i64 {what} to", f"i64 {address} to")
-            try:
-                module = llvm.parse_assembly(code.replace("@NAME", f"@{name}"))
-                module.verify()
-            except RuntimeError as error:
-                what = str(error).splitlines()[0]
-                raise NoMachineCode(
-                    f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: {what}"
-                ) from error
-            options = llvm.create_pipeline_tuning_options(speed_level=2)
-            builder = llvm.create_pass_builder(machine, options)
-            builder.getModulePassManager().run(module, builder)
-            engine = llvm.create_mcjit_compiler(module, machine)
-            engine.finalize_object()
-            function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address(name))
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
-            _compiled[name] = engine
+        if name in _compiled:
+            return name
+        if "half" in code and not llvm.get_host_cpu_features().get("f16c", True):
+            raise NoMachineCode("this processor does not convert float16")
+        try:
+            module = llvm.parse_assembly(located(code).replace("@NAME", f"@{name}"))
+            module.verify()
+        except RuntimeError as error:
+            what = str(error).splitlines()[0]
+            raise NoMachineCode(f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: {what}") from error
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        engine = llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        _compiled[name] = engine
     return name

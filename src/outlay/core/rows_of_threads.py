@@ -1,27 +1,121 @@
-"""How a function in machine code lets several threads compute its rows: the part of its code that shares them.
+"""How several threads share the rows of functions in machine code: the code that XLA calls.
 
-A function asks threads of XLA's own pool to help. Each thread begins with the rows of the core that it is on, which
-are in that core's cache since the last call, and then takes rows that no thread has begun. The caller does not wait
-for threads that have not begun. So if all threads of the pool are busy, or a fork left none, only their help is lost.
-The last thread to leave frees the shared memory. Waking a thread takes longer than many a call; so a thread that has
-helped waits for a moment, and the next call asks it first.
+Each function computes rows of its own arrays; one call is of one or more functions, and its rows are all of theirs. A
+thread computes some rows at once, a piece. The call asks threads of XLA's own pool to help. Each thread begins with the
+pieces of the core that it is on, which are in that core's cache since the last call, and then takes pieces that no
+thread has begun. Every second call goes through the pieces backwards: what the last call touched last is still in the
+cache, whatever has been pushed out of it. The caller does not wait for threads that have not begun. So if all threads
+of the pool are busy, or a fork left none, only their help is lost. The last thread to leave frees the shared memory.
+Waking a thread takes longer than many a call; so a thread that has helped waits for a moment, and the next call asks it
+first.
 """
 
 from __future__ import annotations
 
-ROWS = "ptr %arguments, ptr %results, i64 %num_rows"
+ARRAYS = "ptr %arguments, ptr %results, i64 %turn"
 
 JOB = "{ i64, i64, i64, i64, i64, ptr, ptr, ptr }"
 """The memory that threads share: the pieces done, the threads that still use it; then, unchanged, the number of pieces,
-of rows and of threads, the arrays, and the function that computes pieces. The number of pieces taken from each core's
-rows follows, `LINE` bytes apart."""
+1 if they are taken backwards, the number of threads, the arrays, and the function that computes pieces. The number of
+pieces taken of each core follows, `LINE` bytes apart."""
 LINE = 64
 """The size of a cache line in bytes."""
 WAITING = 1
 """The value of a place where a thread waits; 0 if none waits there, and the address of the job if one was asked."""
+ENTRY = "{ ptr, i64, i64, i64 }"
+"""A function of the table: its address, its first argument and result, and the rows of a piece."""
+
+PIECES = f"""
+define internal i64 @NAME_num_rows(ptr %arguments, i64 %k) {{
+  %first_at = getelementptr [NUM_FUNCTIONS x {ENTRY}], ptr @NAME_table, i64 0, i64 %k, i32 1
+  %first = load i64, ptr %first_at
+  %array_at = getelementptr ptr, ptr %arguments, i64 %first
+  %array = load ptr, ptr %array_at
+  %dims_at = getelementptr i8, ptr %array, i64 40
+  %dims = load ptr, ptr %dims_at
+  %num_rows = load i64, ptr %dims
+  ret i64 %num_rows
+}}
+
+define internal i64 @NAME_num_pieces(ptr %arguments, i64 %k) {{
+  %num_rows = call i64 @NAME_num_rows(ptr %arguments, i64 %k)
+  %size_at = getelementptr [NUM_FUNCTIONS x {ENTRY}], ptr @NAME_table, i64 0, i64 %k, i32 3
+  %size = load i64, ptr %size_at
+  %before_last = sub i64 %size, 1
+  %rounded_up = add i64 %num_rows, %before_last
+  %num_pieces = udiv i64 %rounded_up, %size
+  ret i64 %num_pieces
+}}
+
+define internal i64 @NAME_all_pieces(ptr %arguments) {{
+  br label %functions
+functions:
+  %k = phi i64 [0, %0], [%next_k, %count]
+  %total = phi i64 [0, %0], [%next_total, %count]
+  %is_function = icmp ult i64 %k, NUM_FUNCTIONS
+  br i1 %is_function, label %count, label %end
+count:
+  %num_pieces = call i64 @NAME_num_pieces(ptr %arguments, i64 %k)
+  %next_total = add i64 %total, %num_pieces
+  %next_k = add i64 %k, 1
+  br label %functions
+end:
+  ret i64 %total
+}}
+
+define internal void @NAME_piece(ptr %arguments, ptr %results, i64 %piece) {{
+  br label %functions
+functions:
+  %k = phi i64 [0, %0], [%next_k, %other]
+  %left = phi i64 [%piece, %0], [%next_left, %other]
+  %num_pieces = call i64 @NAME_num_pieces(ptr %arguments, i64 %k)
+  %is_here = icmp ult i64 %left, %num_pieces
+  br i1 %is_here, label %compute, label %other
+other:
+  %next_left = sub i64 %left, %num_pieces
+  %next_k = add i64 %k, 1
+  br label %functions
+compute:
+  %entry = getelementptr [NUM_FUNCTIONS x {ENTRY}], ptr @NAME_table, i64 0, i64 %k
+  %function = load ptr, ptr %entry
+  %argument_at = getelementptr {ENTRY}, ptr %entry, i32 0, i32 1
+  %argument = load i64, ptr %argument_at
+  %result_at = getelementptr {ENTRY}, ptr %entry, i32 0, i32 2
+  %result = load i64, ptr %result_at
+  %size_at = getelementptr {ENTRY}, ptr %entry, i32 0, i32 3
+  %size = load i64, ptr %size_at
+  %its_arguments = getelementptr ptr, ptr %arguments, i64 %argument
+  %its_results = getelementptr ptr, ptr %results, i64 %result
+  %num_rows = call i64 @NAME_num_rows(ptr %arguments, i64 %k)
+  %first = mul i64 %left, %size
+  %after = add i64 %first, %size
+  %last = call i64 @llvm.umin.i64(i64 %after, i64 %num_rows)
+  call void %function(ptr %its_arguments, ptr %its_results, i64 %first, i64 %last)
+  ret void
+}}
+
+define internal void @NAME_alone(ptr %arguments, ptr %results, i64 %num_pieces, i64 %turn) {{
+  %is_backwards = icmp ne i64 %turn, 0
+  br label %pieces
+pieces:
+  %done = phi i64 [0, %0], [%next_done, %compute]
+  %is_left = icmp ult i64 %done, %num_pieces
+  br i1 %is_left, label %compute, label %end
+compute:
+  %next_done = add i64 %done, 1
+  %from_last = sub i64 %num_pieces, %next_done
+  %piece = select i1 %is_backwards, i64 %from_last, i64 %done
+  call void @NAME_piece(ptr %arguments, ptr %results, i64 %piece)
+  br label %pieces
+end:
+  ret void
+}}
+"""
+"""The pieces of all functions, numbered one function after the other; the function of a piece; all pieces by one
+thread."""
 
 SHARED = f"""
-define internal void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_threads) noinline {{
+define internal void @NAME_share(ptr %frame, {ARRAYS}, i64 %num_pieces, i64 %num_threads) noinline {{
   %asked = alloca {{ i64, ptr, ptr, ptr, ptr }}
   %refused = alloca {{ i64, ptr, ptr }}
   %num_lines = add i64 %num_threads, 1
@@ -30,8 +124,8 @@ define internal void @NAME_share(ptr %frame, {ROWS}, i64 %num_pieces, i64 %num_t
   store i64 %num_threads, ptr %num_holders_at
   %num_pieces_at = getelementptr {JOB}, ptr %job, i32 0, i32 2
   store i64 %num_pieces, ptr %num_pieces_at
-  %num_rows_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
-  store i64 %num_rows, ptr %num_rows_at
+  %turn_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
+  store i64 %turn, ptr %turn_at
   %num_threads_at = getelementptr {JOB}, ptr %job, i32 0, i32 4
   store i64 %num_threads, ptr %num_threads_at
   %arguments_at = getelementptr {JOB}, ptr %job, i32 0, i32 5
@@ -159,8 +253,9 @@ define internal void @NAME_compute(ptr %job) {{
 define internal void @NAME_pieces(ptr %job) noinline {{
   %num_pieces_at = getelementptr {JOB}, ptr %job, i32 0, i32 2
   %num_pieces = load i64, ptr %num_pieces_at
-  %num_rows_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
-  %num_rows = load i64, ptr %num_rows_at
+  %turn_at = getelementptr {JOB}, ptr %job, i32 0, i32 3
+  %turn = load i64, ptr %turn_at
+  %is_backwards = icmp ne i64 %turn, 0
   %num_threads_at = getelementptr {JOB}, ptr %job, i32 0, i32 4
   %num_threads = load i64, ptr %num_threads_at
   %arguments_at = getelementptr {JOB}, ptr %job, i32 0, i32 5
@@ -187,15 +282,14 @@ of_core:
   br label %take
 take:
   %num_taken = atomicrmw add ptr %num_taken_at, i64 1 monotonic
-  %piece = add i64 %first_piece, %num_taken
-  %is_left = icmp ult i64 %piece, %last_piece
+  %from_first = add i64 %first_piece, %num_taken
+  %is_left = icmp ult i64 %from_first, %last_piece
   br i1 %is_left, label %compute, label %cores
 compute:
-  %first = mul i64 %piece, PIECE
-  %after = add i64 %first, PIECE
-  %is_whole = icmp ult i64 %after, %num_rows
-  %last = select i1 %is_whole, i64 %after, i64 %num_rows
-  call void @NAME_rows(ptr %arguments, ptr %results, i64 %first, i64 %last)
+  %not_taken = sub i64 %last_piece, %num_taken
+  %from_last = sub i64 %not_taken, 1
+  %piece = select i1 %is_backwards, i64 %from_last, i64 %from_first
+  call void @NAME_piece(ptr %arguments, ptr %results, i64 %piece)
   %num_before = atomicrmw add ptr %job, i64 1 release
   br label %take
 none:

@@ -42,6 +42,26 @@ class Source:
 
 
 @dataclass(frozen=True)
+class SharedStep:
+    """A step of a part of whose work some is done together with that of other parts: in one call for all of them.
+
+    What comes before and what comes after it are compiled each for itself, and cost a copy of each array that goes
+    through them as it is. So each function returns only what it changes: a dictionary like the state, without the rest.
+
+    Attributes:
+        before: `before(state, read) -> (changes, (passed, request))`: what is passed on to `after`, and what to do in
+            the common call.
+        together: the common call, `together({part: (state, request)}) -> {part: (changes, answer)}`; parts for which it
+            is the same function share a call.
+        after: `after(state, (passed, answer)) -> (changes, outputs)`.
+    """
+
+    before: Callable[[Any, Read], tuple[Any, tuple[Any, Any]]]
+    together: Callable[[dict[str, tuple[Any, Any]]], dict[str, tuple[Any, Any]]]
+    after: Callable[[Any, tuple[Any, Any]], tuple[Any, dict[str, jax.Array]]]
+
+
+@dataclass(frozen=True)
 class LoopForm:
     """Another form in which the state of a part goes through many steps, such as one that defers work to the next step.
 
@@ -54,7 +74,7 @@ class LoopForm:
     """
 
     begin: Callable[[Any], Any]
-    step: PartStep
+    step: PartStep | SharedStep
     end: Callable[[Any], Any]
 
 
@@ -104,7 +124,7 @@ class StepGraph:
         """Run one step of all parts."""
         cache, after, produced = state[CACHE], {}, {}
         for name, part in self.parts.items():
-            after[name], produced[name] = isolated_step(part.step, state[name], self.read(name, cache, inputs))
+            after[name], produced[name] = isolated(part.step, state[name], self.read(name, cache, inputs))
         after[CACHE] = {name: self.push(name, cache[name], outputs) for name, outputs in produced.items()}
         return after, {name: produced[part][port] for name, (part, port) in self.outputs.items()}
 
@@ -150,27 +170,50 @@ class StepGraph:
         return cached[source.latency - 1] if self.depth(source.part, source.port) > 1 else cached
 
 
-def isolated_step(step: PartStep, state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
-    """Run a part's step so that it rounds as if it were compiled in a program of its own.
+def isolated(function: Callable[[Any, Any], tuple[Any, Any]], state: Any, given: Any) -> tuple[Any, Any]:
+    """Call a function of a state so that it rounds as if it were compiled in a program of its own.
 
-    Fused with its surroundings, a step may round differently: which product and sum become one operation depends on
+    Fused with its surroundings, it may round differently: which product and sum become one operation depends on
     what they are fused with. XLA's CPU compiler drops optimization barriers before it fuses (up to JAX 0.10), but it
     never fuses into a branch. Until then the barrier keeps XLA from folding the constant condition.
+
+    Args:
+        function: returns what it changes of the state, or all of it, and something else.
+        state: the state.
+        given: what else it is called with.
     """
-    state, read = jax.lax.optimization_barrier((state, read))
+    state, given = jax.lax.optimization_barrier((state, given))
     shapes: list[tuple[Any, Any]] = []
 
-    def traced(state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
-        result = step(state, read)
+    def traced(state: Any, given: Any) -> tuple[Any, Any]:
+        result = function(state, given)
         shapes.append(jax.tree.map(_shape, result))
         return result
 
-    def instead(state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
-        after, outputs = shapes[-1]  # cond traces this branch second: the step need not be traced for its shapes alone
-        is_like_before = after == jax.tree.map(_shape, state)  # if not, whoever runs the graph raises
-        return state if is_like_before else _zeros(after), _zeros(outputs)
+    def instead(state: Any, given: Any) -> tuple[Any, Any]:
+        changes, other = shapes[
+            -1
+        ]  # cond traces this branch second: no need to trace the function for its shapes alone
+        # What is there already needs no memory of its own.
+        before = changed_of(state, changes)
+        is_like_before = changes == jax.tree.map(_shape, before)  # if not, whoever runs the graph raises
+        return before if is_like_before else _zeros(changes), _zeros(other)
 
-    return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), traced, instead, state, read))
+    return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), traced, instead, state, given))
+
+
+def changed_of(state: Any, changes: Any) -> Any:
+    """Return what of a state some changes are of."""
+    if not (isinstance(changes, dict) and isinstance(state, dict)):
+        return state
+    return {name: changed_of(state[name], change) for name, change in changes.items() if name in state}
+
+
+def with_changes(state: Any, changes: Any) -> Any:
+    """Return a state with some changes."""
+    if not (isinstance(changes, dict) and isinstance(state, dict)):
+        return changes
+    return {**state, **{name: with_changes(state.get(name), change) for name, change in changes.items()}}
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,21 @@ import jax.numpy as jnp
 
 from outlay.core.paths import flatten_paths, matches
 from outlay.graph.recorded_outputs import RecordedOutput, check_addresses, empty, keep, values_of
-from outlay.graph.step_graph import CACHE, INPUTS, LoopForm, PartStep, StepGraph, isolated_step
+from outlay.graph.step_graph import (
+    CACHE,
+    INPUTS,
+    LoopForm,
+    PartStep,
+    Read,
+    SharedStep,
+    StepGraph,
+    isolated,
+    with_changes,
+)
 
 Carry = dict[str, Any]
-"""What a loop carries: `own` (state by part), `cache`, `not_finite` (by part), `kept` (buffers) and `step`."""
+"""What a loop carries: `own` (state by part), `cache`, `not_finite` (by part; in the loop one array for all parts),
+`kept` (buffers) and `step`."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +85,10 @@ class Subgraph:
         forms = {name: make(own[name]) for name in self.names if (make := self.graph.parts[name].loop_form)}
         inside = dataclasses.replace(self, loop_forms={name: form for name, form in forms.items() if form})
         begun = {name: form.begin(own[name]) for name, form in inside.loop_forms.items()}
-        after = inside._loop(({**carry, "own": own | begun}, foreign), inputs, num_steps)[0]
-        return {**after, "own": inside._own(after["own"])}
+        never = jnp.stack([carry["not_finite"][name] for name in self.names])
+        after = inside._loop(({**carry, "own": own | begun, "not_finite": never}, foreign), inputs, num_steps)[0]
+        first = dict(zip(self.names, after["not_finite"], strict=True))
+        return {**after, "own": inside._own(after["own"]), "not_finite": first}
 
     def _loop(self, both: tuple[Carry, Any], inputs: Any, num_steps: int) -> tuple[Carry, Any]:
         """Run all steps, with states in the form of the loop."""
@@ -89,7 +102,7 @@ class Subgraph:
         """Return the parts' own states from those in the loop."""
         return {**states, **{name: form.end(states[name]) for name, form in self.loop_forms.items()}}
 
-    def _step_of(self, name: str) -> PartStep:
+    def _step_of(self, name: str) -> PartStep | SharedStep:
         form = self.loop_forms.get(name)
         return form.step if form else self.graph.parts[name].step
 
@@ -124,16 +137,11 @@ class Subgraph:
         """Run one step; outputs with rows are returned separately, since nobody can read them before the exchange."""
         step, cache = carry["step"], {**foreign, **carry["cache"]}
         now = {name: jax.lax.dynamic_index_in_dim(inputs[name], step, 0, keepdims=False) for name in self.inputs}
-        own, produced = {}, {}
-        for name in self.names:
-            read = self.graph.read(name, cache, now)
-            own[name], produced[name] = isolated_step(self._step_of(name), carry["own"][name], read)
+        own, produced = self._advanced(carry["own"], {name: self.graph.read(name, cache, now) for name in self.names})
         after = {
             "own": own,
             "cache": {name: self._next(name, cache[name], produced[name]) for name in self.names},
-            "not_finite": {
-                name: first_seen(carry["not_finite"][name], own[name], produced[name], step) for name in self.names
-            },
+            "not_finite": first_seen(carry["not_finite"], [(own[name], produced[name]) for name in self.names], step),
             "kept": keep(self.recorded_outputs, carry["kept"], lambda: values_of(self._own(own), produced), step)
             if self.recorded_outputs
             else carry["kept"],
@@ -141,6 +149,27 @@ class Subgraph:
         }
         aged = {name: self._aged(name, ports) for name, ports in foreign.items()}
         return (after, aged), {name: produced[name] for name in self.num_rows}
+
+    def _advanced(self, own: Any, read: Mapping[str, Read]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the state and the outputs of each part after a step."""
+        after, produced, passed = {}, {}, {}
+        shared: dict[Any, dict[str, Any]] = {}
+        for name in self.names:
+            step = self._step_of(name)
+            if isinstance(step, SharedStep):
+                changes, (passed[name], request) = isolated(step.before, own[name], read[name])
+                after[name] = with_changes(own[name], changes)
+                shared.setdefault(step.together, {})[name] = after[name], request
+            else:
+                after[name], produced[name] = isolated(step, own[name], read[name])
+        for together, requests in shared.items():
+            for name, (changes, answer) in together(requests).items():
+                step = self._step_of(name)
+                assert isinstance(step, SharedStep)
+                state = with_changes(after[name], changes)
+                changes, produced[name] = isolated(step.after, state, (passed[name], answer))
+                after[name] = with_changes(state, changes)
+        return {name: after[name] for name in self.names}, {name: produced[name] for name in self.names}
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -195,19 +224,29 @@ NEVER = -1
 _BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
-def first_seen(before: jax.Array, own: Any, outputs: Any, step: jax.Array) -> jax.Array:
-    """Return the step at which a part was first not finite, or -1, after one more step.
+def first_seen(before: jax.Array, values: Sequence[tuple[Any, Any]], step: jax.Array) -> jax.Array:
+    """Return the step at which each part was first not finite, or -1, after one more step.
 
     Outputs are checked, and leaves of at most one dim; reading a kernel in every step would cost too much.
+
+    Args:
+        before: the same before the step, (part,).
+        values: the state and the outputs of each part after the step.
+        step: the number of the step.
     """
+    bad = jnp.stack([_bad_lanes(_every_step(own, outputs)) for own, outputs in values])
+    return jnp.where((before == NEVER) & jnp.any(bad, axis=1), jnp.asarray(step, jnp.int32), before)
+
+
+def _every_step(own: Any, outputs: Any) -> list[jax.Array]:
     small = [leaf for leaf in jax.tree.leaves((own, outputs)) if jnp.ndim(leaf) <= 1]
-    rest = [leaf for leaf in jax.tree.leaves(outputs) if jnp.ndim(leaf) > 1]
-    return _seen(before, [*small, *rest], step)
+    return [*small, *(leaf for leaf in jax.tree.leaves(outputs) if jnp.ndim(leaf) > 1)]
 
 
 def seen_at_the_end(before: jax.Array, own: Any, num_steps: int) -> jax.Array:
-    """Return the same after the last step, when leaves with more dims are checked too."""
-    return _seen(before, [leaf for leaf in jax.tree.leaves(own) if jnp.ndim(leaf) > 1], num_steps - 1)
+    """Return the same of one part after the last step, when leaves with more dims are checked too."""
+    bad = jnp.any(_bad_lanes([leaf for leaf in jax.tree.leaves(own) if jnp.ndim(leaf) > 1]))
+    return jnp.where((before == NEVER) & bad, jnp.asarray(num_steps - 1, jnp.int32), before)
 
 
 def over_devices(first: jax.Array, axis: str) -> jax.Array:
@@ -217,23 +256,31 @@ def over_devices(first: jax.Array, axis: str) -> jax.Array:
     return jnp.where(earliest == latest, NEVER, earliest)
 
 
-def _seen(before: jax.Array, leaves: list[Any], step: Any) -> jax.Array:
-    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size]
-    if not floats:
-        return before
-    bad = functools.reduce(jnp.logical_or, map(_is_bad, floats))
-    return jnp.where((before == NEVER) & bad, jnp.asarray(step, jnp.int32), before)
+_LANES = 16
 
 
-def _is_bad(leaf: jax.Array) -> jax.Array:
-    """Return whether an entry is not finite.
+def _bad_lanes(leaves: list[Any]) -> jax.Array:
+    """Return in a few lanes whether entries of some arrays are not finite.
 
-    The bits without the sign are compared as integers, which is faster: infinities and NaNs have the largest.
+    The bits without the sign are compared as integers, which is faster: infinities and NaNs have the largest. Arrays of
+    one size are compared with each other first. That and the lanes keep the operations few: in a short step each costs
+    more than what it computes.
     """
-    unsigned = _BITS[leaf.dtype.itemsize]
-    infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, leaf.dtype), unsigned)
-    magnitude = jax.lax.bitcast_convert_type(leaf, unsigned) & jnp.asarray(jnp.iinfo(unsigned).max >> 1, unsigned)
-    return magnitude.max() >= infinity
+    alike: dict[Any, list[jax.Array]] = {}
+    for leaf in leaves:
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size:
+            alike.setdefault((leaf.dtype, leaf.size), []).append(leaf.reshape(-1))
+    lanes = jnp.zeros(_LANES, bool)
+    for (dtype, size), arrays in alike.items():
+        unsigned = _BITS[dtype.itemsize]
+        infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, dtype), unsigned)
+        magnitude = jnp.asarray(jnp.iinfo(unsigned).max >> 1, unsigned)
+        largest = functools.reduce(
+            jnp.maximum, [jax.lax.bitcast_convert_type(array, unsigned) & magnitude for array in arrays]
+        )
+        by_lane = jnp.pad(largest, (0, -size % _LANES)).reshape(-1, _LANES)
+        lanes |= by_lane.max(axis=0) >= infinity
+    return lanes
 
 
 def exchange_rows(pieces: Any, num_rows: Any, axis: str) -> Any:

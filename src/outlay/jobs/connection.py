@@ -117,7 +117,7 @@ class Connection:
     def _receive(self) -> bytes | None:
         """Return what has come: b"" at the end, None where nothing has come yet."""
         if len(self._received) > self.longest:
-            raise Disconnected("a message of more bytes than any of ours")
+            raise Disconnected("a message longer than any of the job's")
         try:
             return self._connection.recv(self.longest)
         except (BlockingIOError, InterruptedError):

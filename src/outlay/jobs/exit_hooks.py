@@ -187,7 +187,7 @@ def _traceback(error: SystemExit) -> str:
     trace = "".join(traceback.format_exception(error))
     if error.__traceback__ is not None:
         return trace
-    return f"{trace.rstrip()}\n  (where, Python does not tell: sys.exit(...) would)\n"
+    return f"{trace.rstrip()}\n  (Python does not say where; with sys.exit(...) it would)\n"
 
 
 def _code(error: SystemExit) -> Any:

@@ -265,7 +265,8 @@ class PeerWatch:
             self._explicit and self._silence[self._me].is_too_long(looked)
         )
         if self._acts and silent > self._together and is_waiting:
-            text = f"the job is stuck\n{self._named(0)} has given no sign of life for {silent:.0f} s, and is waited for"
+            silence = f"has given no sign of life for {silent:.0f} s, and the others wait for it"
+            text = f"the job is stuck\n{self._named(0)} {silence}"
             self._obey({"code": STUCK, "text": text, "stacks": [self._me]})
 
     def _without_process_0(self, why: str) -> None:

@@ -181,7 +181,7 @@ class _Host:
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not all(
             isinstance(text, str) for text in texts
         ):
-            raise Disconnected("what is not a message of ours")
+            raise Disconnected("something that is not a message of the job")
         if hello["job"] != _digest(self._info):
             guest.connection.send({"other_job": True})
             raise Disconnected("a process of another job")

@@ -173,6 +173,7 @@ def _settle(assignment: LeafAssignment) -> str:
 
 def _fewer_devices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> list[str]:
     """Suggest a smaller axis that divides the dim; another axis can use the other devices."""
+    # Of one axis only: the other factor of two axes may be what does not divide.
     (axis, size), *others = ((axis, assignment.axis_sizes[axis]) for axis in axes)
     fits = math.gcd(assignment.shape[dim], size)
     if others or fits == 1:

@@ -189,7 +189,7 @@ def spec_problem(spec: P, where: str) -> Problem | None:
 def _spec_fault(spec: P) -> tuple[str, str, str] | None:
     if spec.unreduced or spec.reduced:
         what = f"{spec} also says over which axes sums are still to be taken, and a layout says where arrays live"
-        return "not a spec", what, "leave unreduced= and reduced= out: a state has no sums that are half taken"
+        return "not a spec", what, "leave unreduced= and reduced= out: a state holds no partial sums"
     odd = [entry for entry in spec if not _names_axes(entry)]
     if odd:
         what = f"{spec} holds {odd[0]!r}, which names no mesh axis"

@@ -39,7 +39,7 @@ def check_arguments(step: Any, init: Any, mesh: Any) -> None:
             raise ProgramError(f"{what}\n  fix: {fix}")
     if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
         raise ProgramError(
-            "step takes one argument and init takes two: they are the other way round\n"
+            "step takes one argument and init takes two: they are swapped\n"
             "  fix: outlay.program(step, init, inputs, ...), as step(state, batch) and init(key)"
         )
     if not isinstance(mesh, Mesh):

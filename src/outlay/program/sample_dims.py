@@ -74,8 +74,9 @@ def is_local(all_: Any, own: Any) -> bool:
     )
     inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True))
     if inner:
+        # A scan over samples runs fewer times on a device, and what it carries would miss the other samples.
         return all_.params.get("length") == own.params.get("length") and all(_all_local(*pair) for pair in inner)
-    if all(dim is None for dim in (*before, *after)):
+    if all(dim is None for dim in (*before, *after)):  # no samples are involved: every device computes all of it
         return True
     return _is_local(own, all_, before, after)
 
@@ -87,6 +88,7 @@ def sums_samples(all_: Any, own: Any) -> bool:
     before = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
     if own.primitive.name == "dot_general":
         (left, right), _ = own.params["dimension_numbers"]
+        # Both operands must be contracted along their samples, as in x.T @ y; of one alone, a device has a part only.
         positions = [dims.index(dim) for dims, dim in zip((left, right), before, strict=True) if dim in dims]
         return len(positions) == 2 and positions[0] == positions[1]
     return own.primitive.name == "reduce_sum"
@@ -111,6 +113,7 @@ def _differ(of_all: Any, of_own: Any) -> bool:
     numbers = (int, float, complex, bool, np.ndarray, np.generic)
     if isinstance(of_all, numbers) and isinstance(of_own, numbers):
         return not np.array_equal(of_all, of_own)
+    # By identity: to compare their values would wait for a device, and one closure holds the same object both times.
     return isinstance(of_all, jax.Array) and of_all is not of_own
 
 
@@ -146,6 +149,7 @@ def _is_local(own: Any, all_: Any, before: list[int | None], after: list[int | N
         case "pad":
             return dim == result and result is not None and params["padding_config"][result] == (0, 0, 0)
         case "slice" | "dynamic_slice":
+            # Its start, an operand of a dynamic slice, may not depend on the samples either.
             step = (params.get("strides") or (1,) * len(shapes[0]))[dim or 0]
             return _is_there_whole(own, dim) and dim == result and step == 1 and {*before[1:]} <= {None}
         case "dot_general":

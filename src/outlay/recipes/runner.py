@@ -221,7 +221,7 @@ def _check_same_run(folder: RunFolder, config: Mapping[str, Any], identity: Sequ
     earlier = folder.earlier or {}
     if not earlier.get("checkpoint_every"):
         raise CheckpointError(
-            f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
+            f"the run in {folder.path} saved no checkpoints, so there is nothing to continue it from\n"
             "  fix: --force to start again, with --checkpoint-every N"
         )
     before = {name: earlier.get(name, _WHEN_ABSENT.get(name)) for name in identity}

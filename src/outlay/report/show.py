@@ -282,4 +282,4 @@ def _left_out_notes(left_out: Sequence[tuple[str, Any]]) -> tuple[str, ...]:
     if not left_out:
         return ()
     named = listed([f"{path} ({type(leaf).__name__})" for path, leaf in left_out])
-    return (f"left out, being no arrays: {named}",)
+    return (f"left out, since they are not arrays: {named}",)

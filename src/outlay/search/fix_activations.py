@@ -107,7 +107,7 @@ class Fix(Report):
         elif self.rules:
             headline = f"of {num} tried, {len(self.rules)} kept:"
         else:
-            headline = f"nothing helped: of {num} tried none has the program move less"
+            headline = f"nothing helped: with none of {num} tried does the program move less"
         return Page(
             "Rules with which a device sends less",
             [*self._rules_page(), *self._tried_page()],

@@ -250,7 +250,7 @@ def _check_config(config: Any) -> None:
         if value is None and is_optional:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} is {value!r:.40}, no number of steps")
+            raise ValueError(f"{name} is {value!r:.40}, not a number of steps")
     before = config.get("before", [])
     if not isinstance(before, list) or not all(isinstance(arrangement, dict) for arrangement in before):
         raise ValueError("before is not a list of objects")

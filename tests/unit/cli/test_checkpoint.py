@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -12,10 +13,8 @@ from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outl
 def folder(tmp_path_factory):
     """With one run that kept two checkpoints."""
     path = tmp_path_factory.mktemp("runs")
-    done = outlay_command(
-        "run", LINE, "--devices=8", "--steps=4", "--checkpoint-every=2", "--run-folder=line", cwd=path
-    )
-    assert done.returncode == 0, done.stderr
+    done = command_here("run", LINE, "--devices=8", "--steps=4", "--checkpoint-every=2", "--run-folder=line", cwd=path)
+    assert done.exit_code == 0, done.output
     return path
 
 
@@ -44,9 +43,8 @@ def test_an_older_one_as_json(folder):
     assert (facts["steps"], facts["damaged"], facts["checkpoint"]["step"]) == ([2, 4], {}, 2)
 
 
-@pytest.mark.processes
 def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
-    subprocess.run(["cp", "-r", str(folder / "line" / "checkpoints"), str(tmp_path)], check=True)
+    shutil.copytree(folder / "line" / "checkpoints", tmp_path / "checkpoints")
     (tmp_path / "checkpoints" / "4" / "arrays" / "manifest.ocdbt").unlink()
     shown = command_here("checkpoint", "show", "checkpoints", cwd=tmp_path)
     assert shown.exit_code == 1
@@ -56,13 +54,13 @@ def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [(["nowhere"], "nowhere has no checkpoint"), (["line", "--step", "3"], "of step 3; it has those of steps 2, 4")],
 )
-def test_what_is_not_there_is_an_error(folder, arguments, said):
+def test_what_is_not_there_is_an_error(folder, arguments, message):
     shown = command_here("checkpoint", "show", *arguments, cwd=folder)
     assert shown.exit_code == 2
-    assert said in shown.stderr
+    assert message in shown.stderr
 
 
 def test_a_run_cannot_be_continued_and_replaced(folder):
@@ -96,8 +94,8 @@ def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder)
     )
     assert resumed.returncode == 0, resumed.stderr
     assert ", continued after step " in resumed.stdout
-    whole = outlay_command(
-        "run", LINE, "--devices", "4", "--layout", "dp", "--steps", "120", "--run-folder", "whole", cwd=folder
+    whole = command_here(
+        "run", LINE, "--devices", "8", "--layout", "dp", "--steps", "120", "--run-folder", "whole", cwd=folder
     )
-    assert whole.returncode == 0
+    assert whole.exit_code == 0, whole.output
     assert losses(folder / "killed") == pytest.approx(losses(folder / "whole"), rel=1e-5, abs=1e-5)

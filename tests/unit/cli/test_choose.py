@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.command import LINE, OUTLAY, ROOT, environment, outlay_command
+from tests.unit.cli.command import LINE, OUTLAY, ROOT, command_here, environment, outlay_command
 from tests.unit.devices.compilers import needs_gpu_compiler
 from typer.testing import CliRunner
 
@@ -40,7 +40,10 @@ def chosen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("choose")
     arguments = ("choose", VARIED, "--target", "cpu:8", *FEW)
     first = outlay_command(*arguments, "--html", "choose.html", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
-    again = outlay_command(*arguments, "--json", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("JAX_PLATFORMS", "cpu")  # which the command sets
+        again = command_here(*arguments, "--json", cwd=folder)
     return folder, first, again
 
 
@@ -70,7 +73,7 @@ def test_progress_goes_to_stderr(chosen):
 
 def test_the_same_question_again_compiles_nothing(chosen):
     folder, _, again = chosen
-    assert again.returncode == 0, again.stderr
+    assert again.exit_code == 0, again.stderr
     assert again.stderr.count("kept from before") == 2
     compiled = [each for each in json.loads(again.stdout)["considered"] if each["price"]]
     assert [each["was_kept"] for each in compiled] == [True, True]
@@ -82,31 +85,25 @@ def test_the_file_runs_on_its_mesh(chosen):
     text = (folder / "chosen.toml").read_text()
     assert text.startswith(f"# Chosen by outlay choose {VARIED}")
     assert 'mesh = "data=8"' in text
-    shown = outlay_command("show", VARIED, "--layout", "chosen.toml", "--devices", "8", cwd=folder)
+    shown = command_here("show", VARIED, "--layout", "chosen.toml", "--devices", "8", cwd=folder)
     assert "mesh data=8" in shown.stdout, shown.stderr
 
 
-def test_nothing_fits(tmp_path):
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # which the command sets
+
+
+def test_nothing_fits(tmp_path, own_cache, monkeypatch):
     (tmp_path / "targets.toml").write_text('[small]\nlike = "cpu"\nmemory_bytes = 52000\n')
-    failed = outlay_command(
-        *(
-            "choose",
-            VARIED,
-            "--target",
-            "small:4",
-            "--layout",
-            "dp",
-            "--accumulate",
-            "1",
-            "--no-remat",
-            "--mesh",
-            "data=4",
-        ),
+    monkeypatch.setenv("OUTLAY_TARGETS", "targets.toml")
+    failed = command_here(
+        *("choose", VARIED, "--target", "small:4", "--layout", "dp", "--accumulate", "1", "--no-remat"),
+        *("--mesh", "data=4"),
         cwd=tmp_path,
-        OUTLAY_TARGETS="targets.toml",
-        XDG_CACHE_HOME=str(tmp_path),
     )
-    assert failed.returncode == 2
+    assert failed.exit_code == 2
     assert "error: none of the 1 candidates that were compiled can run on small:4 (50.8 KiB a device)" in failed.stderr
     assert "nearest: dp data=4, " in failed.stderr
     assert "KiB a device too much" in failed.stderr
@@ -139,24 +136,20 @@ def fails():
 """
 
 
-def test_what_takes_too_long_is_stopped_and_said(tmp_path):
+def test_what_takes_too_long_is_stopped_and_named(tmp_path, own_cache):
     (tmp_path / "mine.py").write_text(SLEEPS)
-    failed = outlay_command(
-        *("choose", "mine.py:sleeps", "--target", "cpu:2", "--layout", "dp", "--timeout", "6"),
-        cwd=tmp_path,
-        XDG_CACHE_HOME=str(tmp_path),
+    failed = command_here(
+        *("choose", "mine.py:sleeps", "--target", "cpu:2", "--layout", "dp", "--timeout", "6"), cwd=tmp_path
     )
-    assert failed.returncode == 2
+    assert failed.exit_code == 2
     assert "dp data=2: timed out: stopped after 6 s" in failed.stderr
     assert "fix: give each more time: --timeout" in failed.stderr
 
 
-def test_a_recipe_that_fails_where_it_is_compiled_is_told_with_its_line(tmp_path):
+def test_a_recipe_that_fails_where_it_is_compiled_is_told_with_its_line(tmp_path, own_cache):
     (tmp_path / "mine.py").write_text(FAILS)
-    failed = outlay_command(
-        *("choose", "mine.py:fails", "--target", "cpu:2", "--layout", "dp"), cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)
-    )
-    assert failed.returncode == 2
+    failed = command_here("choose", "mine.py:fails", "--target", "cpu:2", "--layout", "dp", cwd=tmp_path)
+    assert failed.exit_code == 2
     assert "mine.py:fails() raised an error" in failed.stderr
     assert "AssertionError: not here" in failed.stderr
     assert "Traceback" not in failed.stderr
@@ -183,11 +176,11 @@ def test_ctrl_c_keeps_what_was_compiled_and_leaves_no_process(tmp_path):
 
 def wait_for_workers(process: subprocess.Popen[str], folder: Path) -> list[str]:
     deadline = time.monotonic() + 280
-    while not (found := [path.name for path in folder.iterdir() if path.name.isdecimal()]):
+    while not (pids := [path.name for path in folder.iterdir() if path.name.isdecimal()]):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return found
+    return pids
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.unit.cli.command import outlay_command
+from tests.unit.cli.command import command_here, outlay_command
 
 import outlay
 from outlay.core.error_types import RecipeError
@@ -37,9 +37,9 @@ count = 30
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("brain")
-    (found / "small.toml").write_text(BRAIN)
-    return found
+    folder = tmp_path_factory.mktemp("brain")
+    (folder / "small.toml").write_text(BRAIN)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +77,11 @@ def test_what_narrows_a_search_of_layouts_is_not_for_brains(folder):
 
 
 def test_it_is_explained_part_by_part(folder):
-    finished = outlay_command(
-        *("explain", "small.toml", "--devices", "3", "--mode", "placed", "--max-bytes", "1", "--html", "page.html"),
+    finished = command_here(
+        *("explain", "small.toml", "--devices", "8", "--mode", "placed", "--max-bytes", "1", "--html", "page.html"),
         cwd=folder,
     )
-    assert finished.returncode == 1, finished.stderr
+    assert finished.exit_code == 1, finished.stderr
     assert "(sum / max)" in finished.stdout
     assert "left:out_spikes" in finished.stdout
     assert "over budget: a device sends 30 B a step, limit 1 B" in finished.stderr

@@ -6,8 +6,6 @@ import json
 import pytest
 from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
 
-pytestmark = pytest.mark.processes
-
 SAVED = f"{ROOT}/tests/golden/hlo/gpu-0.12.0.1-fsdp.hlo.gz"
 LAID_OUT = (LINE, "--devices", "4", "--layout", "fsdp")
 ON_EIGHT = (LINE, "--devices", "8", "--layout", "fsdp")  # those of this process
@@ -21,37 +19,38 @@ def saved(tmp_path):
     return path.name
 
 
+@pytest.mark.processes
 def test_a_recipe_is_compiled_and_not_run(tmp_path):
-    found = outlay_command("explain", *LAID_OUT, "--html", "step.html", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines()[0].startswith("step on mesh data=4 (4 simulated devices), target cpu:4")
-    assert "collectives: " in found.stdout
-    assert "gradient of params.w" in found.stdout
-    assert "small.py:12" in found.stdout
-    assert "memory of a device" in found.stdout
+    done = outlay_command("explain", *LAID_OUT, "--html", "step.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("step on mesh data=4 (4 simulated devices), target cpu:4")
+    assert "collectives: " in done.stdout
+    assert "gradient of params.w" in done.stdout
+    assert "small.py:12" in done.stdout
+    assert "memory of a device" in done.stdout
     assert (tmp_path / "step.html").read_text().startswith("<!doctype html>")
-    assert found.stderr == "wrote step.html: open it in a browser\n"
+    assert done.stderr == "wrote step.html: open it in a browser\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step.html"]
 
 
 def test_fix_follows_the_findings(tmp_path, saved):
-    found = command_here("explain", *ON_EIGHT, "--fix", "--json", cwd=tmp_path)
-    assert found.exit_code == 0, found.stderr
-    fixed = json.loads(found.stdout)["fix"]
+    done = command_here("explain", *ON_EIGHT, "--fix", "--json", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    fixed = json.loads(done.stdout)["fix"]
     assert fixed["before"]["bytes a step"] >= fixed["after"]["bytes a step"]
     assert command_here("explain", saved, "--fix", cwd=tmp_path).exit_code == 2
 
 
 def test_broken_limits_end_with_1_and_are_named(tmp_path):
-    found = command_here(
+    done = command_here(
         *("explain", *ON_EIGHT, "--json", "--max-bytes", "100", "--max-memory", "1kB"),
         *("--forbid", "all-reduce", "--forbid", "all-to-all"),
         cwd=tmp_path,
     )
-    assert found.exit_code == 1, found.stderr
-    facts = json.loads(found.stdout)
+    assert done.exit_code == 1, done.stderr
+    facts = json.loads(done.stdout)
     assert facts["by_kind"]["all-reduce"]["bytes_per_step"] == facts["bytes_per_step"]
-    broken = found.stderr.splitlines()
+    broken = done.stderr.splitlines()
     assert len(broken) == 3
     assert all(line.startswith("over budget: ") for line in broken)
     assert "limit 100 B" in broken[0]
@@ -60,18 +59,18 @@ def test_broken_limits_end_with_1_and_are_named(tmp_path):
 
 
 def test_kept_limits_end_with_0(tmp_path):
-    found = command_here(
+    done = command_here(
         *("explain", *ON_EIGHT, "--max-bytes", "1GiB", "--max-memory", "1GiB", "--forbid", "collective-permute"),
         cwd=tmp_path,
     )
-    assert (found.exit_code, found.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_a_saved_program(saved, tmp_path):
-    found = command_here("explain", saved, "--mesh", "data=4,model=2", "--target", "h100:1x8", cwd=tmp_path)
-    assert found.exit_code == 0, found.stderr
-    assert "reduce-scatter  data" in found.stdout
-    assert "note: the text has no memory figures" in found.stdout
+    done = command_here("explain", saved, "--mesh", "data=4,model=2", "--target", "h100:1x8", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert "reduce-scatter  data" in done.stdout
+    assert "note: the text has no memory figures" in done.stdout
     broken = command_here("explain", saved, "--forbid", "reduce-scatter", cwd=tmp_path)
     assert broken.exit_code == 1
     assert broken.stderr.startswith("over budget: reduce-scatter is forbidden")
@@ -89,25 +88,26 @@ def test_a_saved_program(saved, tmp_path):
     ],
 )
 def test_wrong_use(arguments, message, tmp_path):
-    found = command_here("explain", *arguments, cwd=tmp_path)
-    assert found.exit_code == 2, found.stdout
-    assert message in found.stderr
-    assert "Traceback" not in found.stderr
+    done = command_here("explain", *arguments, cwd=tmp_path)
+    assert done.exit_code == 2, done.stdout
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_saved_program_has_no_recipes_options(saved, tmp_path):
-    found = command_here("explain", saved, "--layout", "fsdp", cwd=tmp_path)
-    assert found.exit_code == 2
-    assert "is already compiled: --layout is for recipes only" in found.stderr
+    done = command_here("explain", saved, "--layout", "fsdp", cwd=tmp_path)
+    assert done.exit_code == 2
+    assert "is already compiled: --layout is for recipes only" in done.stderr
 
 
-def test_what_does_not_fit_ends_with_commands_that_should(tmp_path):
+def test_what_does_not_fit_ends_with_commands_that_should(tmp_path, monkeypatch):
     (tmp_path / "targets.toml").write_text("[cpu]\nmemory_bytes = 72000\n")
+    monkeypatch.setenv("OUTLAY_TARGETS", "targets.toml")
     recipe = f"{ROOT}/tests/unit/recipes/varied.py:varied"
     asked = ("explain", recipe, "--target", "cpu:8", "--layout", "dp")
-    found = outlay_command(*asked, cwd=tmp_path, OUTLAY_TARGETS="targets.toml")
-    assert "does not fit: peak " in found.stdout, found.stderr
-    head, way, last = found.stderr.splitlines()
+    done = command_here(*asked, cwd=tmp_path)
+    assert "does not fit: peak " in done.stdout, done.stderr
+    head, way, last = done.stderr.splitlines()
     assert head == "what should fit, by arithmetic:"
     assert way.endswith(f": outlay explain {recipe} --target cpu:8 --layout fsdp --mesh data=8")
     assert last == f"what fits and is fastest, compiled: outlay choose {recipe} --target cpu:8"

@@ -75,7 +75,7 @@ def test_a_fault_of_our_own_says_how_to_report_it(tmp_path, monkeypatch):
     monkeypatch.setattr(failures, "users_traceback", lambda error, files: None)
     failed = ends(tmp_path, "show", LINE)
     assert failed.exit_code == 70
-    assert "this is a fault of Outlay's own: KeyError: 'no such thing'" in failed.stderr
+    assert "this is a bug in Outlay: KeyError: 'no such thing'" in failed.stderr
     assert "Traceback" not in failed.stderr
     (report,) = tmp_path.glob("outlay-fault-*.txt")
     assert str(report) in failed.stderr

@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from tests.unit.cli.command import OUTLAY, environment, outlay_command
+from tests.unit.cli.command import OUTLAY, command_here, environment, outlay_command
 
 pytestmark = pytest.mark.processes
 
@@ -112,9 +112,9 @@ def test_a_failure_is_noticed_though_nobody_reads_the_output(start, tmp_path):
     time.sleep(1)  # so that all pipes are full
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert job.wait(LONGEST) == 137
-    said = job.stderr.read()
-    assert "process 0 of 1 failed first: ended by SIGKILL" in said
-    assert "nobody reads the rest of the output; it is in" in said
+    errors = job.stderr.read()
+    assert "process 0 of 1 failed first: ended by SIGKILL" in errors
+    assert "nobody reads the rest of the output; it is in" in errors
     job.communicate()
 
 
@@ -207,8 +207,8 @@ def test_the_launcher_imports_no_jax(tmp_path):
 )
 def test_what_cannot_be_started_is_refused(tmp_path, arguments, says):
     (tmp_path / "train.py").write_text("")
-    done = launch(tmp_path, *arguments)
-    assert done.returncode == 2
+    done = command_here("launch", *arguments, cwd=tmp_path)
+    assert done.exit_code == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -216,12 +216,13 @@ def test_what_cannot_be_started_is_refused(tmp_path, arguments, says):
 def test_a_port_that_is_taken_is_refused_only_if_it_was_asked_for(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = launch(tmp_path, "-n", "1", "--port", str(port), *python(""))
-    assert done.returncode == 2
+        done = command_here("launch", "-n", "1", "--port", str(port), *python(""), cwd=tmp_path)
+    assert done.exit_code == 2
     assert f"port {port} cannot be used for the coordinator: Address already in use\n  fix: drop --port" in done.stderr
 
 
-def test_simulated_devices_without_the_cpu_are_refused(tmp_path):
-    done = launch(tmp_path, "-n", "1", "--devices-per-process", "2", *python(""), JAX_PLATFORMS="cuda")
-    assert done.returncode == 2
+def test_simulated_devices_without_the_cpu_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    done = command_here("launch", "-n", "1", "--devices-per-process", "2", *python(""), cwd=tmp_path)
+    assert done.exit_code == 2
     assert "JAX_PLATFORMS=cuda excludes the CPU\n  fix: unset JAX_PLATFORMS" in done.stderr

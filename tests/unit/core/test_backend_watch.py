@@ -16,13 +16,13 @@ def run(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "train.py"
     file.write_text(textwrap.dedent(program))
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    found = subprocess.run([sys.executable, file], env=env, capture_output=True, text=True, timeout=280, check=False)
-    assert found.returncode == 0, found.stderr
-    return found
+    done = subprocess.run([sys.executable, file], env=env, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_the_call_that_started_the_backend_is_named_by_file_line_and_function(tmp_path):
-    found = run(
+    done = run(
         tmp_path,
         """
         from outlay.core import backend_watch
@@ -36,12 +36,12 @@ def test_the_call_that_started_the_backend_is_named_by_file_line_and_function(tm
         """,
     )
     where = f"{tmp_path / 'train.py'}:6 in make_key: return jax.random.key(0)"
-    assert found.stdout.strip() == f"JAX's backend was started by {where}"
-    assert found.stderr == ""
+    assert done.stdout.strip() == f"JAX's backend was started by {where}"
+    assert done.stderr == ""
 
 
 def test_a_start_before_the_watch_is_said_to_be_unknown(tmp_path):
-    found = run(
+    done = run(
         tmp_path,
         """
         import jax
@@ -51,11 +51,11 @@ def test_a_start_before_the_watch_is_said_to_be_unknown(tmp_path):
         print(backend_watch.describe_start())
         """,
     )
-    assert "started before outlay was imported, so the call that did it is not known" in found.stdout
+    assert "started before outlay was imported, so the call that did it is not known" in done.stdout
 
 
 def test_a_start_that_logging_hid_is_said_to_be_unrecorded(tmp_path):
-    found = run(
+    done = run(
         tmp_path,
         """
         import logging
@@ -67,7 +67,7 @@ def test_a_start_that_logging_hid_is_said_to_be_unrecorded(tmp_path):
         print(backend_watch.describe_start())
         """,
     )
-    assert "by a call that was not recorded" in found.stdout
+    assert "by a call that was not recorded" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_debug_records_are_shown_exactly_where_they_were_shown_without_the_watch
     watch = "from outlay.core import backend_watch; backend_watch.watch()"
     lines = ["import logging", *([watch, setting] if watch_first else [setting, watch])]
     lines += ["import jax", "jax.devices()", "assert backend_watch.started_by() is not None"]
-    found = run(tmp_path, "\n".join(lines))
-    assert ("Initializing backend 'cpu'" in found.stderr) == shown
+    done = run(tmp_path, "\n".join(lines))
+    assert ("Initializing backend 'cpu'" in done.stderr) == shown
 
 
 def test_watching_twice_is_watching_once(tmp_path):
-    found = run(
+    done = run(
         tmp_path,
         """
         import logging
@@ -98,7 +98,7 @@ def test_watching_twice_is_watching_once(tmp_path):
         print(len(logging.getLogger("jax._src.xla_bridge").filters))
         """,
     )
-    assert found.stdout.strip() == "1"
+    assert done.stdout.strip() == "1"
 
 
 def test_calls_print_as_a_place_in_the_code():

@@ -56,11 +56,11 @@ def test_an_interceptor_sees_every_operation_of_its_thread_and_the_line_that_mad
 
 
 def test_an_operation_of_a_backward_pass_has_the_line_of_its_forward_operation():
-    found = []
+    functions = []
 
     def intercept(primitive, bind, operands, params):
         if in_backward_pass():
-            found.extend(frame.function.split(".")[-1] for frame in user_frames())
+            functions.extend(frame.function.split(".")[-1] for frame in user_frames())
         return bind(*operands, **params)
 
     def double(x):
@@ -68,7 +68,7 @@ def test_an_operation_of_a_backward_pass_has_the_line_of_its_forward_operation()
 
     with intercepting(intercept):
         jax.eval_shape(jax.grad(double), jnp.float32(1))
-    assert "double" in found
+    assert "double" in functions
 
 
 @needs_gpu_compiler

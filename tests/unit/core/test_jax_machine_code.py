@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outlay.core import jax_machine_code
-from outlay.core.jax_machine_code import at_most_threads, compile_function, one_thread_reason
+from outlay.core.jax_machine_code import at_most_threads, compile_call, compile_rows, one_thread_reason
 
 PIECE, NUM_ROWS = 2, 27
 ADD_ONE = """
@@ -38,15 +38,15 @@ Destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-def add_one():
-    return compile_function(ADD_ONE, "", 1, 2, PIECE)
+def add_one(code=ADD_ONE, piece=PIECE):
+    return compile_rows(code, "", 1, 2, piece)
 
 
 def called(num_rows, add_one=add_one):
     """What XLA makes of it."""
     rows = np.arange(num_rows, dtype=np.float32)
     like = [jax.ShapeDtypeStruct((num_rows,), dtype) for dtype in (np.float32, np.int32)]
-    after, at_once = jax.jit(jax.ffi.ffi_call(add_one(), like))(rows)
+    after, at_once = jax.jit(jax.ffi.ffi_call(compile_call([add_one()]), like))(rows)
     np.testing.assert_array_equal(after, rows + 1)
     return np.asarray(at_once)
 
@@ -72,7 +72,7 @@ def until(condition):
 
 def called_with(schedule):
     """The rows after a call whose pool is another: `schedule(task, data)` says whether it took the task."""
-    name = add_one()
+    name = compile_call([add_one()])
     rows, after, at_once = np.arange(NUM_ROWS, dtype=np.float32), np.zeros(NUM_ROWS, np.float32), np.zeros(32, np.int32)
     destroyed = []
     dims = (ctypes.c_int64 * 1)(NUM_ROWS)
@@ -100,12 +100,27 @@ def test_threads_take_pieces_until_all_rows_are_done(num_threads):
     np.testing.assert_array_equal(at_once, [PIECE] * 26 + [1])
 
 
-def test_one_thread_or_few_rows_are_no_pieces():
-    with at_most_threads(1):
-        assert set(called(NUM_ROWS)) == {NUM_ROWS}
-    with at_most_threads(4):
-        assert set(called(7 * PIECE)) == {7 * PIECE}
-        assert not called(0).size
+@pytest.mark.parametrize(("num_threads", "num_rows"), [(1, NUM_ROWS), (4, 7 * PIECE), (4, 0)])
+def test_one_thread_computes_few_rows_and_all_if_it_is_alone(num_threads, num_rows):
+    with at_most_threads(num_threads):
+        assert called(num_rows).sum() == sum(
+            PIECE**2 if k + PIECE <= num_rows else 1 for k in range(0, num_rows, PIECE)
+        )
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_one_call_computes_the_rows_of_several_functions(num_threads):
+    """Of arrays of different lengths, one of them empty, in pieces of different sizes."""
+    functions = [add_one(), add_one(ADD_ONE.replace("1.0", "4.0"), 3), add_one(), add_one()]
+    arrays = [np.arange(num, dtype=np.float32) for num in (NUM_ROWS, 11, 0, 5)]
+    like = [jax.ShapeDtypeStruct(rows.shape, dtype) for rows in arrays for dtype in (np.float32, np.int32)]
+    call = jax.jit(jax.ffi.ffi_call(compile_call(functions), like))
+    with at_most_threads(num_threads):
+        for _ in range(2):  # the second call goes through the pieces backwards
+            results = call(*arrays)
+            for k, (rows, added) in enumerate(zip(arrays, (1, 4, 1, 1), strict=True)):
+                np.testing.assert_array_equal(results[2 * k], rows + added)
+    np.testing.assert_array_equal(results[3], [3] * 9 + [2] * 2)
 
 
 def test_a_thread_that_never_comes_is_not_waited_for():
@@ -157,7 +172,7 @@ def test_a_system_without_what_threads_need_has_one(monkeypatch):
     monkeypatch.setattr(jax_machine_code, "_address", lambda symbol: int(symbol != "sched_yield"))
     with at_most_threads(4):
         assert one_thread_reason() == "the C library of this system has no sched_yield"
-        compile_function(ADD_ONE.replace("1.0", "2.0"), "", 1, 2, PIECE)
+        compile_call([add_one(ADD_ONE.replace("1.0", "2.0"))])
         assert jax_machine_code.num_threads.value == 1
 
 
@@ -166,6 +181,6 @@ def test_threads_that_cannot_tell_their_core_share_rows_all_the_same(monkeypatch
     monkeypatch.setattr(jax_machine_code, "_address", lambda symbol: symbol != "sched_getcpu" and address(symbol))
     with at_most_threads(3):
         another = ADD_ONE.replace("%at_once", "%num_at_once")
-        at_once = called(NUM_ROWS, lambda: compile_function(another, "", 1, 2, PIECE))
+        at_once = called(NUM_ROWS, lambda: add_one(another))
         assert one_thread_reason() is None
     np.testing.assert_array_equal(at_once, [PIECE] * 26 + [1])

@@ -20,10 +20,10 @@ OURS = ["# Chosen by outlay choose lm\n", "# Written by `outlay calibrate`, whic
 
 def test_what_outlay_made_is_replaced_and_nothing_else(tmp_path):
     page = outlay.show({"w": np.ones(8)}).to_html()
-    for number, ours in enumerate([*OURS, page]):
+    for number, own_output in enumerate([*OURS, page]):
         path = tmp_path / str(number)
-        write_output(path, ours)
-        write_output(path, ours + "\n<!-- again -->")
+        write_output(path, own_output)
+        write_output(path, own_output + "\n<!-- again -->")
         assert path.read_text().endswith("again -->")
     for number, other in enumerate(
         ["import os\n", f"'''{page}'''", "<!doctype html>\n<p>", "# Notes on outlay\n", "\0"]

@@ -33,8 +33,8 @@ def test_different_parts_never_make_the_same_path(one, other):
 
 @given(st.recursive(st.just(0.0), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PART, inner, max_size=3)))
 def test_paths_name_every_leaf_of_a_tree_once_and_in_jax_order(tree):
-    found = paths(tree)
-    assert len(found) == len(set(found)) == len(jax.tree.leaves(tree))
+    all_paths = paths(tree)
+    assert len(all_paths) == len(set(all_paths)) == len(jax.tree.leaves(tree))
 
 
 class Pair(NamedTuple):

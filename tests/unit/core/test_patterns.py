@@ -16,8 +16,8 @@ def naive(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
     """Every way to replace each `**` by some number of `*`, compared part by part."""
     stars = pattern.count("**")
     for counts in itertools.product(range(len(path) + 1), repeat=stars):
-        wanted = iter(counts)
-        parts = [one for part in pattern for one in (["*"] * next(wanted) if part == "**" else [part])]
+        num_stars = iter(counts)
+        parts = [one for part in pattern for one in (["*"] * next(num_stars) if part == "**" else [part])]
         if len(parts) == len(path) and all(map(fnmatchcase, path, parts)):
             return True
     return False
@@ -78,7 +78,7 @@ def test_newlines_in_a_part_are_reached_by_a_star():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "words"),
     [
         ("", r"empty; `\*\*` matches every leaf"),
         (".w", "empty part"),
@@ -92,10 +92,10 @@ def test_newlines_in_a_part_are_reached_by_a_star():
         ("a.'b.w", "quote whole parts"),
     ],
 )
-def test_a_malformed_pattern_is_said_to_be_so(pattern, said):
+def test_a_malformed_pattern_is_said_to_be_so(pattern, words):
     problem = pattern_problem(pattern)
     assert problem is not None
-    assert re.search(said, problem)
+    assert re.search(words, problem)
 
 
 @pytest.mark.parametrize("pattern", ["**", "*", "a", "a.**.b*", "'a.b'.*", "a.'..'.b", r"'it\'s'.w"])

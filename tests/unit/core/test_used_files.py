@@ -45,9 +45,11 @@ def used(folder, then=""):
 
 def test_what_is_read_listed_imported_or_looked_for_counts_and_no_more(folder):
     states = used(folder)
-    ours = {os.path.relpath(path, folder): state for path, state in states.items() if path.startswith(str(folder))}
-    assert set(ours) == {"read.txt", "listed", "absent.txt", "maybe.txt"}
-    assert (ours["absent.txt"], ours["maybe.txt"]) == (None, None)
+    own_states = {
+        os.path.relpath(path, folder): state for path, state in states.items() if path.startswith(str(folder))
+    }
+    assert set(own_states) == {"read.txt", "listed", "absent.txt", "maybe.txt"}
+    assert (own_states["absent.txt"], own_states["maybe.txt"]) == (None, None)
     assert json.__file__ in states
     assert any(".so" in path for path in states), "shared libraries"
     assert are_unchanged(states)

@@ -10,7 +10,7 @@ from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inp
 
 from outlay.core.error_types import ProgramError
 from outlay.graph.graph_loop import GraphLoop
-from outlay.graph.step_graph import StepGraph
+from outlay.graph.step_graph import LoopForm, Part, SharedStep, Source, StepGraph
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,43 @@ def test_the_step_of_a_part_is_traced_once(waves, start):
     parts = {**waves.parts, "sum": dataclasses.replace(waves.parts["sum"], step=counting)}
     jax.eval_shape(GraphLoop(StepGraph(parts, waves.outputs)), start, inputs())
     assert len(traced) == 1
+
+
+def test_parts_that_share_a_call_compute_what_they_do_alone():
+    """The state of one is nested, and each changes some of it before the call, in it and after it."""
+    calls = []
+
+    def step(state, read):
+        state, (count, x) = (
+            {**state, "own": {**state["own"], "count": state["own"]["count"] + 1}},
+            before(state, read)[1],
+        )
+        changes, answer = together({"it": (state, x)})["it"]
+        state = {**state, **changes}
+        return {**state, "own": {**state["own"], "last": count * answer}}, {"out": count * answer}
+
+    def before(state, read):
+        return {"own": {"count": state["own"]["count"] + 1}}, (state["own"]["count"], read["in"][0])
+
+    def together(requests):
+        calls.append(list(requests))
+        return {
+            name: ({"large": state["large"] + x}, state["large"].sum() * x) for name, (state, x) in requests.items()
+        }
+
+    def after(state, given):
+        count, answer = given
+        return {"own": {"last": count * answer}}, {"out": count * answer}
+
+    form = LoopForm(lambda state: state, SharedStep(before, together, after), lambda state: state)
+    reads, start = {"in": (Source("inputs", "x"),)}, {"large": jnp.ones(3), "own": {"count": 1.0, "last": 0.0}}
+    state = {"a": start, "b": jax.tree.map(lambda x: 2 * x, start), "cache": {name: {"out": 0.0} for name in "ab"}}
+    state, x = jax.tree.map(jnp.asarray, state), {"x": jnp.arange(5.0)}
+    alone = GraphLoop(StepGraph({name: Part(step, reads) for name in "ab"}, {"seen": ("b", "out")}))(state, x)
+    calls.clear()
+    graph = StepGraph({name: Part(step, reads, loop_form=lambda _: form) for name in "ab"}, {"seen": ("b", "out")})
+    assert_same(GraphLoop(graph)(state, x), alone)
+    assert calls == [["a", "b"]]
 
 
 @pytest.mark.parametrize("stride", [1, 4, 11, 12])
@@ -99,10 +136,14 @@ def test_all_that_is_not_finite_is_found_in_every_float(dtype, value):
 
     largest = jnp.finfo(dtype).max
     fine, bad = jnp.array([0.0, largest, -largest], dtype), jnp.array([0.0, value, 1.0], dtype)
-    never = jnp.int32(-1)
-    assert int(first_seen(never, fine, {}, 3)) == -1
-    assert int(first_seen(never, fine, {"out": bad}, 3)) == 3
-    assert int(first_seen(jnp.int32(1), bad, {}, 3)) == 1
+    values = [
+        (fine, {}),
+        (fine, {"out": bad}),
+        (bad, {}),
+        ({"as_long": fine, "first": bad}, {}),
+        ({}, {"out": jnp.int32(1)}),
+    ]
+    assert first_seen(jnp.array([-1, -1, 1, -1, -1]), values, 3).tolist() == [-1, 3, 1, 3, -1]
 
 
 def test_addresses_that_name_nothing_are_all_listed(waves, start):

@@ -65,8 +65,8 @@ def _edited(option: str, offender: int | None, rules: list[outlay.Rule]) -> list
         rules += outlay.Layout.of(eval(strategy[1], NAMES)).rules
     elif patterns := re.search(r'write ((?:"[^"]*"(?:, )?)+)|did you mean ((?:\'[^\']*\'(?: or )?)+)', option):
         assert offender is not None
-        found = re.findall(r"[\"']([^\"']*)[\"']", patterns[0])
-        rules[offender : offender + 1] = [replace(rules[offender], pattern=pattern) for pattern in found]
+        literals = re.findall(r"[\"']([^\"']*)[\"']", patterns[0])
+        rules[offender : offender + 1] = [replace(rules[offender], pattern=pattern) for pattern in literals]
     else:
         return None
     return rules

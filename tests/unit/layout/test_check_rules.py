@@ -57,7 +57,7 @@ def test_paths_as_others_write_them_are_shown_dotted(pattern):
 
 
 @pytest.mark.parametrize(
-    ("written", "key", "told"),
+    ("written", "key", "message"),
     [
         (
             "caf\u00e9",
@@ -68,9 +68,9 @@ def test_paths_as_others_write_them_are_shown_dotted(pattern):
         ("\u0430", "a", r"'params.a'\? it has U\+0430 CYRILLIC SMALL LETTER A where the leaf has U\+0061"),
     ],
 )
-def test_letters_that_look_alike_are_named_by_their_code_points(written, key, told):
+def test_letters_that_look_alike_are_named_by_their_code_points(written, key, message):
     layout = outlay.Layout([(f"params.{written}", P("model"))]) + DP
-    with pytest.raises(outlay.errors.LayoutError, match=told):
+    with pytest.raises(outlay.errors.LayoutError, match=message):
         layout.plan({"params": {key: shape(8)}}, MESH)
 
 
@@ -149,8 +149,8 @@ def test_an_uneven_batch_gets_fixes_for_batches():
     with pytest.raises(outlay.errors.LayoutError) as error:
         DP.plan({"w": shape(8)}, MESH, batch={"x": shape(30, 8)})
     (problem,) = error.value.problems
-    for said in ("make batches of 32 or 28 samples", "--batch 32", "drop the 2 samples", '"weight" 0', "data=2"):
-        assert said in problem.fix
+    for hint in ("make batches of 32 or 28 samples", "--batch 32", "drop the 2 samples", '"weight" 0', "data=2"):
+        assert hint in problem.fix
     assert "in the model" not in problem.fix
 
 

@@ -178,6 +178,8 @@ def test_every_fix_leads_to_a_plan_and_unshards_no_other_leaf(name):
 
 def own_leaves(problems, rules, paths):
     """Endings of the leaves that rules in the shadow of others would place, were they obeyed, and of their moments."""
-    found = [rules[int(at[1]) - 1] for p in problems if "shadowed" in p.kind and (at := NUMBER.match(p.where))]
-    mine = [path for path in paths for rule in found if rule.matches(path, "state") and path.startswith("params.")]
-    return tuple(path.removeprefix("params") for path in mine)
+    shadowed = [rules[int(at[1]) - 1] for p in problems if "shadowed" in p.kind and (at := NUMBER.match(p.where))]
+    matched = [
+        path for path in paths for rule in shadowed if rule.matches(path, "state") and path.startswith("params.")
+    ]
+    return tuple(path.removeprefix("params") for path in matched)

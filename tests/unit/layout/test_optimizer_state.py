@@ -75,8 +75,8 @@ def test_masked_parameters_have_moments_only_where_the_mask_is_true():
     optimizer = optax.masked(optax.sgd(1e-3, momentum=0.9), is_bias)
     state = {"opt_state": jax.eval_shape(optimizer.init, PARAMS), "params": PARAMS}
     plan = LAYOUT.plan(state, MESH)
-    found = {leaf.reason: leaf.spec for leaf in plan if leaf.path.startswith("opt_state")}
-    assert found == {f"follows params.{path}": spec for path, spec in SPECS.items() if path.endswith("bias")}
+    specs_by_reason = {leaf.reason: leaf.spec for leaf in plan if leaf.path.startswith("opt_state")}
+    assert specs_by_reason == {f"follows params.{path}": spec for path, spec in SPECS.items() if path.endswith("bias")}
 
 
 @pytest.fixture
@@ -101,9 +101,9 @@ def test_factored_moments_follow_nothing_and_are_reported_as_uncovered(factored)
 
 
 def test_factored_moments_are_not_covered_by_being_told_to_follow(factored):
-    told = FACTORED_LAYOUT + outlay.Layout([("opt_state.**", outlay.layout.follow("params"))])
+    with_rule = FACTORED_LAYOUT + outlay.Layout([("opt_state.**", outlay.layout.follow("params"))])
     with pytest.raises(outlay.errors.LayoutError, match=r"(?s)uncovered leaf: opt_state.*v_(row|col)\.enc\.w"):
-        told.plan(factored, MESH)
+        with_rule.plan(factored, MESH)
 
 
 def test_factored_moments_take_the_rules_that_reach_them(factored):
@@ -200,8 +200,8 @@ def test_a_moment_of_two_trees_that_are_placed_differently_must_be_told_which():
         match=r"(?s)ambiguous parameter: opt_state\.mu\.w.*2 leaves.*ema\.w, params\.w.*follow",
     ):
         layout.plan(state, MESH)
-    told = layout + outlay.Layout([("opt_state.**", outlay.layout.follow("params"))])
-    assert told.plan(state, MESH)["opt_state.mu.w"].spec == P("data")
+    with_rule = layout + outlay.Layout([("opt_state.**", outlay.layout.follow("params"))])
+    assert with_rule.plan(state, MESH)["opt_state.mu.w"].spec == P("data")
     settled = layout + outlay.Layout([("opt_state.**", outlay.replicate())])
     assert settled.plan(state, MESH)["opt_state.mu.w"].spec == P()
     split = layout + outlay.Layout([("opt_state.**", P("model"))])

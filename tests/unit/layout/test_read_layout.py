@@ -107,7 +107,7 @@ def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "words"),
     [
         ('spec = "model"', "spec takes a list with one entry a dim"),
         ("spec = [1]", "spec takes a list with one entry a dim"),
@@ -120,14 +120,14 @@ def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
         ("replicate = true\noptional = 1", "optional takes true or false"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, said):
-    with pytest.raises(outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*fix: {said}") as error:
+def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, words):
+    with pytest.raises(outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*fix: {words}") as error:
         read(f'[[rule]]\nmatch = "a"\n{line}\n')
     assert problems_of(error) == [("wrong type", f"layout.toml:{3 + line.count(chr(10))}")]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "words"),
     [
         ('min_size = "big"', "a whole number"),
         ("min_size = true", "a whole number"),
@@ -135,9 +135,9 @@ def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, 
         ('otherwise = "never"', "one of 'error', 'replicate', 'another_dim'"),
     ],
 )
-def test_a_strategy_argument_of_the_wrong_type_is_shown_with_what_it_takes(read, line, said):
+def test_a_strategy_argument_of_the_wrong_type_is_shown_with_what_it_takes(read, line, words):
     with pytest.raises(
-        outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not valid for fsdp\n.*takes {said}"
+        outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not valid for fsdp\n.*takes {words}"
     ):
         read(f'[[rule]]\nstrategy = "fsdp"\n{line}\n')
 
@@ -232,15 +232,15 @@ def test_a_file_need_not_name_a_mesh(read):
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "said"),
+    ("line", "kind", "words"),
     [
         ("mesh = 8", "wrong type", "mesh = 8 is not text"),
         ('mesh = "data:4"', "not a mesh", "'data:4' has no size"),
         ('mehs = "data=4"', "unknown key", "did you mean 'mesh'"),
     ],
 )
-def test_a_mesh_that_is_none_is_located(read, line, kind, said):
-    with pytest.raises(outlay.errors.LayoutError, match=rf"(?s){kind}: layout\.toml:2\n.*{said}"):
+def test_a_mesh_that_is_none_is_located(read, line, kind, words):
+    with pytest.raises(outlay.errors.LayoutError, match=rf"(?s){kind}: layout\.toml:2\n.*{words}"):
         read(f'# for a node\n{line}\n[[rule]]\nmatch = "**"\nreplicate = true\n')
 
 

@@ -96,13 +96,13 @@ def test_rules_for_the_batch_are_not_checked_when_only_the_state_is_asked_for():
 def test_replicate_closes_a_leaf_to_later_rules():
     with pytest.raises(outlay.errors.LayoutError, match=r"shadowed rule: rule 2 .*\n.*it matches 1 leaf.*rule 1"):
         plan({"w": shape(8)}, ("w", outlay.replicate()), ("w", P("data")))
-    found = plan({"w": shape(8), "v": shape(8)}, ("w", outlay.replicate()), ("*", P("data")))
-    assert (found["w"].spec, found["v"].spec) == (P(), P("data"))
+    resolved = plan({"w": shape(8), "v": shape(8)}, ("w", outlay.replicate()), ("*", P("data")))
+    assert (resolved["w"].spec, resolved["v"].spec) == (P(), P("data"))
 
 
 def test_a_leaf_settled_before_a_spec_of_too_many_dims_is_no_offender():
-    found = plan({"w": shape(8, 8), "b": shape(8)}, ("b", outlay.replicate()), ("*", P(None, "data")))
-    assert (found["w"].spec, found["b"].spec) == (P(None, "data"), P())
+    resolved = plan({"w": shape(8, 8), "b": shape(8)}, ("b", outlay.replicate()), ("*", P(None, "data")))
+    assert (resolved["w"].spec, resolved["b"].spec) == (P(None, "data"), P())
 
 
 def test_replicate_at_the_end_may_find_nothing_left():
@@ -133,11 +133,11 @@ def test_unknown_axes_of_all_rules_are_listed_before_anything_else():
 
 def test_modules_live_whole_on_the_positions_they_are_given():
     state = {"a": {"w": shape(7, 3)}, "b": {"w": shape(8)}}
-    found = outlay.by_module({"a": 2, "b": [4, 5]}).plan(state, MESH)
-    assert (found["a.w"].device_ids, found["a.w"].local_shape, found["a.w"].num_copies) == ((2,), (7, 3), 1)
-    assert (found["b.w"].device_ids, found["b.w"].num_copies) == ((4, 5), 2)
-    assert found.bytes_per_device == {0: 0, 1: 0, 2: 84, 3: 0, 4: 32, 5: 32, 6: 0, 7: 0}
-    assert found["a.w"].reason == "rule 1 puts it on position 2"
+    resolved = outlay.by_module({"a": 2, "b": [4, 5]}).plan(state, MESH)
+    assert (resolved["a.w"].device_ids, resolved["a.w"].local_shape, resolved["a.w"].num_copies) == ((2,), (7, 3), 1)
+    assert (resolved["b.w"].device_ids, resolved["b.w"].num_copies) == ((4, 5), 2)
+    assert resolved.bytes_per_device == {0: 0, 1: 0, 2: 84, 3: 0, 4: 32, 5: 32, 6: 0, 7: 0}
+    assert resolved["a.w"].reason == "rule 1 puts it on position 2"
 
 
 def test_a_position_that_the_mesh_lacks_is_refused_with_those_it_has():
@@ -152,8 +152,8 @@ def test_a_position_that_the_mesh_lacks_is_refused_with_those_it_has():
 def test_positions_are_places_in_the_mesh_and_not_device_ids():
     devices = jax.devices()[::-1]
     mesh = jax.sharding.Mesh(devices, ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    found = outlay.by_module({"a": 0}).plan({"a": {"w": shape(8)}}, mesh)
-    assert found["a.w"].device_ids == (devices[0].id,)
+    resolved = outlay.by_module({"a": 0}).plan({"a": {"w": shape(8)}}, mesh)
+    assert resolved["a.w"].device_ids == (devices[0].id,)
 
 
 # --- big leaves left whole ------------------------------------------------------------------------------------------
@@ -198,21 +198,25 @@ def test_lists_dataclasses_and_keys_that_are_no_strings_are_matched_by_path():
         "soma": Neuron(shape(8), shape(8)),
         "areas": {0: shape(8), 17: shape(8)},
     }
-    found = plan(
+    resolved = plan(
         state, ("layers.1.*", P("data")), ("soma.potential", P("model")), ("areas.17", P("data")), outlay.replicate()
     )
-    assert [leaf.path for leaf in found if leaf.is_split] == ["areas.17", "layers.1.w", "soma.potential"]
+    assert [leaf.path for leaf in resolved if leaf.is_split] == ["areas.17", "layers.1.w", "soma.potential"]
 
 
 def test_typed_keys_are_arrays_of_their_own_dtype():
-    found = plan({"rng": jax.random.key(0), "keys": jax.random.split(jax.random.key(0), 8)}, ("keys", P("data")))
-    assert (found["keys"].dtype, found["keys"].local_shape, found["keys"].bytes_per_device) == ("key<fry>", (2,), 16)
-    assert found["rng"].bytes_per_device == 8
+    resolved = plan({"rng": jax.random.key(0), "keys": jax.random.split(jax.random.key(0), 8)}, ("keys", P("data")))
+    assert (resolved["keys"].dtype, resolved["keys"].local_shape, resolved["keys"].bytes_per_device) == (
+        "key<fry>",
+        (2,),
+        16,
+    )
+    assert resolved["rng"].bytes_per_device == 8
 
 
 def test_scalars_of_python_and_of_one_element_need_no_rule():
-    found = plan({"lr": 0.1, "step": 3, "on": True, "one": jnp.ones((1, 1))})
-    assert [(leaf.path, leaf.shape, leaf.num_copies) for leaf in found] == [
+    resolved = plan({"lr": 0.1, "step": 3, "on": True, "one": jnp.ones((1, 1))})
+    assert [(leaf.path, leaf.shape, leaf.num_copies) for leaf in resolved] == [
         ("lr", (), 8),
         ("on", (), 8),
         ("one", (1, 1), 8),
@@ -221,8 +225,8 @@ def test_scalars_of_python_and_of_one_element_need_no_rule():
 
 
 def test_a_scalar_under_a_policy_for_everything_stays_whole():
-    found = (outlay.fsdp(min_size=0) + outlay.data_parallel()).plan({"step": 3, "w": shape(8)}, MESH)
-    assert (found["step"].spec, found["step"].reason) == (P(), "a scalar is whole everywhere")
+    resolved = (outlay.fsdp(min_size=0) + outlay.data_parallel()).plan({"step": 3, "w": shape(8)}, MESH)
+    assert (resolved["step"].spec, resolved["step"].reason) == (P(), "a scalar is whole everywhere")
 
 
 @pytest.mark.parametrize("state", [{}, [], None, {"params": {}}])
@@ -251,14 +255,14 @@ def test_leaves_that_are_no_arrays_are_refused_all_at_once():
 
 
 def test_intermediates_need_no_rule_and_are_reached_by_their_name_alone():
-    found = plan(
+    resolved = plan(
         {"w": shape(8)},
         ("**", P("data")),
         ("grads.**", P("model")),
         intermediates={"grads": {"w": shape(8)}, "acts": shape(8)},
     )
-    assert (found["grads.w"].kind, found["grads.w"].spec) == ("intermediate", P("model"))
-    assert "acts" not in {leaf.path for leaf in found}, "no rule speaks of it, so the compiler places it"
+    assert (resolved["grads.w"].kind, resolved["grads.w"].spec) == ("intermediate", P("model"))
+    assert "acts" not in {leaf.path for leaf in resolved}, "no rule speaks of it, so the compiler places it"
 
 
 def test_a_rule_for_the_state_of_an_optimizer_without_any_says_so():

@@ -65,8 +65,8 @@ def rules(draw, axes):
 def problems(draw, max_rules=4):
     """A mesh, a state, a batch or none, and a list of rules."""
     mesh = draw(st.sampled_from(MESHES))
-    found = draw(st.lists(rules(list(mesh.axis_names)), min_size=1, max_size=max_rules))
-    return mesh, draw(STATE), draw(st.none() | LEAF), found
+    drawn_rules = draw(st.lists(rules(list(mesh.axis_names)), min_size=1, max_size=max_rules))
+    return mesh, draw(STATE), draw(st.none() | LEAF), drawn_rules
 
 
 REST = outlay.Rule("**", P(), optional=True), outlay.Rule("batch.**", P(), optional=True)
@@ -79,10 +79,10 @@ def check_words(error):
         assert problem.text() in str(error)
 
 
-def plan_or_errors(mesh, state, batch, found):
+def plan_or_errors(mesh, state, batch, drawn_rules):
     """The plan, or None after checking that the refusal names every problem in words."""
     try:
-        return outlay.Layout([*found, *REST]).plan(state, mesh, batch=batch)
+        return outlay.Layout([*drawn_rules, *REST]).plan(state, mesh, batch=batch)
     except outlay.errors.LayoutError as error:
         check_words(error)
         return None
@@ -94,8 +94,8 @@ def num_pieces(leaf, mesh):
 
 @given(problems())
 def test_pieces_copies_axes_and_bytes_add_up_and_agree_with_jax(problem):
-    mesh, state, batch, found = problem
-    plan = plan_or_errors(mesh, state, batch, found)
+    mesh, state, batch, drawn_rules = problem
+    plan = plan_or_errors(mesh, state, batch, drawn_rules)
     if plan is None:
         return
     for leaf in plan:
@@ -119,8 +119,8 @@ def test_pieces_copies_axes_and_bytes_add_up_and_agree_with_jax(problem):
 
 @given(problems())
 def test_every_leaf_is_planned_once_and_says_why(problem):
-    mesh, state, batch, found = problem
-    plan = plan_or_errors(mesh, state, batch, found)
+    mesh, state, batch, drawn_rules = problem
+    plan = plan_or_errors(mesh, state, batch, drawn_rules)
     if plan is not None:
         num_leaves = len(jax.tree.leaves((state, batch)))
         assert len({leaf.path for leaf in plan}) == len(plan) == num_leaves
@@ -136,8 +136,8 @@ def test_a_plan_read_back_from_json_is_equal(problem):
 
 @given(problems(max_rules=5), st.integers(0, 5))
 def test_rules_that_come_later_never_take_what_earlier_ones_claimed(problem, num_first):
-    mesh, state, batch, found = problem
-    shorter, longer = plan_or_errors(mesh, state, batch, found[:num_first]), plan_or_errors(*problem)
+    mesh, state, batch, drawn_rules = problem
+    shorter, longer = plan_or_errors(mesh, state, batch, drawn_rules[:num_first]), plan_or_errors(*problem)
     if shorter is None or longer is None:
         return
     for leaf in shorter:
@@ -151,15 +151,15 @@ def test_rules_that_come_later_never_take_what_earlier_ones_claimed(problem, num
 
 @given(problems())
 def test_the_first_rule_gets_all_it_asks_for(problem):
-    mesh, state, batch, found = problem
-    plan = plan_or_errors(mesh, state, batch, found)
+    mesh, state, batch, drawn_rules = problem
+    plan = plan_or_errors(mesh, state, batch, drawn_rules)
     if plan is None:
         return
     for leaf in plan:
-        mine = [rule for rule in found if rule.matches(leaf.path, leaf.kind)]
-        if not mine or is_optimizer(leaf.path) or not isinstance(mine[0].placement, P) or not leaf.is_split:
+        matching = [rule for rule in drawn_rules if rule.matches(leaf.path, leaf.kind)]
+        if not matching or is_optimizer(leaf.path) or not isinstance(matching[0].placement, P) or not leaf.is_split:
             continue
-        for dim, axes in enumerate(mine[0].placement):
+        for dim, axes in enumerate(matching[0].placement):
             asked = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
             if asked and leaf.shape[dim] % math.prod(mesh.shape[axis] for axis in asked) == 0:
                 assert leaf.dims[dim] == asked
@@ -182,10 +182,10 @@ def test_claims_on_one_leaf_are_those_of_a_naive_first_come_first_served(data, m
 
 @given(st.data())
 def test_composition_is_associative(data):
-    found = data.draw(st.lists(rules(["data", "model"]), max_size=6))
-    i, j = sorted((data.draw(st.integers(0, len(found))), data.draw(st.integers(0, len(found)))))
-    a, b, c = outlay.Layout(found[:i]), outlay.Layout(found[i:j]), outlay.Layout(found[j:])
-    assert (a + b) + c == a + (b + c) == outlay.Layout(found)
+    drawn_rules = data.draw(st.lists(rules(["data", "model"]), max_size=6))
+    i, j = sorted((data.draw(st.integers(0, len(drawn_rules))), data.draw(st.integers(0, len(drawn_rules)))))
+    a, b, c = outlay.Layout(drawn_rules[:i]), outlay.Layout(drawn_rules[i:j]), outlay.Layout(drawn_rules[j:])
+    assert (a + b) + c == a + (b + c) == outlay.Layout(drawn_rules)
     assert hash((a + b) + c) == hash(a + (b + c))
 
 

@@ -5,11 +5,11 @@ import outlay
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "words"),
     [("", "the pattern is empty"), ("a..b", "empty part"), ("a.**b", "cannot share a part"), ("'a", "quote")],
 )
-def test_a_malformed_pattern_is_refused_when_the_rule_is_written(pattern, said):
-    with pytest.raises(outlay.errors.LayoutError, match=rf"malformed pattern: .*\n.*{said}"):
+def test_a_malformed_pattern_is_refused_when_the_rule_is_written(pattern, words):
+    with pytest.raises(outlay.errors.LayoutError, match=rf"malformed pattern: .*\n.*{words}"):
         outlay.Rule(pattern, P())
 
 

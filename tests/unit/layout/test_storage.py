@@ -56,8 +56,8 @@ def test_the_first_storage_wins_and_what_mirrors_a_leaf_follows_it_to_the_host()
 
 def test_values_are_stored_by_their_names_and_parts_of_names_and_the_compiler_places_them():
     plan = plan_of(("layer_input", outlay.layout.keep()), ("layers.*.up", outlay.layout.recompute()))
-    found = {leaf.path: (leaf.stored, leaf.is_placed) for leaf in plan.of_kind("intermediate")}
-    assert found == {
+    storage = {leaf.path: (leaf.stored, leaf.is_placed) for leaf in plan.of_kind("intermediate")}
+    assert storage == {
         "layer_input": ("device", False),
         "layers.0.up": ("recomputed", False),
         "layers.1.up": ("recomputed", False),

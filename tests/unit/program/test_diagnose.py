@@ -218,7 +218,7 @@ def test_a_batch_of_texts_is_no_batch(program, state, words):
         ({"mesh": 8}, "and is a int"),
         ({"init": {"w": 1.0}}, r"init must be a function init\(key\), and is a dict"),
         ({"step": None}, r"step must be a function step\(state, batch\)"),
-        ({"step": init, "init": step}, "they are the other way round"),
+        ({"step": init, "init": step}, "they are swapped"),
     ],
 )
 def test_what_a_program_is_made_of_is_checked_first(change, what):

@@ -151,7 +151,7 @@ def test_another_model_is_refused(tmp_path):
 
 def test_a_run_without_checkpoints_cannot_be_continued(tmp_path):
     run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2)
-    refused(tmp_path, "kept no checkpoints.*\n  fix: --force to start again, with --checkpoint-every N")
+    refused(tmp_path, "saved no checkpoints.*\n  fix: --force to start again, with --checkpoint-every N")
 
 
 def test_a_metrics_file_with_gaps_is_refused(tmp_path):

@@ -53,10 +53,10 @@ def double_sum(state: Any, batch: Any) -> Any:
 def same_mask_everywhere(state: Any, batch: Any) -> Any:
     """Dropout keyed by the sample's place on its device, so that all devices drop alike."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(state["key"], jnp.arange(len(batch["x"])))
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (6,)))(keys)
+    mask = jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (6,)))(keys)
 
     def loss_of(w: Any) -> Any:
-        return jax.lax.pmean(errors(w, {**batch, "x": batch["x"] * kept * 2}).mean(), "data")
+        return jax.lax.pmean(errors(w, {**batch, "x": batch["x"] * mask * 2}).mean(), "data")
 
     loss, grad = jax.value_and_grad(loss_of)(state["w"])
     return descend(state, grad, loss)

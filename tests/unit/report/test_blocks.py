@@ -99,8 +99,8 @@ def test_blocks_are_those_of_jax(case):
     sharding = NamedSharding(mesh, dims_spec(dims))
     slices = {device.id: index for device, index in sharding.devices_indices_map(shape).items()}
     for device, index in slices.items():
-        wanted = tuple(piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True))
-        assert blocks.slices_of(device) == wanted
+        expected = tuple(piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True))
+        assert blocks.slices_of(device) == expected
     assert blocks == blocks_of_map(shape, slices)
 
 
@@ -113,7 +113,7 @@ def test_devices_in_another_order_than_their_ids():
 
 def test_blocks_of_a_sharding_without_mesh():
     index = SingleDeviceSharding(jax.devices()[3]).devices_indices_map((2, 3))
-    blocks = blocks_of_map((2, 3), {device.id: found for device, found in index.items()})
+    blocks = blocks_of_map((2, 3), {device.id: slices for device, slices in index.items()})
     assert blocks.by_position == (((3,),),)
 
 

@@ -31,11 +31,11 @@ QUIET = [
 @pytest.fixture(scope="module")
 def browser():
     """Path of Chromium. Without it CI fails; elsewhere the tests are skipped and say what to install."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not found:
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not executable:
         missing = "no Chromium found: install Debian's package `chromium`"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-    return found
+    return executable
 
 
 @pytest.fixture

@@ -22,27 +22,27 @@ def picture(array):
     ],
 )
 def test_the_dims_that_are_split_are_drawn(shape, spec, drawn):
-    found = picture(put(shape, mesh_of(a=2, b=2, c=2), *spec))
-    assert (found.row_dim, found.column_dim) == drawn
+    drawing = picture(put(shape, mesh_of(a=2, b=2, c=2), *spec))
+    assert (drawing.row_dim, drawing.column_dim) == drawn
 
 
 def test_more_split_dims_than_two_make_panels():
-    found = picture(put((4, 8, 8, 2), mesh_of(a=2, b=2, c=2), "a", "b", "c"))
-    assert [panel.title for panel in found.panels] == ["[0:2, :, :, :]", "[2:4, :, :, :]"]
-    assert [panel.cells for panel in found.panels] == [
+    drawing = picture(put((4, 8, 8, 2), mesh_of(a=2, b=2, c=2), "a", "b", "c"))
+    assert [panel.title for panel in drawing.panels] == ["[0:2, :, :, :]", "[2:4, :, :, :]"]
+    assert [panel.cells for panel in drawing.panels] == [
         (((0,), (1,)), ((2,), (3,))),
         (((4,), (5,)), ((6,), (7,))),
     ]
-    assert found.rows == found.columns == ("0:4", "4:8")
+    assert drawing.rows == drawing.columns == ("0:4", "4:8")
 
 
 def test_a_long_row_is_wrapped_into_lines():
-    found = picture(shape_on((1024, 3), pod(data=32, model=8), ("data", "model")))
-    assert found.wrapped
-    assert found.rows[:2] == ("0:64", "64:128")
-    assert found.panels[0].cells[1][:2] == ((16,), (17,))
-    assert {len(row) for row in found.panels[0].cells} == {16}
-    assert sum(len(row) for row in found.panels[0].cells) == 256
+    drawing = picture(shape_on((1024, 3), pod(data=32, model=8), ("data", "model")))
+    assert drawing.wrapped
+    assert drawing.rows[:2] == ("0:64", "64:128")
+    assert drawing.panels[0].cells[1][:2] == ((16,), (17,))
+    assert {len(row) for row in drawing.panels[0].cells} == {16}
+    assert sum(len(row) for row in drawing.panels[0].cells) == 256
 
 
 def test_thirty_two_blocks_are_not_wrapped():

@@ -175,7 +175,7 @@ def test_path_that_is_not_there():
 def test_leaves_that_are_no_arrays_are_named():
     shown = show({"w": np.ones(2), "activation": jnp.tanh, "name": "mlp"})
     assert [leaf.path for leaf in shown] == ["w"]
-    assert shown.notes[-1].startswith("left out, being no arrays: activation (")
+    assert shown.notes[-1].startswith("left out, since they are not arrays: activation (")
     assert "name (str)" in shown.notes[-1]
 
 

@@ -32,11 +32,11 @@ def test_a_program_on_its_own_devices_and_on_others(program):
 
 
 def test_an_explanation_is_not_compiled_again(program):
-    found = explain(program)
-    assert estimate(found) is found.estimate
-    again = estimate(found, target=Target.parse("h100:1x8"))
+    explanation = explain(program)
+    assert estimate(explanation) is explanation.estimate
+    again = estimate(explanation, target=Target.parse("h100:1x8"))
     assert again == estimate(program, target="h100:1x8")
-    assert again.seconds_low < found.estimate.seconds_low
+    assert again.seconds_low < explanation.estimate.seconds_low
 
 
 def test_a_jitted_function_and_its_arguments(program):
@@ -46,8 +46,8 @@ def test_a_jitted_function_and_its_arguments(program):
         (program.state_shapes, program.batch_shapes),
         (state, batch),
     )
-    found = estimate(jax.jit(program.step), *shapes, target="h100:1x8")
-    assert found.flops == estimate(program).flops
+    estimated = estimate(jax.jit(program.step), *shapes, target="h100:1x8")
+    assert estimated.flops == estimate(program).flops
 
 
 def test_one_that_nothing_says_the_hardware_of():

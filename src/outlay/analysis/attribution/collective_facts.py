@@ -89,7 +89,7 @@ def _bytes_moved(collective: HloCollective) -> int:
     n = collective.group_size
     if collective.kind in ("collective-permute", "collective-broadcast"):
         return collective.operand_bytes
-    if collective.kind == "all-reduce":
+    if collective.kind == "all-reduce":  # a reduce-scatter and an all-gather
         return 2 * collective.operand_bytes * (n - 1) // n
     whole = collective.result_bytes if collective.kind == "all-gather" else collective.operand_bytes
     return whole * (n - 1) // n

@@ -150,6 +150,7 @@ def _owners(module: HloModule, live: LiveBuffers, leaves: Sequence[Leaf]) -> Cal
 
 def _sizes(live: LiveBuffers, owner_of: Callable[[Buffer], str], constants: int) -> Iterator[dict[str, int]]:
     """Yield the bytes by owner that are alive at each point."""
+    # Changes instead of sums: a buffer may live through the whole schedule, and there are as many points as buffers.
     changes: list[list[tuple[str, int]]] = [[] for _ in range(len(live.points) + 1)]
     for buffer in live.buffers:
         owner = owner_of(buffer)

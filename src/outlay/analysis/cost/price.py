@@ -36,6 +36,7 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     step = known.step * crowding(hardware)
     parts = {name: timed.parts.get(name, 0.0) for name in PARTS}
     parts["overhead"] += step if timed.seconds else 0.0
+    # All wait for the slowest host, and of more hosts the slowest is slower.
     parts["overhead"] += sum(parts.values()) * known.slowest * math.log2(hardware.num_islands)
     seconds = sum(parts.values())
     uncounted = _uncounted(schedule, timed.stretches)
@@ -135,6 +136,7 @@ def _product(event: Event, hardware: Hardware, known: Constants) -> float:
         return 0.0
     share = known.kernels if event.kernel else known.products
     seconds = event.flops / product_speed(hardware, event.dtype or "bfloat16")[0] / share
+    # The shorter a product, the less of the device it fills.
     return seconds * (1 + (known.small_product / seconds) ** known.small_power if known.small_product else 1)
 
 

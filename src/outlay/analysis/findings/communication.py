@@ -99,7 +99,7 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
         return
     plain = fsdp_axes(program) | {axis for leaf in program.plan.of_kind("batch") for axis in (*leaf.dims, ())[0]}
     used = {axis for leaf in program.plan for axes in leaf.dims for axis in axes}
-    if used - plain:
+    if used - plain:  # another axis, as for tensor parallelism or experts, may need them
         return
     at_line: dict[SourceLine | None, list[CollectiveFacts]] = {}
     for one in evidence.collectives:
@@ -186,6 +186,7 @@ def _is_own_piece(computation: Computation, one: Instruction) -> bool:
     """Return whether an instruction slices out a piece that depends on the device."""
     if is_collective(one.opcode) or ("slice" not in one.opcode and one.opcode != "fusion"):
         return False
+    # The start of such a slice is computed from the device's number, by a few operations on single integers.
     pending = [(operand, _HOPS) for operand in one.operands]
     while pending:
         name, hops = pending.pop()

@@ -103,9 +103,8 @@ class Causes:
         """Return the mistakes that the numbers confirm, in words."""
         tries = (self._unshared_copies, self._of_shares, self._exchanges, self._pieces, self._stale)
         for attempt in tries:
-            with contextlib.suppress(
-                Exception
-            ):  # for example, a step may refuse fewer samples; then this cannot be tried
+            # A step may refuse fewer samples, for example; then this cannot be tried.
+            with contextlib.suppress(Exception):
                 if words := attempt():
                     return [words]
         return []
@@ -195,7 +194,7 @@ class Causes:
                 for one in (*results, self._right)
             )
             matrix = np.stack(columns, axis=1)
-            if matrix.shape[0] <= matrix.shape[1]:
+            if matrix.shape[0] <= matrix.shape[1]:  # fewer entries than devices: many weights would do
                 continue
             weights, *_ = np.linalg.lstsq(matrix, target, rcond=None)
             even = np.allclose(weights, 1 / len(results), rtol=_FITS)
@@ -257,6 +256,7 @@ class Causes:
             )
             if not exact or np.ptp(ratios) < _FITS:
                 continue
+            # Clipping divides by a norm, so 1 / ratio ** 2 grows linearly with the piece's squared norm.
             squares = np.array([np.vdot(b, b).real for _, b in pairs])
             clipped = ratios < ratios.max() * (1 - _FITS) if np.isclose(ratios, ratios.max()).sum() > 1 else ratios > 0
             words = f"each device's piece of {path} is right up to a factor, {ratios.min():.3g} to {ratios.max():.3g}"

@@ -59,7 +59,7 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], rep
         if key == TYPE:
             continue
         if key not in fields:
-            fix = did_you_mean(key, fields) if fields else "take it away: it has no settings"
+            fix = did_you_mean(key, fields) if fields else "remove it: it has no settings"
             report((*path, key), "unknown setting", f"{table[TYPE]} has no setting {key!r}", fix)
             wrong = True
             continue

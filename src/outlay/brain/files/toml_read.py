@@ -153,7 +153,7 @@ def _modules(
         targets = [split_end(connection.target) for connection in connections]
         modules[name] = module or Unread(tuple(port for part, port in targets if part == name))
     for name in templates.tables.keys() - templates.used:
-        fix = f'use = "{name}" in a module, or take it away'
+        fix = f'use = "{name}" in a module, or remove it'
         findings.at((TEMPLATES, name), "unused template", f"no module uses the template {name!r}", fix)
     return modules, merged
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from outlay.brain.fused.pair_pass import PairPass
+from outlay.brain.fused.pair_pass import PairPass, PassCall
 from outlay.brain.fused.row_code import LANES, SUFFIX
 from outlay.brain.fused.row_equations import NoPasses, NotCompiled
 from outlay.brain.fused.row_loops import RowLoop
@@ -22,7 +22,15 @@ from outlay.brain.fused.sparse_loops import begin_sparse, choose_sparse, sparse_
 from outlay.brain.fused.sparse_steps import SparseSteps
 from outlay.brain.fused.unreached import Unreached, unreached
 from outlay.brain.synapses import num_lanes
-from outlay.core.jax_machine_code import PIECES_OF_THREAD, NoMachineCode, at_most_threads, compile_function, num_threads
+from outlay.core.jax_machine_code import (
+    PIECES_OF_THREAD,
+    NoMachineCode,
+    RowFunction,
+    at_most_threads,
+    compile_call,
+    compile_rows,
+    num_threads,
+)
 
 PAIRS_AT_ONCE, PAIRS_AT_ONCE_OF_NO_RULE = 8192, 16384
 """The least pairs of a thread's next piece: two microseconds. Asking another thread takes five (measured)."""
@@ -43,7 +51,21 @@ class MachineCodePass(PairPass):
         self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
     ) -> Callable[..., Sequence[jax.Array]]:
         """A call of the function."""
-        return jax.ffi.ffi_call(self.name, results, input_output_aliases=aliases)
+        return jax.ffi.ffi_call(compile_call([self.function]), results, input_output_aliases=aliases)
+
+    @classmethod
+    def compute_all(
+        cls, passes: Sequence[PairPass], calls: Sequence[PassCall]
+    ) -> list[tuple[list[jax.Array], jax.Array, list[jax.Array]]]:
+        """Compute several passes in one call, in which threads share the rows of all."""
+        inputs, results, aliases = [], [], {}
+        for call in calls:
+            aliases |= {len(inputs) + k: len(results) + place for k, place in call.aliases.items()}
+            inputs += call.inputs
+            results += call.results
+        name = compile_call([pairs.function for pairs in passes if isinstance(pairs, MachineCodePass)])
+        left = iter(jax.ffi.ffi_call(name, results, input_output_aliases=aliases)(*inputs))
+        return [call.named([next(left) for _ in call.results]) for call in calls]
 
     @functools.cached_property
     def sparse(self) -> SparseSteps | None:
@@ -70,9 +92,14 @@ class MachineCodePass(PairPass):
             raise NotCompiled(f"in its self-test {num_threads.value} threads compute something else than one")
         return together
 
-    @functools.cached_property
+    @property
     def name(self) -> str:
-        """The compiled function's name."""
+        """What tells it apart."""
+        return self.function.name
+
+    @functools.cached_property
+    def function(self) -> RowFunction:
+        """The compiled function."""
         num_rows, words, traced, sparse = len(self.rows), self.words_at, self.traced, self.sparse
         consts = words + 4
         loops = [RowLoop(self, "first", None, [])]
@@ -85,7 +112,7 @@ class MachineCodePass(PairPass):
             begin, choose = begin_sparse(self, consts), choose_sparse(self, choose, _choice(self, "sparse_"))
             code += "".join(sparse_loop(loop, num_rows).code() for loop in loops)
             num_results += sparse.unreached.goes_on
-            consts += 3 if sparse.unreached.goes_on else 1
+            consts += 2 if sparse.unreached.goes_on else 1
         num_sums = num_lanes(self.num_inputs) // LANES
         body = f"""
   %sums = alloca <{LANES} x float>, i64 {num_sums}{begin}
@@ -107,7 +134,7 @@ sum:
   br label %rows
 end:"""
         try:
-            return compile_function(body, _declarations(), consts, num_results, self.piece)
+            return compile_rows(body, _declarations(), consts, num_results, self.piece)
         except NoMachineCode as reason:
             raise NoPasses(str(reason)) from reason
 

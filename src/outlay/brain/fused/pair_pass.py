@@ -81,6 +81,16 @@ class PairPass(abc.ABC):
             aliases: which argument each of the results may take the memory of.
         """
 
+    @classmethod
+    def compute_all(
+        cls, passes: Sequence[PairPass], calls: Sequence[PassCall]
+    ) -> list[tuple[list[jax.Array], jax.Array, list[jax.Array]]]:
+        """Compute several passes, one after the other unless it says otherwise; each gives what `__call__` does."""
+        return [
+            call.named(pairs.compiled(call.results, call.aliases)(*call.inputs))
+            for pairs, call in zip(passes, calls, strict=True)
+        ]
+
     @property
     def num_tried(self) -> int:
         """How many neurons its self-test is about, at least two."""
@@ -126,16 +136,56 @@ class PairPass(abc.ABC):
             spiked: which post neurons spiked in the last step.
             pending: whether there was a last step, whose change is still to be made.
             consts: what the equations close over, those of quiet rows first.
-            sparse: what `SparseSteps.inputs` gives; nothing where there are none.
+            sparse: the numbers and the vectors of `SparseSteps`; nothing where there are none.
         """
+        call = self.call(rows, delays, words, sign, spiked, pending, consts, sparse)
+        return call.named(self.compiled(call.results, call.aliases)(*call.inputs))
+
+    def call(
+        self,
+        rows: list[jax.Array],
+        delays: jax.Array | None,
+        words: jax.Array,
+        sign: jax.Array,
+        spiked: jax.Array,
+        pending: jax.Array,
+        consts: list[jax.Array],
+        sparse: list[jax.Array],
+    ) -> PassCall:
+        """Return the arrays that go into the compiled function, and those that come out of it; as for `__call__`."""
         num_rows = len(rows) if self.traced else 0
         inputs = [*rows, *([] if delays is None else [delays]), words, sign, spiked, pending, *consts, *sparse]
-        changed = [*rows[:num_rows], *sparse[2:]]
+        changed = [*rows[:num_rows], *sparse[1:]]
         results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in changed]
         results.append(jax.ShapeDtypeStruct(rows[0].shape[:1], FLOAT))
-        aliases = {k: k for k in range(num_rows)} | {len(inputs) - 1: num_rows for _ in sparse[2:]}
-        *after, current = self.compiled(results, aliases)(*inputs)
-        return list(after[:num_rows]) or rows, current, [*sparse[:2], *after[num_rows:]]
+        aliases = {k: k for k in range(num_rows)} | {len(inputs) - 1: num_rows for _ in sparse[1:]}
+        return PassCall(inputs, results, aliases, num_rows, rows, sparse)
+
+
+@dataclass(frozen=True)
+class PassCall:
+    """One call of a pass.
+
+    Attributes:
+        inputs: the arrays that go in.
+        results: shapes and dtypes of those that come out.
+        aliases: which input each of the results may take the memory of.
+        num_rows: how many arrays with an entry for each pair are changed.
+        rows: these before the call.
+        sparse: what `SparseSteps` takes and gives, before the call.
+    """
+
+    inputs: list[jax.Array]
+    results: list[jax.ShapeDtypeStruct]
+    aliases: dict[int, int]
+    num_rows: int
+    rows: list[jax.Array]
+    sparse: list[jax.Array]
+
+    def named(self, results: Sequence[jax.Array]) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
+        """Return what `PairPass.__call__` does, of what came out."""
+        *after, current = results
+        return list(after[: self.num_rows]) or self.rows, current, [*self.sparse[:1], *after[self.num_rows :]]
 
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -202,8 +252,7 @@ class _Tried:
         sparse = self.pairs.sparse
         if sparse is None:
             return []
-        begun = sparse.begin(self.pairs.num_tried, [])
-        return sparse.inputs(begun, jnp.uint8(DENSE), jnp.zeros((), bool))
+        return [sparse.begin([])["numbers"], *sparse.vectors(self.pairs.num_tried)]
 
     def _inputs(self, rows: Any, words: Any, spiked: Any, taken: list[Any], *, pending: bool) -> tuple[Any, ...]:
         # Of more neurons than there are, each finds what one of those has.
@@ -225,8 +274,7 @@ class _Tried:
         """The bits of the currents, and of what is left at last."""
         rows, taken, seen = self.rows, self._begun(), []
         for k, mode in enumerate(modes):
-            numbers = [np.uint8(sum(mode != DENSE for mode in modes[: k + 1]))] if taken[1:] else []
-            taken = [np.uint8(mode), *numbers, *taken[2:]]
+            taken = [np.array([mode, sum(mode != DENSE for mode in modes[: k + 1]), 0, 0], np.uint8), *taken[1:]]
             inputs = self._inputs(rows, self.few_words[k], self.few_spiked[k], taken, pending=True)
             rows, current, taken = self.pairs.computed(*inputs)
             seen.append(current.tobytes())

@@ -32,6 +32,7 @@ NUM_WARPS = 4
 OPERATIONS = {
     **{name: getattr(lax, name) for name in ("mul", "add", "sub", "div", "max", "min", "neg", "exp", "select_n")},
     **{name: getattr(lax, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "and": lax.bitwise_and,
 }
 """Operations that compute each pair by itself."""
 

@@ -105,10 +105,10 @@ class RowCode(RowEquations[Value]):
             return self.operate("mul", [a, self.constant(1 / b.known, dtype)], dtype)
         if name in ARITHMETIC and a.kind == "float":
             code = f"{ARITHMETIC[name]}{'' if self.rounds_each else ' contract'} {both}"
-        elif name in ("add", "sub") and a.kind == "i32":
+        elif name in ("add", "sub", "and") and a.kind != "float":
             code = f"{name} {both}"
-        elif name == "eq" and a.kind != "float":
-            code = f"icmp eq {both}"
+        elif name in ("eq", "ne") and a.kind != "float":
+            code = f"icmp {name} {both}"
         elif name in ORDERED and a.kind == "float":
             # What is not a number stays so: the comparison is false.
             beyond = self.emit(f"fcmp {ORDERED[name]} {a.type} {b.name}, {a.name}", is_vector)

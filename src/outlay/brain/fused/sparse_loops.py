@@ -49,7 +49,8 @@ def begin_sparse(whole: PairPass, first: int) -> str:
             f"  %mode = load i8, ptr %a{first}",
             f"  %is_dense = icmp eq i8 %mode, {DENSE}",
             f"  %is_catching_up = icmp eq i8 %mode, {CATCH_UP}",
-            f"  %now = load i8, ptr %a{first + 1}" if whole.sparse.unreached.goes_on else "",
+            f"  %now_at = getelementptr i8, ptr %a{first}, i64 1",
+            "  %now = load i8, ptr %now_at",
             # Those at which no spike arrives in any row are never looked at.
             "  br i1 %is_dense, label %begin, label %some_head",
             "some_head:",

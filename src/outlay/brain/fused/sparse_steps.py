@@ -36,20 +36,26 @@ class SparseSteps:
     unreached: Unreached
     num_vectors: int
 
-    def begin(self, units: int, bounds: list[jax.ShapeDtypeStruct]) -> Any:
+    def begin(self, bounds: list[jax.ShapeDtypeStruct]) -> Any:
         """Return it before the first step.
 
         Args:
-            units: the number of post neurons.
             bounds: shape and dtype of the arrays that bound the kernel.
         """
-        carried: dict[str, Any] = {"within": jnp.zeros((), bool)}
-        carried["bounds"] = [jnp.zeros(bound.shape, bound.dtype) for bound in bounds]
-        if self.unreached.goes_on:
-            # The number of the last step of each vector, among those that left out some; all numbers begin again at 0.
-            vectors = jnp.zeros((units, self.num_vectors), jnp.uint8)
-            carried |= {"behind": jnp.zeros((), bool), "last": jnp.zeros((), jnp.uint8), "vectors": vectors}
-        return carried
+        return {
+            "numbers": jnp.zeros(4, jnp.uint8),
+            "bounds": [jnp.zeros(bound.shape, bound.dtype) for bound in bounds],
+        }
+
+    def vectors(self, units: int) -> list[jax.Array]:
+        """Return the number of each vector's last step, before the first; nothing where vectors are never behind.
+
+        Steps that leave out some are numbered, and begin again at 0.
+
+        Args:
+            units: the number of post neurons.
+        """
+        return [jnp.zeros((units, self.num_vectors), jnp.uint8)] if self.unreached.goes_on else []
 
     def bounds(self, consts: list[Any]) -> list[Any]:
         """Select what bounds the kernel, of the arrays that the equations close over, those of quiet rows first."""
@@ -69,8 +75,11 @@ class SparseSteps:
         reached = jnp.sum(steps * (2 * num_bits - steps))
         return reached <= MOST_REACHED[self.unreached.goes_on] * self.num_vectors * num_bits**2
 
-    def mode(self, carried: Any, few: jax.Array, pending: jax.Array, bounds: list[jax.Array]) -> jax.Array:
-        """Choose what the pass does in this step.
+    def step(self, carried: Any, few: jax.Array, pending: jax.Array, bounds: list[jax.Array]) -> Any:
+        """Return it after another step, with what the pass does in this step.
+
+        Its numbers are in one array, since in a short step each operation costs more than what it computes: what the
+        pass does, the number of the step, and whether some vectors are behind and kernels within their bounds after it.
 
         Args:
             carried: after the step before.
@@ -78,30 +87,13 @@ class SparseSteps:
             pending: whether there was a step, whose change is still to be made.
             bounds: the arrays that bound the kernel.
         """
+        _, last, behind, within = carried["numbers"]
         same = [jnp.array_equal(now, before) for now, before in zip(bounds, carried["bounds"], strict=True)]
         # Kernels that were given may be out of bounds until a step has changed all of them.
-        within = functools.reduce(operator.and_, same, carried["within"])
-        otherwise = jnp.where(carried["behind"], CATCH_UP, DENSE) if self.unreached.goes_on else DENSE
-        return jnp.where(few & (within | ~pending), SPARSE, otherwise).astype(jnp.uint8)
-
-    def inputs(self, carried: Any, mode: jax.Array, pending: jax.Array) -> list[jax.Array]:
-        """Return what the pass takes: its mode, and where something is behind the number of this step and vectors."""
-        if not self.unreached.goes_on:
-            return [mode]
-        return [mode, carried["last"] + ((mode != DENSE) & pending).astype(jnp.uint8), carried["vectors"]]
-
-    def after(self, carried: Any, taken: list[jax.Array], pending: jax.Array, bounds: list[jax.Array]) -> Any:
-        """Return what goes on to the next step.
-
-        Args:
-            carried: after the step before.
-            taken: what the pass took, with the vectors that it gave.
-            pending: as for `mode`.
-            bounds: as for `mode`.
-        """
-        mode, *others = taken
-        now = {"within": carried["within"] | pending, "bounds": bounds}
-        if others:
-            now |= {"behind": jnp.where(pending, mode == SPARSE, carried["behind"])}
-            now |= {"last": others[0], "vectors": others[1]}
-        return now
+        is_within = functools.reduce(operator.and_, same, within != 0)
+        otherwise = jnp.where(behind != 0, jnp.uint8(CATCH_UP), jnp.uint8(DENSE)) if self.unreached.goes_on else DENSE
+        mode = jnp.where(few & (is_within | ~pending), jnp.uint8(SPARSE), otherwise)
+        number = last + ((mode != DENSE) & pending).astype(jnp.uint8)
+        is_behind = jnp.where(pending, (mode == SPARSE).astype(jnp.uint8), behind)
+        numbers = jnp.stack([mode, number, is_behind, within | pending.astype(jnp.uint8)])
+        return {"numbers": numbers, "bounds": bounds}

@@ -13,7 +13,8 @@ import numpy as np
 
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
-from outlay.brain.fused.deferred_neuron import PASSES, fused_graph
+from outlay.brain.fused.fused_graph import fused_graph
+from outlay.brain.fused.pair_change import PASSES
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.feed import Feed, Stimulus

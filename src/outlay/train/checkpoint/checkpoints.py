@@ -322,7 +322,7 @@ class Checkpoints:
         new = [line for line in dict.fromkeys(left) if line not in self._warned]
         self._warned.update(new)
         if new:
-            lines = [f"what is old in {self.path} was not all removed; new checkpoints are saved all the same:", *new]
+            lines = [f"old checkpoints in {self.path} could not all be removed; new ones are saved all the same:", *new]
             warnings.warn("\n  ".join(lines), CheckpointWarning, stacklevel=3)
 
     def _array_files(self) -> ArrayFiles:

@@ -149,13 +149,13 @@ def _table(data: Any, where: str, keys: Sequence[str] | None = None) -> dict[str
 
 def _count(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ValueError(f"{where} is {value!r:.40}, no whole number from 0 on")
+        raise ValueError(f"{where} is {value!r:.40}, not a whole number from 0 on")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where} is {value!r:.40}, no text")
+        raise ValueError(f"{where} is {value!r:.40}, not text")
     return value
 
 

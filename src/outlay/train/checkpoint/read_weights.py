@@ -157,6 +157,8 @@ class _Source:
         runs = self._runs(len(stored.shape))
         in_file: dict[int, slice] = {}
         for dim, (first, *others) in runs:
+            # A dim of the file that becomes several of the leaf has the first of them slowest, so a slice of that one
+            # is one stretch of the file; the others are cut after reading.
             size = math.prod(shape[place] for place in others)
             in_file[dim] = slice(index[first].start * size, index[first].stop * size)
         array = stored.read(tuple(in_file[dim] for dim in range(len(runs)))).transpose([dim for dim, _ in runs])

@@ -121,7 +121,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
             yield name, _tensor(file, name)
     except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
         size = f"{path.stat().st_size:,} bytes"
-        what = f"no whole safetensors file of {size}: {in_short(error)}"
+        what = f"not a complete safetensors file, {size}: {in_short(error)}"
         raise _Unreadable(what, "download it again; it may have been cut short") from error
 
 
@@ -147,7 +147,7 @@ def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
                 file.seek(sum(lengths), 1)
                 yield member.filename.removesuffix(".npy"), _mapped(path, file)
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, EOFError) as error:
-        raise _Unreadable(f"no whole .npz file: {in_short(error)}", "write it again with np.savez") from error
+        raise _Unreadable(f"not a complete .npz file: {in_short(error)}", "write it again with np.savez") from error
 
 
 def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
@@ -176,7 +176,7 @@ def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
             store = tensorstore.open({"driver": driver, "kvstore": kvstore}, open=True, read=True).result()
             yield name, StoredArray(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), partial(_read_store, store))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"no whole checkpoint of Orbax: {in_short(error)}"
+        what = f"not a complete checkpoint of Orbax: {in_short(error)}"
         raise _Unreadable(what, "the folder of one step as it was saved, with all its files") from error
 
 

@@ -110,7 +110,7 @@ def test_the_file_of_the_tutorial_of_2026_is_read_and_written_as_toml(tmp_path):
 
 
 def test_a_neurons_file_is_no_brain_but_a_neuron_of_as_many_as_one_says():
-    with pytest.raises(BrainError, match=r"a neuron and no Brain\n.*outlay.brain.read_neuron\(.*units=12\)"):
+    with pytest.raises(BrainError, match=r"a neuron, not a Brain\n.*outlay.brain.read_neuron\(.*units=12\)"):
         read_brain(NEURON)
     with pytest.raises(BrainError, match="does not say how many neurons"):
         outlay.brain.read_neuron(NEURON)

@@ -214,7 +214,7 @@ def test_a_mistake_in_a_template_is_told_once_where_it_stands(problems):
             "unused template",
             "model.toml:8 templates.inhibitory",
             "no module uses the template 'inhibitory'",
-            'use = "inhibitory" in a module, or take it away',
+            'use = "inhibitory" in a module, or remove it',
         ),
     ]
 

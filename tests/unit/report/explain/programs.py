@@ -29,17 +29,17 @@ def explain_on(on, function, *args, **options):
 
 def line_of(text, file):
     """The line of a file that ends in a text, as no other line may."""
-    found = [number for number, line in enumerate(Path(file).read_text().splitlines(), 1) if line.endswith(text)]
-    assert len(found) == 1, f"{text!r} ends lines {found}"
-    return found[0]
+    numbers = [number for number, line in enumerate(Path(file).read_text().splitlines(), 1) if line.endswith(text)]
+    assert len(numbers) == 1, f"{text!r} ends lines {numbers}"
+    return numbers[0]
 
 
-def kinds(found):
-    return [(one.kind, one.axes, one.bytes_moved, one.count) for one in found.collectives]
+def kinds(explanation):
+    return [(one.kind, one.axes, one.bytes_moved, one.count) for one in explanation.collectives]
 
 
-def named(found):
-    return {finding.kind: finding for finding in found.findings}
+def named(explanation):
+    return {finding.kind: finding for finding in explanation.findings}
 
 
 def two_layers(params, x):

@@ -9,18 +9,20 @@ from outlay.report.explain.explain import explain
 
 
 @pytest.fixture(scope="module")
-def found():
+def explanation():
     return explain(training())
 
 
-def test_a_program_within_its_limits(found):
-    assert broken_budgets(found) == ()
-    kept = {"max_bytes": found.bytes_per_step, "max_memory": found.memory.peak, "forbid": ["all-to-all"]}
-    assert broken_budgets(found, **kept) == ()
+def test_a_program_within_its_limits(explanation):
+    assert broken_budgets(explanation) == ()
+    limits = {"max_bytes": explanation.bytes_per_step, "max_memory": explanation.memory.peak, "forbid": ["all-to-all"]}
+    assert broken_budgets(explanation, **limits) == ()
 
 
-def test_every_broken_limit_is_named(found):
-    broken = broken_budgets(found, max_bytes=1024, max_memory=2048, forbid=["all-gather", "all-to-all", "all-reduce"])
+def test_every_broken_limit_is_named(explanation):
+    broken = broken_budgets(
+        explanation, max_bytes=1024, max_memory=2048, forbid=["all-gather", "all-to-all", "all-reduce"]
+    )
     assert len(broken) == 4
     assert broken[0] == "a device sends 84.0 KiB a step, limit 1.0 KiB"
     assert broken[1].endswith("limit 2.0 KiB")
@@ -29,15 +31,17 @@ def test_every_broken_limit_is_named(found):
     assert broken[3].startswith("all-reduce is forbidden")
 
 
-def test_what_is_not_known_keeps_no_limit(found):
-    unread = dataclasses.replace(found, hlo=dataclasses.replace(found.hlo, skipped=((3, "?"),)), memory=None)
+def test_what_is_not_known_keeps_no_limit(explanation):
+    unread = dataclasses.replace(
+        explanation, hlo=dataclasses.replace(explanation.hlo, skipped=((3, "?"),)), memory=None
+    )
     broken = broken_budgets(unread, max_bytes=2**40, max_memory=2**40, forbid=["all-to-all"])
     assert [text.partition(":")[0] for text in broken] == [
         "cannot check what a device sends",
         "cannot check the memory of a device",
         "all-to-all is forbidden, but cannot be checked",
     ]
-    gone = dataclasses.replace(found, hlo=None, collectives=())
+    gone = dataclasses.replace(explanation, hlo=None, collectives=())
     assert broken_budgets(gone, max_bytes=2**40) == broken[:1]
 
 

@@ -23,11 +23,11 @@ def _own_cache(monkeypatch, tmp_path):
 
 def facts(explanation):
     """All that is said, but for how long it took and where it is from."""
-    said = explanation.to_dict()
+    as_dict = explanation.to_dict()
     for name in ("compile_seconds", "parse_seconds", "from_cache"):
-        said.pop(name)
-    said["notes"] = [note for note in said["notes"] if not note.startswith(SEEN)]
-    return json.loads(json.dumps(said))
+        as_dict.pop(name)
+    as_dict["notes"] = [note for note in as_dict["notes"] if not note.startswith(SEEN)]
+    return json.loads(json.dumps(as_dict))
 
 
 def test_the_second_call_compiles_nothing_and_says_the_same():

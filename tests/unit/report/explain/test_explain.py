@@ -45,11 +45,11 @@ def test_a_loop_multiplies():
     def scanned(w, x):
         return jax.lax.scan(lambda h, layer: (jnp.tanh(h @ layer), None), x, w)[0]
 
-    found = explain_on(mesh(data=8), scanned, ((5, 64, 64), P(None, "data")), ((1024, 64), P("data")))
-    assert kinds(found) == [("all-gather", ("data",), 64 * 64 * 4 * 7 // 8, 5)]
-    (gather,) = found.collectives
+    explanation = explain_on(mesh(data=8), scanned, ((5, 64, 64), P(None, "data")), ((1024, 64), P("data")))
+    assert kinds(explanation) == [("all-gather", ("data",), 64 * 64 * 4 * 7 // 8, 5)]
+    (gather,) = explanation.collectives
     assert gather.leaves == ("w",)
-    assert found.bytes_per_step == 5 * gather.bytes_moved
+    assert explanation.bytes_per_step == 5 * gather.bytes_moved
 
 
 @pytest.mark.any_jax
@@ -60,21 +60,21 @@ def test_lines_are_the_programs_own_though_another_was_explained_before(tmp_path
         file = tmp_path / f"{name}.py"
         file.write_text(source.format(lines_above))
         step = runpy.run_path(str(file))["step"]
-        found = explain_on(
+        explanation = explain_on(
             on,
             jax.grad(lambda x, w, step=step: step(x, w).sum(), 1),
             ((64, 64), P("data")),
             ((4, 64, 64), P(None, "data")),
         )
-        named = {(Path(one.source.file).name, one.source.line) for one in found.collectives if one.source}
+        named = {(Path(one.source.file).name, one.source.line) for one in explanation.collectives if one.source}
         assert named == {(file.name, 3 + len(lines_above))}
 
 
 def test_an_exchange():
     on = mesh(data=8)
     columns = jax.NamedSharding(on, P(None, "data"))
-    found = explain(jax.jit(lambda x: x * 2, out_shardings=columns), shape(64, 64, on=on, spec=P("data")))
-    assert kinds(found) == [("all-to-all", ("data",), 64 * 8 * 4 * 7 // 8, 1)]
+    explanation = explain(jax.jit(lambda x: x * 2, out_shardings=columns), shape(64, 64, on=on, spec=P("data")))
+    assert kinds(explanation) == [("all-to-all", ("data",), 64 * 8 * 4 * 7 // 8, 1)]
 
 
 def test_a_ring():
@@ -84,14 +84,19 @@ def test_a_ring():
         return jax.lax.ppermute(x, "data", [(i, (i + 1) % 8) for i in range(8)])
 
     mapped = jax.shard_map(ring, mesh=on, in_specs=P("data"), out_specs=P("data"))
-    (found,) = explain_on(on, mapped, ((64, 4), P("data"))).collectives
-    assert (found.kind, found.axes, found.group_size, found.bytes_moved) == ("collective-permute", ("data",), 8, 128)
+    (permute,) = explain_on(on, mapped, ((64, 4), P("data"))).collectives
+    assert (permute.kind, permute.axes, permute.group_size, permute.bytes_moved) == (
+        "collective-permute",
+        ("data",),
+        8,
+        128,
+    )
 
 
 @pytest.mark.compiles
 def test_fsdp_gathers_each_weight_at_its_line_and_sums_gradients():
-    found = explain(training())
-    gathers = [one for one in found.collectives if one.kind == "all-gather"]
+    explanation = explain(training())
+    gathers = [one for one in explanation.collectives if one.kind == "all-gather"]
     assert [(one.leaf, one.phase, one.module) for one in gathers] == [
         ("params.w0", "forward", "layer0"),
         ("params.w1", "forward", "layer1"),
@@ -101,15 +106,15 @@ def test_fsdp_gathers_each_weight_at_its_line_and_sums_gradients():
         assert one.source is not None
         assert one.source.line == line_of("# the line of every product", programs_file)
         assert Path(one.source.file).resolve() == programs_file
-    sums = [one for one in found.collectives if one.kind == "all-reduce"]
+    sums = [one for one in explanation.collectives if one.kind == "all-reduce"]
     assert {one.phase for one in sums} == {"backward"}
     assert "gradients of 2 leaves: params.**" in [one.value for one in sums]
-    assert found.by_phase()["forward"].bytes_per_step == 2 * LAYER * 7 // 8
+    assert explanation.by_phase()["forward"].bytes_per_step == 2 * LAYER * 7 // 8
 
 
 def test_mode_manual_shows_what_was_written_by_hand():
-    found = explain(training(mode="manual"))
-    moved = sorted((one.kind, one.phase, one.leaf or one.value) for one in found.collectives)
+    explanation = explain(training(mode="manual"))
+    moved = sorted((one.kind, one.phase, one.leaf or one.value) for one in explanation.collectives)
     assert moved[:2] == [("all-gather", "forward", "params.w0"), ("all-gather", "forward", "params.w1")]
     assert moved[3:] == [
         ("reduce-scatter", "backward", "gradient of params.w0"),
@@ -120,21 +125,21 @@ def test_mode_manual_shows_what_was_written_by_hand():
 
 def test_megatron_sums_once_forward():
     layout = Layout([("params.w0", P(None, "model")), ("params.w1", P("model", None))]) + data_parallel()
-    found = explain(training(layout, on=mesh(data=4, model=2)))
-    (over_model,) = [one for one in found.collectives if one.axes == ("model",)]
+    explanation = explain(training(layout, on=mesh(data=4, model=2)))
+    (over_model,) = [one for one in explanation.collectives if one.axes == ("model",)]
     assert (over_model.kind, over_model.phase, over_model.module) == ("all-reduce", "forward", "layer1")
     assert over_model.bytes_moved == 2 * (512 // 4) * WIDTH * 4 // 2
 
 
 def test_a_leaf_that_nothing_reads_shifts_no_name():
-    found = explain(training(extra=True))
-    assert [one.leaf for one in found.collectives if one.kind == "all-gather"] == ["params.w0", "params.w1"]
-    assert {value.what for value in found.memory.largest} >= {"batch.x", "batch.y"}
+    explanation = explain(training(extra=True))
+    assert [one.leaf for one in explanation.collectives if one.kind == "all-gather"] == ["params.w0", "params.w1"]
+    assert {value.what for value in explanation.memory.largest} >= {"batch.x", "batch.y"}
 
 
 def test_the_optimizer_is_a_phase():
-    found = explain(training(data_parallel()))
-    module = found.hlo
+    explanation = explain(training(data_parallel()))
+    module = explanation.hlo
     assert any("/optimizer/" in one.op_name for one in module.computations[module.entry].instructions.values())
     # Moments split, parameters whole: what the optimizer computes in pieces is gathered again.
     zero1 = Layout([("opt_state.**.w*", P("data"))]) + data_parallel()
@@ -143,22 +148,22 @@ def test_the_optimizer_is_a_phase():
 
 
 def test_flops_and_devices():
-    found = explain(training(data_parallel()))
+    explanation = explain(training(data_parallel()))
     products = 2 * 512 * WIDTH * WIDTH * 2 * 3 - 2 * 512 * WIDTH * WIDTH  # nobody needs the gradient of the inputs
-    assert found.work.flops_compiled == products / 8
-    assert found.work.flops == pytest.approx(products / 8, rel=0.1)  # and what goes element by element
-    assert found.work.bytes_accessed > 0
+    assert explanation.work.flops_compiled == products / 8
+    assert explanation.work.flops == pytest.approx(products / 8, rel=0.1)  # and what goes element by element
+    assert explanation.work.bytes_accessed > 0
 
 
 def test_it_is_the_program_that_will_run():
     program = training()
-    found = explain(program)
-    assert found.compile_seconds > 0
+    explanation = explain(program)
+    assert explanation.compile_seconds > 0
     assert program.is_compiled
     again = explain(program)
     assert again.compile_seconds is None
     assert "compiled earlier" in again.notes[0]
-    assert [one.bytes_moved for one in again.collectives] == [one.bytes_moved for one in found.collectives]
+    assert [one.bytes_moved for one in again.collectives] == [one.bytes_moved for one in explanation.collectives]
 
 
 @pytest.mark.parametrize("stage", ["traced", "lowered", "compiled", "text", "file"])
@@ -181,12 +186,12 @@ def test_every_stage_of_a_function_says_the_same(stage, tmp_path):
 @pytest.mark.any_jax
 def test_text_alone_has_neither_axes_nor_memory_and_says_so():
     x = shape(8, 64, on=mesh(data=8), spec=P("data"))
-    found = explain(jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text())
-    assert (found.collectives[0].axes, found.collectives[0].group_size) == ((), 8)
-    assert (found.memory, found.target, found.estimate, found.fits) == (None, None, None, None)
-    assert any("no memory figures" in note for note in found.notes)
-    assert any("mesh=" in note for note in found.notes)
-    assert "8 devices" in str(found)
+    explanation = explain(jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text())
+    assert (explanation.collectives[0].axes, explanation.collectives[0].group_size) == ((), 8)
+    assert (explanation.memory, explanation.target, explanation.estimate, explanation.fits) == (None, None, None, None)
+    assert any("no memory figures" in note for note in explanation.notes)
+    assert any("mesh=" in note for note in explanation.notes)
+    assert "8 devices" in str(explanation)
 
 
 @pytest.mark.any_jax
@@ -195,11 +200,11 @@ def test_lines_that_cannot_be_read_are_counted():
     lines = jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text().splitlines()
     entry = next(number for number, line in enumerate(lines) if line.startswith("ENTRY"))
     lines.insert(entry + 1, "  ??? what is this")
-    found = explain("\n".join(lines))
-    (incomplete,) = found.incomplete
+    explanation = explain("\n".join(lines))
+    (incomplete,) = explanation.incomplete
     assert incomplete.startswith("1 line could not be parsed, so totals may be too low")
     assert f"line {entry + 2}: '??? what is this'" in incomplete
-    assert "incomplete: " in str(found)
+    assert "incomplete: " in str(explanation)
 
 
 @pytest.mark.any_jax
@@ -207,41 +212,41 @@ def test_a_given_mesh_is_set_while_tracing():
     def constrained(x):
         return jax.lax.with_sharding_constraint(x, P("data")).sum(0)
 
-    found = explain(jax.jit(constrained), shape(8, 64), mesh=mesh(data=8))
-    assert found.mesh.axis_sizes == {"data": 8}
+    explanation = explain(jax.jit(constrained), shape(8, 64), mesh=mesh(data=8))
+    assert explanation.mesh.axis_sizes == {"data": 8}
 
 
 @pytest.mark.any_jax
 def test_by_name():
-    found = explain(training())
-    assert list(found.by_kind()) == ["all-reduce", "all-gather"]
-    assert found.by_axis()["data"].bytes_per_step == found.bytes_per_step
-    assert sum(total.num_runs for total in found.by_module().values()) == len(found.collectives)
-    json.dumps(found.to_dict())
-    assert found.to_dict()["by_kind"]["all-gather"]["num_runs"] == 2
+    explanation = explain(training())
+    assert list(explanation.by_kind()) == ["all-reduce", "all-gather"]
+    assert explanation.by_axis()["data"].bytes_per_step == explanation.bytes_per_step
+    assert sum(total.num_runs for total in explanation.by_module().values()) == len(explanation.collectives)
+    json.dumps(explanation.to_dict())
+    assert explanation.to_dict()["by_kind"]["all-gather"]["num_runs"] == 2
 
 
 @pytest.mark.any_jax
 def test_a_target_prices_what_the_cpu_compiled_and_says_so():
-    found = explain(training(), target="h100:1x8")
-    assert str(found.target) == "h100:1x8"
-    assert found.memory.capacity == 84_942_979_072
-    assert found.estimate.target == "h100:1x8"
-    assert all(one.seconds > 0 for one in found.collectives)
-    assert any("whose own compiler" in note for note in found.notes)
+    explanation = explain(training(), target="h100:1x8")
+    assert str(explanation.target) == "h100:1x8"
+    assert explanation.memory.capacity == 84_942_979_072
+    assert explanation.estimate.target == "h100:1x8"
+    assert all(one.seconds > 0 for one in explanation.collectives)
+    assert any("whose own compiler" in note for note in explanation.notes)
     assert explain(training()).notes[0].startswith("compiled for simulated CPU devices")
 
 
 @pytest.mark.any_jax
 def test_the_timeline_is_in_order_and_complete():
-    found = explain(training())
-    communicating = [segment for segment in found.timeline if segment.kind != "compute"]
-    assert {segment.name for segment in communicating} == {one.name for one in found.collectives}
-    assert [segment.name for segment in communicating][:2] == [one.name for one in found.collectives[:2]]
+    explanation = explain(training())
+    communicating = [segment for segment in explanation.timeline if segment.kind != "compute"]
+    assert {segment.name for segment in communicating} == {one.name for one in explanation.collectives}
+    assert [segment.name for segment in communicating][:2] == [one.name for one in explanation.collectives[:2]]
     assert sum(segment.seconds for segment in communicating) == pytest.approx(
-        sum(one.seconds * one.count for one in found.collectives)
+        sum(one.seconds * one.count for one in explanation.collectives)
     )
-    kinds_in_order = [segment.kind for segment in found.timeline]
+    kinds_in_order = [segment.kind for segment in explanation.timeline]
     assert ("compute", "compute") not in itertools.pairwise(kinds_in_order)
 
 
@@ -295,6 +300,6 @@ def test_what_the_compiler_refuses_is_named_with_its_target():
     def foreign(x):
         return jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
-    said = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  fix: remove or rewrite the operation"
-    with pytest.raises(ExplainError, match=said):
+    message = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  fix: remove or rewrite the operation"
+    with pytest.raises(ExplainError, match=message):
         explain_on(mesh(data=8), foreign, ((8,), P("data")))

@@ -11,8 +11,8 @@ from outlay.report.explain.explain_diff import diff_reports, read_report
 
 @pytest.fixture(scope="module")
 def reports():
-    found = [outlay.explain(program_of(*rules)).to_dict() for rules in ([], [("layer_input", outlay.layout.keep())])]
-    return MappingProxyType(dict(zip(("plain", "kept"), found, strict=True)))
+    as_dicts = [outlay.explain(program_of(*rules)).to_dict() for rules in ([], [("layer_input", outlay.layout.keep())])]
+    return MappingProxyType(dict(zip(("plain", "kept"), as_dicts, strict=True)))
 
 
 def test_a_report_and_what_was_saved_of_it_are_the_same(reports, tmp_path):

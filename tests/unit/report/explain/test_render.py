@@ -37,12 +37,12 @@ def test_golden():
 
 
 @pytest.fixture(scope="module")
-def found():
+def explanation():
     return explain(training(Layout([("**", P()), ("batch.**", P())])))
 
 
-def test_the_order_of_the_text(found):
-    text = str(found)
+def test_the_order_of_the_text(explanation):
+    text = str(explanation)
     heads = [
         "fits: peak",
         "a step would take",
@@ -67,25 +67,27 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 def test_the_page_holds_all_of_it():
     program = training(batch_size=16)
-    found = explain(program)
-    page = found.to_html()
+    explanation = explain(program)
+    page = explanation.to_html()
     words = html.unescape(re.sub(r"<wbr>", "", page))
-    for row in rows(found.collectives):
+    for row in rows(explanation.collectives):
         assert f"<code>{row.what}</code>" in words
-    for finding in found.findings:
+    for finding in explanation.findings:
         assert finding.fix in words
-    for value in found.memory.largest:
+    for value in explanation.memory.largest:
         assert value.what in words
     assert "fsdp + data_parallel" in words
     planned = [leaf for leaf in program.plan.leaves if leaf.kind != "intermediate"]
-    assert sum(one.num_leaves for one in found.layout.placed) == len(planned)
-    assert sum(one.bytes_per_device for one in found.layout.placed) == sum(leaf.bytes_per_device for leaf in planned)
-    for one in found.layout.placed:
+    assert sum(one.num_leaves for one in explanation.layout.placed) == len(planned)
+    assert sum(one.bytes_per_device for one in explanation.layout.placed) == sum(
+        leaf.bytes_per_device for leaf in planned
+    )
+    for one in explanation.layout.placed:
         assert one.example in words
         assert one.spec in words
     assert "simulated devices" in words
     assert not re.search(r"https?://(?!www\.w3\.org)", page)  # nothing to load
-    assert found._repr_html_().startswith("<iframe srcdoc=")
+    assert explanation._repr_html_().startswith("<iframe srcdoc=")
 
 
 def test_names_are_escaped():
@@ -123,11 +125,11 @@ def finding(path, num_bytes, kind="replicated", line=9):
     return Finding(kind, text, f"split it by a rule, ({path!r}, P(...))", num_bytes, SourceLine("model.py", line, "f"))
 
 
-def test_findings_that_differ_by_layer_only_are_one_which_the_page_unfolds(found):
+def test_findings_that_differ_by_layer_only_are_one_which_the_page_unfolds(explanation):
     of_layers = [finding(f"params.layers.{number}.Dense_0.kernel", 1536) for number in range(80)]
     others = [finding("params.layers.3.Dense_0.kernel", 1638), finding("params.layers.3.Dense_0.kernel", 1536, line=8)]
     dearer = finding("params.head", 65536)
-    facts = dataclasses.replace(found, findings=(dearer, *of_layers, *others))
+    facts = dataclasses.replace(explanation, findings=(dearer, *of_layers, *others))
     text = " ".join(str(facts).split())
     assert "findings: 83 in 4 groups 1. replicated, 80 alike, 120.0 KiB in all: params.layers.{0..79}" in text
     assert "fix: split it by a rule, ('params.layers.*.Dense_0.kernel', P(...)) 2. replicated: params.head" in text

@@ -16,14 +16,14 @@ LAYER = (FIRST + 2, FIRST + 3)
 
 
 def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operation():
-    found = outlay.explain(program_of())
-    events = json.loads(json.dumps(timeline_trace(found)))["traceEvents"]
+    explanation = outlay.explain(program_of())
+    events = json.loads(json.dumps(timeline_trace(explanation)))["traceEvents"]
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert tracks == {1: "compute", 2: "links", 3: "host"}
     spans = [event for event in events if event["ph"] == "X"]
     end = max(event["ts"] + event["dur"] for event in spans)
-    assert found.estimate is not None
-    assert end == pytest.approx(found.estimate.seconds * 1e6, rel=0.05)
+    assert explanation.estimate is not None
+    assert end == pytest.approx(explanation.estimate.seconds * 1e6, rel=0.05)
     loops = [event for event in spans if event["name"].startswith("loop ")]
     assert {event["args"]["rounds"] for event in loops} == {NUM_LAYERS}
     for loop in loops:
@@ -35,6 +35,6 @@ def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operati
 
 
 def test_without_a_target_there_is_no_timeline():
-    found = outlay.explain(jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text())
+    explanation = outlay.explain(jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text())
     with pytest.raises(ExplainError, match="without a target there are no times to draw\n  fix: --target"):
-        timeline_trace(found)
+        timeline_trace(explanation)

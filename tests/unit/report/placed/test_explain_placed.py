@@ -41,8 +41,8 @@ def split():
     return explained({"source": 0, "a": 0, "b": [1, 2, 3], "sum": 0})
 
 
-def sent(found):
-    return {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in found.by_parts.sent}
+def sent(explanation):
+    return {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in explanation.by_parts.sent}
 
 
 def test_what_is_sent_where(apart):
@@ -63,17 +63,17 @@ def test_nothing_is_sent_within_a_place():
 
 
 def test_each_output_with_those_that_read_it():
-    found = explained({"source": 0, "a": 0, "b": 1, "sum": 0}, num_devices=2)
-    readers = {f"{one.part}:{one.port}": one.readers for one in found.by_parts.sent}
+    explanation = explained({"source": 0, "a": 0, "b": 1, "sum": 0}, num_devices=2)
+    readers = {f"{one.part}:{one.port}": one.readers for one in explanation.by_parts.sent}
     assert readers == {"a:tops": ("b",), "a:height": ("b",), "b:tops": ("a",), "b:height": ("sum",)}
 
 
 def test_several_steps_share_an_exchange():
-    found = explained(near=2, far=3)
-    assert found.by_parts.num_steps_at_once == 2
+    explanation = explained(near=2, far=3)
+    assert explanation.by_parts.num_steps_at_once == 2
     # Two steps of it are kept, and sent once for two steps.
-    assert sent(found)["source:tops", (0,), (1,)] == 5
-    assert sent(found)["b:height", (2,), (3,)] == 3 * 40 / 2
+    assert sent(explanation)["source:tops", (0,), (1,)] == 5
+    assert sent(explanation)["b:height", (2,), (3,)] == 3 * 40 / 2
 
 
 @pytest.mark.compiles
@@ -174,16 +174,16 @@ def uneven(num_devices, places):
 
 
 def test_findings():
-    found = uneven(4, {"large": 0, "left": 1, "right": 2})
-    (dominant,) = found.of_kind("dominant-part")
+    explanation = uneven(4, {"large": 0, "left": 1, "right": 2})
+    (dominant,) = explanation.of_kind("dominant-part")
     assert dominant.text.startswith(
         "large takes 100% of the work, so no placement part by part can be faster than 1.0x"
     )
     assert '"large": [0, 1]' in dominant.fix
-    (idle,) = found.of_kind("idle-device")
+    (idle,) = explanation.of_kind("idle-device")
     assert idle.text == "device 3: nothing to do"
-    assert not found.of_kind("exchange-above-work")
-    assert not found.of_kind("unbalanced")
+    assert not explanation.of_kind("exchange-above-work")
+    assert not explanation.of_kind("unbalanced")
 
 
 def test_an_exchange_that_costs_more_than_the_work(apart):
@@ -193,16 +193,16 @@ def test_an_exchange_that_costs_more_than_the_work(apart):
 
 
 def test_parts_that_share_the_busiest_device():
-    found = explained({"source": 0, "a": 0, "b": 0, "sum": 1}, num_devices=2)
-    (unbalanced,) = found.of_kind("unbalanced")
+    explanation = explained({"source": 0, "a": 0, "b": 0, "sum": 1}, num_devices=2)
+    (unbalanced,) = explanation.of_kind("unbalanced")
     assert "device 0 does" in unbalanced.text
     assert "source, a, b" in unbalanced.text
 
 
 @pytest.mark.parametrize("width", [90, 120, 160])
 def test_the_text(apart, split, width):
-    for found in (apart, split):
-        text = to_text(found, width=width)
+    for explanation in (apart, split):
+        text = to_text(explanation, width=width)
         assert max(map(len, text.splitlines())) <= width
         assert "cache.b.height" in text
         assert "(sum / max)" in text
@@ -238,10 +238,10 @@ def test_limits(apart, split):
 
 
 def test_another_target():
-    found = explained(target="h100:1x4")
-    assert str(found.target) == "h100:1x4"
+    explanation = explained(target="h100:1x4")
+    assert str(explanation.target) == "h100:1x4"
     # So small a part takes longer there: a kernel of a GPU costs more to start than a call on a CPU.
-    assert found.by_parts["b"].cost > explained().by_parts["b"].cost
+    assert explanation.by_parts["b"].cost > explained().by_parts["b"].cost
     with pytest.raises(ExplainError, match=r"the program is for 4 devices, but h100:1x8 has 8"):
         explained(target="h100:1x8")
 
@@ -258,9 +258,9 @@ def test_figures_of_a_graph_loop_come_to_one_step_of_its_graph():
     program = outlay.program(
         GraphLoop(waves), init_of(waves), inputs(), layout=by_rows("neurons"), mesh=mesh, mode="manual"
     )
-    found = outlay.explain(program)
-    (gather,) = [one for one in found.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]
+    explanation = outlay.explain(program)
+    (gather,) = [one for one in explanation.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]
     assert gather.source is not None
     assert gather.source.file.endswith("subgraph.py")
     each = "a step of this program is 11 steps of its graph; figures are for all 11, and in one a device sends "
-    assert f"{each}{gather.bytes_moved} B in 1 collective" in found.notes
+    assert f"{each}{gather.bytes_moved} B in 1 collective" in explanation.notes

@@ -88,9 +88,9 @@ def test_only_on_attached_devices():
 
 @pytest.mark.compiles
 def test_exchange():
-    found = measure_exchange(jax.devices()[:3])
-    assert list(found.per_gather) == [2, 3]
-    assert 0 < found.per_gather[2] <= found.per_gather[3]
-    assert found.per_group + found.per_transfer > 0
-    assert found.per_group >= 0
-    assert found.per_transfer >= 0
+    exchange = measure_exchange(jax.devices()[:3])
+    assert list(exchange.per_gather) == [2, 3]
+    assert 0 < exchange.per_gather[2] <= exchange.per_gather[3]
+    assert exchange.per_group + exchange.per_transfer > 0
+    assert exchange.per_group >= 0
+    assert exchange.per_transfer >= 0

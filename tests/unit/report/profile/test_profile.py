@@ -21,47 +21,51 @@ def program():
 
 
 @pytest.fixture(scope="module")
-def found(program):
+def profiled(program):
     return outlay.profile(program, [BATCH, BATCH], steps=2)
 
 
-def test_every_operation_has_both_times_by_line_module_phase_and_leaf(found):
-    assert (found.num_steps, found.num_devices) == (2, 8)
-    assert all(one.measured is not None for one in found.operations if one.predicted)
-    for groups in (found.by_line(), found.by_module(), found.by_phase()):
-        assert sum(one.predicted for one in groups) == pytest.approx(found.predicted_seconds)
-        assert sum(one.measured for one in groups) == pytest.approx(found.measured_seconds - found.unknown_seconds)
-    assert {one.name.rpartition("/")[2] for one in found.by_line()} >= {f"test_storing.py:{number}" for number in LAYER}
-    assert {one.name for one in found.by_leaf()} >= {"params.up", "params.down"}
-    assert {"forward", "backward", "optimizer"} <= {one.name for one in found.by_phase()}
-    for one in found.by_line():
+def test_every_operation_has_both_times_by_line_module_phase_and_leaf(profiled):
+    assert (profiled.num_steps, profiled.num_devices) == (2, 8)
+    assert all(one.measured is not None for one in profiled.operations if one.predicted)
+    for groups in (profiled.by_line(), profiled.by_module(), profiled.by_phase()):
+        assert sum(one.predicted for one in groups) == pytest.approx(profiled.predicted_seconds)
+        assert sum(one.measured for one in groups) == pytest.approx(
+            profiled.measured_seconds - profiled.unknown_seconds
+        )
+    assert {one.name.rpartition("/")[2] for one in profiled.by_line()} >= {
+        f"test_storing.py:{number}" for number in LAYER
+    }
+    assert {one.name for one in profiled.by_leaf()} >= {"params.up", "params.down"}
+    assert {"forward", "backward", "optimizer"} <= {one.name for one in profiled.by_phase()}
+    for one in profiled.by_line():
         assert one.ratio == pytest.approx(one.measured / one.predicted)
 
 
-def test_it_prints_its_tables_and_says_that_devices_are_simulated(found):
-    text = str(found)
+def test_it_prints_its_tables_and_says_that_devices_are_simulated(profiled):
+    text = str(profiled)
     assert "operations of a step: predicted " in text
     assert text.startswith("step: 2 steps on 8 devices, predicted with the speeds of cpu:8\n")
     assert "these times say nothing about real hardware" in text
     assert "leaf that is moved" in text
-    facts = json.loads(json.dumps(found.to_dict()))
+    facts = json.loads(json.dumps(profiled.to_dict()))
     assert facts["by_phase"][0].keys() == {"name", "predicted", "measured", "ratio"}
-    assert len(facts["operations"]) == len(found.operations)
+    assert len(facts["operations"]) == len(profiled.operations)
 
 
-def test_the_trace_shows_the_predicted_step_above_the_measured_ones(found):
-    events = found.to_trace()["traceEvents"]
+def test_the_trace_shows_the_predicted_step_above_the_measured_ones(profiled):
+    events = profiled.to_trace()["traceEvents"]
     processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert processes[1] == "predicted: step on cpu:8"
     assert processes[2].startswith("measured: /host:CPU, 2 steps")
     measured = [event for event in events if event["ph"] == "X" and event["pid"] == 2]
-    assert len(measured) == len(found.events)
+    assert len(measured) == len(profiled.events)
     assert min(event["ts"] for event in measured) == 0
     names = {event["tid"] for event in events if event["name"] == "thread_name" and event["pid"] == 2}
     assert {event["tid"] for event in measured} == names
 
 
-def test_a_trace_that_was_taken_before_is_read_and_its_steps_are_counted(program, found, tmp_path):
+def test_a_trace_that_was_taken_before_is_read_and_its_steps_are_counted(program, profiled, tmp_path):
     state, _ = jax.block_until_ready(program(program.init(jax.random.key(0)), BATCH))
     with jax.profiler.trace(str(tmp_path)):
         for _ in range(3):
@@ -69,7 +73,7 @@ def test_a_trace_that_was_taken_before_is_read_and_its_steps_are_counted(program
         jax.block_until_ready(state)
     read = outlay.profile(program, trace=tmp_path)
     assert read.num_steps == 3
-    assert {one.name for one in read.operations} == {one.name for one in found.operations}
+    assert {one.name for one in read.operations} == {one.name for one in profiled.operations}
 
     other = laid_out(lambda state, batch: (state + 1, batch.mean()), "another")
     with pytest.raises(ProfileError, match="a trace of another program: it has no event of jit_another, only of jit_"):

@@ -100,10 +100,10 @@ def test_three_hundred_mutations_end_in_outlays_errors_or_in_the_same_state(chec
         (lambda m: m["files"].update({"a/./b": {"num_bytes": 0, "crc32": 0}}), "names 'a/./b', which is not a file"),
         (lambda m: m["files"].popitem(), "is not among the files that were written"),
         (lambda m: m.update(step=11), "is the checkpoint of step 11, in a folder named 10"),
-        (lambda m: m.update(step=True), "step is True, no whole number"),
+        (lambda m: m.update(step=True), "step is True, not a whole number"),
         (lambda m: m["leaves"].append(m["leaves"][0]), "leaves has one path twice"),
         (lambda m: m.update(more=1), "has other keys than format, step, .*: 'more'"),
-        (lambda m: m.update(written_by={"host": {"x": 1}}), "written_by.host is .*, no text"),
+        (lambda m: m.update(written_by={"host": {"x": 1}}), "written_by.host is .*, not text"),
     ],
 )
 def test_what_is_wrong_is_named(checkpoints, target, change, message):

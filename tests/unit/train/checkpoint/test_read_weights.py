@@ -135,10 +135,12 @@ def test_what_orbax_saved_elsewhere(is_one_store, is_zarr3, tmp_path):
     metadata = tmp_path / "5" / "default" / "_METADATA"
     text = metadata.read_text()
     metadata.write_text(text.replace('"key": "kernel"', '"key": "../../kernel"'))
-    with pytest.raises(CheckpointError, match=r"no whole checkpoint of Orbax: .*\.\./kernel', which is not a name"):
+    with pytest.raises(
+        CheckpointError, match=r"not a complete checkpoint of Orbax: .*\.\./kernel', which is not a name"
+    ):
         outlay.train.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
     metadata.write_text(text[:200])
-    with pytest.raises(CheckpointError, match="no whole checkpoint of Orbax"):
+    with pytest.raises(CheckpointError, match="not a complete checkpoint of Orbax"):
         outlay.train.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
 
 
@@ -212,16 +214,16 @@ def cut(path):
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (lambda folder: cut(folder / "a.safetensors"), r"a.safetensors\n.*of 254 bytes.*\n.*cut short"),
+        (lambda folder: cut(folder / "a.safetensors"), r"a.safetensors\n.*, 254 bytes.*\n.*cut short"),
         (
             lambda folder: (folder / "a.safetensors").write_bytes(b"\xff" * 100),
-            "no whole safetensors file of 100 bytes",
+            "not a complete safetensors file, 100 bytes",
         ),
         (
             lambda folder: (folder / "a.safetensors").rename(folder / "b.safetensors"),
             r"no such file\n.*'b.safetensors'",
         ),
-        (lambda folder: cut(folder / "a.npz"), "no whole .npz file"),
+        (lambda folder: cut(folder / "a.npz"), "not a complete .npz file"),
         (lambda folder: np.savez_compressed(folder / "a.npz", w=np.ones(3)), r"w.npy is compressed.*\n.*np.savez"),
         (lambda folder: np.savez(folder / "a.npz", w=np.array([{}])), "it holds Python objects"),
         (lambda folder: np.savez(folder / "a.npz", w=np.ones(3)), "name twice: w\n"),

@@ -68,7 +68,7 @@ def plain(content: bytes, *, name: str) -> Plain:
         unwrapped = _unwrapped(parsed)
         newer = _is_newer(parsed)
     except RecursionError as error:
-        what = "its objects or lists stand in one another, hundreds deep"
+        what = "its objects or lists are nested hundreds of levels deep"
         raise _refusal(name, "nested too deeply", what, "a file as Spark writes it") from error
     kind = str(unwrapped.get(TYPE)) if isinstance(unwrapped, dict) else ""
     if isinstance(unwrapped, dict) and kind.endswith("neuron_config"):

@@ -45,7 +45,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     held, problems = _whole(content, name), []
     config = held.config
     if held.is_neuron:
-        what = f"it holds {config.get(TYPE)!r}, which is a neuron and no Brain"
+        what = f"it holds {config.get(TYPE)!r}, which is a neuron, not a Brain"
         fix = f"outlay.brain.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
         raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, fix)])
 

@@ -1,0 +1,100 @@
+"""The graph of a Brain whose populations take one pass over their pairs in a step."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from outlay.brain.brain import Brain
+from outlay.brain.fused.deferred_neuron import DeferredNeuron
+from outlay.brain.fused.pair_change import compute_together
+from outlay.brain.fused.row_equations import NoPasses, NotCompiled
+from outlay.brain.module import State
+from outlay.brain.neuron import Neuron
+from outlay.brain.rounding import rounds_each
+from outlay.core.jax_machine_code import one_thread_reason
+from outlay.core.quantities import plural
+from outlay.graph.step_graph import LoopForm, SharedStep, StepGraph
+
+
+def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
+    """The graph of a Brain whose populations take one pass over their pairs in a step, where they can.
+
+    Those that cannot run in plain JAX, and one warning says which and why.
+
+    Args:
+        brain: the Brain.
+        graph: its graph.
+        kernel: the kind of pass, one of `pair_change.PASSES`.
+    """
+    warn = _Warning(brain, kernel)
+    parts = {
+        name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name, kernel, warn))
+        if isinstance(brain.modules[name], Neuron)
+        else part
+        for name, part in graph.parts.items()
+    }
+    return dataclasses.replace(graph, parts=parts)
+
+
+@dataclass(frozen=True)
+class _Warning:
+    """What is said of populations that run in plain JAX, and how: once.
+
+    Attributes:
+        brain: the Brain.
+        kernel: the kind of pass that they do not take.
+        past: what was said.
+    """
+
+    brain: Brain
+    kernel: str
+    past: set[Any] = field(default_factory=set)
+
+    def __call__(self, text: str) -> None:
+        """Warn."""
+        if text not in self.past:
+            self.past.add(text)
+            warnings.warn(text, stacklevel=2)
+
+    def of(self, name: str, reason: NotCompiled) -> None:
+        """Warn that a population has no pass, and name all others that have none."""
+        if (name, str(reason)) in self.past:
+            return
+        if isinstance(reason, NoPasses):
+            return self(f"all populations run in plain JAX, not as {self.kernel}: {reason}")
+        names_of, states = {str(reason): [name]}, jax.eval_shape(self.brain.init, jax.random.key(0))
+        for other, module in self.brain.modules.items():
+            if isinstance(module, Neuron) and other != name:
+                try:
+                    DeferredNeuron(self.brain, other, module, self.kernel).check(states[other])
+                except NotCompiled as reason_of_other:
+                    names_of.setdefault(str(reason_of_other), []).append(other)
+        self.past.update((name, text) for text, names in names_of.items() for name in names)
+        self("; ".join(f"{_run(names)} in plain JAX, not as {self.kernel}: {text}" for text, names in names_of.items()))
+
+
+def _run(names: list[str]) -> str:
+    return f"{', '.join(names)} {plural(len(names), 'runs', 'run')}"
+
+
+def _loop_form(brain: Brain, name: str, kernel: str, warn: _Warning, state: State) -> LoopForm | None:
+    neuron = brain.modules[name]
+    assert isinstance(neuron, Neuron)
+    deferred = DeferredNeuron(brain, name, neuron, kernel)
+    try:
+        deferred.check(state)
+    except NotCompiled as reason:
+        warn.of(name, reason)
+        return None
+    if kernel == "fast-cpu" and (reason := one_thread_reason()):
+        warn(f"one thread computes the pairs: {reason}")
+    before, after, end = (
+        rounds_each(function, brain.dtype) for function in (deferred.before, deferred.after, deferred.end)
+    )
+    return LoopForm(deferred.begin, SharedStep(before, compute_together, after), end)
