@@ -78,7 +78,7 @@ def is_local(all_: Any, own: Any) -> bool:
         return all_.params.get("length") == own.params.get("length") and all(_all_local(*pair) for pair in inner)
     if all(dim is None for dim in (*before, *after)):  # no samples are involved: every device computes all of it
         return True
-    return _is_local(own, all_, before, after)
+    return _is_local(own, before, after)
 
 
 def sums_samples(all_: Any, own: Any) -> bool:
@@ -117,7 +117,7 @@ def _differ(of_all: Any, of_own: Any) -> bool:
     return isinstance(of_all, jax.Array) and of_all is not of_own
 
 
-def _is_local(own: Any, all_: Any, before: list[int | None], after: list[int | None]) -> bool:
+def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bool:
     """Do `is_local` for an operation without inner programs, some of whose operands or results hold samples."""
     name, params, result, dim = own.primitive.name, own.params, after[0], before[0] if before else None
     shapes = [_shape(atom) for atom in own.invars]

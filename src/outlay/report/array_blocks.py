@@ -165,12 +165,11 @@ class Picture:
     Attributes:
         row_dim: the vertical dim, or None if all of a panel is one row.
         column_dim: the horizontal dim, or None for an array of rank 0.
-        rows: the slice of each row, such as `0:2`.
+        rows: the slice of each row, such as `0:2`; of a long row that is wrapped into lines, those of the lines.
         columns: the slice of each column.
         height: length of the row dim, 1 without one.
         width: length of the column dim, 1 without one.
         panels: the slices over the other split dims.
-        wrapped: whether one long row of blocks is wrapped into lines; `rows` are then the slices of the lines.
     """
 
     row_dim: int | None
@@ -180,7 +179,6 @@ class Picture:
     height: int
     width: int
     panels: tuple[Panel, ...]
-    wrapped: bool = False
 
 
 def draw(blocks: Blocks) -> Picture:
@@ -204,7 +202,7 @@ def _draw_wrapped(blocks: Blocks, dim: int) -> Picture:
     starts = range(0, len(pieces), length)
     rows = tuple(_label((pieces[start][0], pieces[start + length - 1][1])) for start in starts)
     cells = tuple(blocks.holders[start : start + length] for start in starts)
-    return Picture(dim, None, rows, ("",) * length, len(starts), length, (Panel("", cells),), wrapped=True)
+    return Picture(dim, None, rows, ("",) * length, len(starts), length, (Panel("", cells),))
 
 
 def _line_length(num_blocks: int) -> int:

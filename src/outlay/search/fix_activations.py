@@ -10,7 +10,6 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
-from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.error_types import ExplainError, OutlayError
 from outlay.core.quantities import counted, format_bytes
@@ -194,7 +193,7 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
         if finding.kind not in _OF_ACTIVATIONS or finding.source is None:
             continue
         best: tuple[Explanation, int] | None = None
-        for rule in _rules_for(finding, finding.source, program):
+        for rule in _rules_for(finding.source, program):
             if num_compiled >= MAX_COMPILED or rule in [one.rule for one in tried]:
                 continue
             try:
@@ -213,8 +212,8 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
     return Fix(tuple(rules), Layout(rules) + program.layout, before, after, tuple(tried))
 
 
-def _rules_for(finding: Finding, source: SourceLine, program: Program) -> Iterator[Rule]:
-    """Yield rules that may fix a finding: its value split like the batch, or also along its last dim."""
+def _rules_for(source: SourceLine, program: Program) -> Iterator[Rule]:
+    """Yield rules that may fix a finding at a line: its value split like the batch, or also along its last dim."""
     of_batch = next((leaf.dims[0] for leaf in program.plan.of_kind("batch") if leaf.dims and leaf.dims[0]), ())
     if not of_batch:
         return
