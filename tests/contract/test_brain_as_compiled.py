@@ -21,24 +21,24 @@ def differences(program: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def found():
+def arrangements():
     return differences("brain_arrangements.py")
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("arrangement", ["by module", "mixed", "by neuron over 6"])
-def test_s0_15_it_runs_as_on_one_device_bit_for_bit(found, arrangement):
-    assert found[arrangement]["differing"] == []
-    assert found[arrangement]["leaves"] > 50
-    assert found[arrangement]["spikes"]["A_ex"] + found[arrangement]["spikes"]["B_ex"] > 100
+def test_s0_15_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
+    assert arrangements[arrangement]["differing"] == []
+    assert arrangements[arrangement]["leaves"] > 50
+    assert arrangements[arrangement]["spikes"]["A_ex"] + arrangements[arrangement]["spikes"]["B_ex"] > 100
 
 
 @pytest.mark.processes
 @pytest.mark.any_jax  # there test_spark_1_2_2.py computes these components, and the test above what a layout may change
 def test_the_files_of_sparks_newer_versions_run_as_on_one_device_bit_for_bit():
-    found = differences("spark_arrangements.py")
-    assert list(found) == ["tutorial by module", "every component by neuron"]
-    for line in found.values():
+    arrangements = differences("spark_arrangements.py")
+    assert list(arrangements) == ["tutorial by module", "every component by neuron"]
+    for line in arrangements.values():
         assert line["differing"] == []
         assert line["leaves"] > 60
         assert sum(spikes > 10 for spikes in line["spikes"].values()) >= 2

@@ -81,12 +81,12 @@ def test_the_action_is_the_recorded_one(record, ran):
 
 
 @pytest.mark.any_jax
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_states_run_and_stay_finite(record, dtype):
-    brain = ab_brain(dtype)
+def test_a_float16_state_runs_and_stays_finite(record):
+    """Its largest number is 65504; bfloat16 has the range of float32, and test_narrow_floats.py tests its bits."""
+    brain = ab_brain("float16")
     drive = jnp.asarray(record["drive"], brain.dtype)
     last, (outputs, spikes, potentials) = run(brain, recorded_start(brain, record), drive, OPTIMIZED)
     for leaf in jax.tree.leaves((last, outputs, potentials)):
         assert not jnp.issubdtype(leaf.dtype, jnp.floating) or bool(jnp.isfinite(leaf).all())
-    assert {leaf.dtype for leaf in jax.tree.leaves(potentials)} == {jnp.dtype(dtype)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(potentials)} == {jnp.dtype("float16")}
     assert all(bool((spiked != 0).any()) for spiked in spikes.values())

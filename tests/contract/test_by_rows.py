@@ -34,17 +34,17 @@ def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
 @pytest.mark.parametrize(
     ("num", "near", "far"),
     [
-        *(pytest.param(*each, marks=pytest.mark.any_jax) for each in ((1, 1, 1), (2, 2, 3), (3, 3, 4))),
+        *(pytest.param(*each, marks=pytest.mark.any_jax) for each in ((1, 1, 1), (3, 3, 4))),
         *((3, 1, 1), (6, 2, 3)),
     ],
 )
 def test_it_is_what_one_device_computes(num, near, far):
     program = program_on(num, near, far)
-    state, found = program(program.init(jax.random.key(0)), inputs())
+    state, outputs = program(program.init(jax.random.key(0)), inputs())
     expected_state, expected = alone(near, far)
     assert_same(program.crop(state), expected_state)
-    assert_same(found, expected)
-    assert found["recorded"]["a.height"].shape == (NUM_STEPS // 5, 7)
+    assert_same(outputs, expected)
+    assert outputs["recorded"]["a.height"].shape == (NUM_STEPS // 5, 7)
 
 
 @pytest.mark.any_jax
@@ -77,9 +77,9 @@ def test_rows_that_fill_up_do_nothing():
     assert state["a"]["kernel"].shape == (12, 15)
     wild = jax.tree.map(np.array, jax.device_get(state))
     wild["a"]["kernel"][7:], wild["a"]["height"][7:] = 1e6, -1e6
-    state, found = program(outlay.arrays.put(wild, program.plan, program.mesh), inputs())
+    state, outputs = program(outlay.arrays.put(wild, program.plan, program.mesh), inputs())
     expected_state, expected = alone(1, 1)
-    assert_same((program.crop(state), found), (expected_state, expected))
+    assert_same((program.crop(state), outputs), (expected_state, expected))
 
 
 def test_the_proof_allows_no_rounding():

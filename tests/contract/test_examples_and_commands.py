@@ -56,10 +56,10 @@ ALL = {**STEPS, **RECIPES}
 
 def run(tmp_path: Path, command: str, name: str, *options: str, code: int = 0) -> str:
     with jax.numpy_rank_promotion("allow"):  # as users have it
-        found = command_here(command, ALL[name], "--devices", "8", *options, cwd=tmp_path)
-    assert found.exception is None or isinstance(found.exception, SystemExit), repr(found.exception)
-    assert found.exit_code == code, found.output
-    return found.output
+        result = command_here(command, ALL[name], "--devices", "8", *options, cwd=tmp_path)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -54,10 +54,10 @@ def new_program_at(places, near=1, far=1, mode="placed"):
 )
 def test_it_is_what_one_device_computes(places, near, far):
     program = program_at(places, near, far)
-    state, found = program(program.init(jax.random.key(0)), inputs())
+    state, outputs = program(program.init(jax.random.key(0)), inputs())
     expected_state, expected = alone(near, far)
     assert_same(program.crop(state), expected_state)
-    assert_same(found, expected)
+    assert_same(outputs, expected)
     assert_placed_as_planned(state, program.plan)
 
 

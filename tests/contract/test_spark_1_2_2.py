@@ -42,36 +42,36 @@ def of(name):
     return {key.partition("/")[2]: RECORD[key] for key in RECORD.files if key.startswith(f"{name}/")}
 
 
-def kernel_of(said):
-    return said["kernel"] if said["kernel"].ndim else RECORD[f"{said['kernel']}/kernel"]
+def kernel_of(record):
+    return record["kernel"] if record["kernel"].ndim else RECORD[f"{record['kernel']}/kernel"]
 
 
-def state_of(brain, said):
+def state_of(brain, record):
     """The recorded first state as ours."""
     state, neurons = jax.device_get(brain.init(jax.random.key(0))), brain.modules["A"]
     own, spiker = state["A"], state["spiker"]
-    np.testing.assert_array_equal(own["inhibitory"].sum(), said["inhibition"].sum())
+    np.testing.assert_array_equal(own["inhibitory"].sum(), record["inhibition"].sum())
     sources = len(own["delays"]["inhibitory"])
-    own["inhibitory"] = said["inhibition"].astype(bool)
+    own["inhibitory"] = record["inhibition"].astype(bool)
     own["delays"]["inhibitory"] = np.concatenate([np.zeros(sources - 12, bool), own["inhibitory"]])
-    own["synapses"]["kernel"] = kernel_of(said)
-    if "delays" in said:
-        longest = int(said["delays"].max()) + 1
+    own["synapses"]["kernel"] = kernel_of(record)
+    if "delays" in record:
+        longest = int(record["delays"].max()) + 1
         assert longest == neurons.delays.num_steps(dt=brain.dt)
-        own["delays"]["delays"] = (said["delays"] + 1).astype(np.uint8)
+        own["delays"]["delays"] = (record["delays"] + 1).astype(np.uint8)
     for theirs, ours in SOMA.items():
-        if f"state/A.soma.{theirs}" in said:
-            own["soma"][ours] = said[f"state/A.soma.{theirs}"].astype(own["soma"][ours].dtype)
-    own["soma"]["potential"] = said["state/A.soma._potential"] - rest_of(neurons)
-    if "state/A.rule.target_trace.trace" in said:
-        own["learning_rule"]["target_trace"] = said["state/A.rule.target_trace.trace"]
+        if f"state/A.soma.{theirs}" in record:
+            own["soma"][ours] = record[f"state/A.soma.{theirs}"].astype(own["soma"][ours].dtype)
+    own["soma"]["potential"] = record["state/A.soma._potential"] - rest_of(neurons)
+    if "state/A.rule.target_trace.trace" in record:
+        own["learning_rule"]["target_trace"] = record["state/A.rule.target_trace.trace"]
     spiker["potential"], spiker["refractory"] = RECORD["state/spiker.potential"], RECORD["state/spiker._refractory"]
     state["cache"]["spiker"]["spikes"] = (RECORD["state/_cache.spiker.spikes.0"] & 1).astype(np.int8)
     if "acc" in state:  # after one step its base is what others read of it
         state["cache"]["acc"]["output"] = state["acc"]["trace"]
     for key, module in (("indices", "out"), ("samples", "some")):
-        if key in said:
-            state[module]["indices"] = said[key].astype(np.uint32)
+        if key in record:
+            state[module]["indices"] = record[key].astype(np.uint32)
     return jax.tree.map(jnp.asarray, state)
 
 
@@ -84,8 +84,8 @@ def rest_of(neurons):
     "name", [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in NAMES]
 )
 def test_every_spike_is_that_of_spark(tmp_path, name):
-    said, file = of(name), tmp_path / f"{name}.scfg"
-    file.write_bytes(said["scfg"].tobytes())
+    record, file = of(name), tmp_path / f"{name}.scfg"
+    file.write_bytes(record["scfg"].tobytes())
     brain = outlay.brain.read_brain(file, inputs={"drive": (3,)})
     neurons = brain.modules["A"]
     assert isinstance(neurons, Neuron)
@@ -95,14 +95,14 @@ def test_every_spike_is_that_of_spark(tmp_path, name):
         return state, (state["cache"]["A"]["out_spikes"], state["A"]["soma"]["potential"], outputs)
 
     run = jax.jit(lambda state, inputs: jax.lax.scan(step, state, inputs))
-    after, (spikes, potential, outputs) = run(state_of(brain, said), inputs_of(brain))
-    recorded = np.unpackbits(said["spikes"], axis=1, count=12).astype(bool)
+    after, (spikes, potential, outputs) = run(state_of(brain, record), inputs_of(brain))
+    recorded = np.unpackbits(record["spikes"], axis=1, count=12).astype(bool)
     assert recorded.sum() > 20  # of a run in which there is something to compare
     np.testing.assert_array_equal(np.asarray(spikes) != 0, recorded)
     np.testing.assert_allclose(
-        potential[jnp.array(STEPS_OF_POTENTIAL)] + rest_of(neurons), said["potential"], rtol=1e-4, atol=2e-2
+        potential[jnp.array(STEPS_OF_POTENTIAL)] + rest_of(neurons), record["potential"], rtol=1e-4, atol=2e-2
     )
     kernel = np.asarray(after["A"]["synapses"]["kernel"])
-    np.testing.assert_allclose(kernel, said.get("kernel_after", kernel_of(said)), rtol=1e-6, atol=2e-5)
-    for port in (key.removeprefix("output/") for key in said if key.startswith("output/")):
-        np.testing.assert_allclose(outputs[port][::8], said[f"output/{port}"], rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(kernel, record.get("kernel_after", kernel_of(record)), rtol=1e-6, atol=2e-5)
+    for port in (key.removeprefix("output/") for key in record if key.startswith("output/")):
+        np.testing.assert_allclose(outputs[port][::8], record[f"output/{port}"], rtol=1e-4, atol=2e-5)

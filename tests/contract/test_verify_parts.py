@@ -27,8 +27,8 @@ def test_a_part_that_draws_for_all_its_rows_at_once_is_named():
     step = GraphLoop(type(whole)(parts, whole.outputs))
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
     program = outlay.program(step, init_of(step.graph), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")
-    found = outlay.verify(program, steps=1, batches=[inputs()])
-    assert found.verdict == "different"
-    (cause,) = found.causes
+    verification = outlay.verify(program, steps=1, batches=[inputs()])
+    assert verification.verdict == "different"
+    (cause,) = verification.causes
     assert cause.startswith("'b' is the first to differ, in step 1 of the graph loop, from the same state and inputs: ")
     assert "random numbers must be drawn for each row by the row's number" in cause

@@ -181,8 +181,8 @@ def test_modules_of_linen_and_values_of_several_shapes():
         return Network().init(key, BATCH)
 
     program = program_of(("@Dense", P("data", None, "model")), loss=of_linen, init=made)
-    found = {leaf.path: leaf.shape for leaf in program.plan.of_kind("intermediate")}
-    assert found == {"@Dense": (16, 4, 2 * WIDTH), "@Dense#2": (16, 4, WIDTH)}
+    shapes = {leaf.path: leaf.shape for leaf in program.plan.of_kind("intermediate")}
+    assert shapes == {"@Dense": (16, 4, 2 * WIDTH), "@Dense#2": (16, 4, WIDTH)}
     one = program_of(("@Network.Dense_1", P("data", None, "model")), loss=of_linen, init=made)
     assert [leaf.path for leaf in one.plan.of_kind("intermediate")] == ["@Network.Dense_1"]
     outlay.verify(program).raise_if_different()
@@ -192,8 +192,8 @@ def forward(state, batch):
     def halves(x):
         return {"first": x * 2, "second": jnp.tanh(x)}
 
-    found = jax.lax.cond(batch[0, 0, 0] > 0, lambda x: halves(x)["first"], lambda x: halves(x)["second"], batch)
-    return {"y": jax.lax.fori_loop(0, 3, lambda _, x: mlp(x, state), found)}
+    chosen = jax.lax.cond(batch[0, 0, 0] > 0, lambda x: halves(x)["first"], lambda x: halves(x)["second"], batch)
+    return {"y": jax.lax.fori_loop(0, 3, lambda _, x: mlp(x, state), chosen)}
 
 
 def test_a_forward_pass_with_branches_and_a_loop_without_an_end():
@@ -206,8 +206,8 @@ def test_a_forward_pass_with_branches_and_a_loop_without_an_end():
         mesh=outlay.mesh(data=4, model=2),
         donate=False,
     )
-    found = [leaf.path for leaf in program.plan.of_kind("intermediate")]
-    assert found == ["@halves.first", "@halves.second", "@mlp"]
+    paths = [leaf.path for leaf in program.plan.of_kind("intermediate")]
+    assert paths == ["@halves.first", "@halves.second", "@mlp"]
     state = program.init(jax.random.key(0))
     expected = forward(jax.device_get(state), BATCH)["y"]
     np.testing.assert_allclose(program(state, BATCH)["y"], expected, rtol=1e-5, atol=1e-5)

@@ -133,8 +133,8 @@ def test_comparing_all_samples_by_hand_says_what_to_gather():
 
 def test_a_loss_that_python_makes_another_for_another_size():
     def loss(params, batch, keys):
-        found = losses(params, batch).mean()
-        return (jnp.sin(found) if len(batch) > 4 else found), {}
+        mean = losses(params, batch).mean()
+        return (jnp.sin(mean) if len(batch) > 4 else mean), {}
 
     with pytest.raises(ProgramError, match=r"test_any_loss\.py:\d+.*different operations for a device's samples"):
         build(loss, reduction="mean", mode="manual")
@@ -149,10 +149,10 @@ def test_the_learning_rate_and_norms_are_the_steps():
         metrics=["grad_norm", "param_norm", "update_norm", "learning_rate"],
     )
     _, metrics = program(program.init(jax.random.key(0)), BATCH)
-    found = {name: round(float(value), 3) for name, value in metrics.items()}
+    rounded = {name: round(float(value), 3) for name, value in metrics.items()}
     grad = 6 * 3**0.5
     expected = {"grad_norm": grad, "update_norm": grad / 2, "param_norm": 2 * 3**0.5, "learning_rate": 0.5, "loss": 9.0}
-    assert found == {name: round(value, 3) for name, value in expected.items()}
+    assert rounded == {name: round(value, 3) for name, value in expected.items()}
 
 
 @pytest.mark.parametrize("mode", ["auto", "manual"])

@@ -80,10 +80,10 @@ def test_a_fault_on_explicit_axes_is_named() -> None:
         layout=outlay.data_parallel(),
         mesh=outlay.mesh(data=8, explicit=True),
     )
-    found = outlay.verify(built, batches=[batch], steps=1)
-    assert not found.ok
-    assert found.wrong[0].path == "outputs.mean"
-    assert found.wrong[0].ratio == pytest.approx(8)
+    verification = outlay.verify(built, batches=[batch], steps=1)
+    assert not verification.ok
+    assert verification.wrong[0].path == "outputs.mean"
+    assert verification.wrong[0].ratio == pytest.approx(8)
 
 
 def test_mode_manual_is_no_reference_on_explicit_axes() -> None:
