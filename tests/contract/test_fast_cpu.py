@@ -30,7 +30,9 @@ import outlay
 from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays, NDelays, NoDelays
 from outlay.brain.fused import pair_pass, row_code
+from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.fused_graph import fused_graph
+from outlay.brain.learning_rules.btsp import BTSPRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
@@ -128,6 +130,34 @@ def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads(
         np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)
 
 
+def test_the_longest_delays_leave_the_same_bits():
+    """Where plain JAX gathers traces, the pass selects them."""
+    late = N2NDelays(max_delay=30.0, min_delay=12.0)
+    btsp = BTSPRule(eta=100.0)
+    populations = {"hebbian": population(HebbianRule(), "linear", late), "btsp": population(btsp, "linear", late)}
+    populations |= {"no_rule": population(None, "linear", NDelays(max_delay=30.0, min_delay=12.0))}
+    brain = brain_of(populations, "float16")
+    state, steps = jax.device_get(jax.jit(brain.init)(jax.random.key(0))), 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no population falls back
+        plain, fast = (
+            run_brain(brain, steps=steps, inputs=inputs(steps), state=state, kernel=k) for k in ("jax", "fast-cpu")
+        )
+    for name in populations:
+        before = state[name]["synapses"]["kernel"]
+        assert name == "no_rule" or not np.array_equal(plain.state[name]["synapses"]["kernel"], before), name
+    for path, leaf in leaves(plain).items():
+        np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
+
+
+@pytest.mark.any_jax
+def test_one_pair_beside_the_vectors_of_a_row_leaves_the_next_row_alone():
+    """LLVM 22 stores 32 bits where one lane of 16 is to be stored, with AVX-512."""
+    neuron = population(HebbianRule(), "linear", NoDelays())
+    brain = brain_of({"one": neuron}, "bfloat16", num_cells=row_code.LANES + 1)
+    DeferredNeuron(brain, "one", neuron, "fast-cpu").check(jax.eval_shape(brain.init, jax.random.key(0))["one"])
+
+
 class OwnRule(HebbianRule):
     """A rule that changes the kernel without a `KernelChange`."""
 
@@ -137,13 +167,13 @@ class OwnRule(HebbianRule):
 
 @pytest.mark.any_jax
 def test_what_cannot_be_compiled_runs_in_plain_jax_and_one_warning_names_it_with_the_reason():
-    late = population(None, "linear", N2NDelays(max_delay=20.0))
+    late = population(None, "linear", N2NDelays(max_delay=31.0))
     own = population(OwnRule(), "linear", DELAYS[0])
     brain = brain_of({"late": late, "own": own, "compiled": population(None, "linear", NoDelays()), "later": late})
     with pytest.warns(UserWarning, match="in plain JAX") as warned:
         fast = ran(brain, "fast-cpu", chunk=NUM_STEPS // 3)
     assert [str(one.message) for one in warned] == [
-        "late, later run in plain JAX, not as fast-cpu: its delays are of up to 20 steps, and the pass takes up to 16; "
+        "late, later run in plain JAX, not as fast-cpu: its delays are of up to 31 steps, and the pass takes up to 30; "
         "own runs in plain JAX, not as fast-cpu: OwnRule does not say its equations as a KernelChange"
     ]
     plain = ran(brain, "jax")

@@ -32,12 +32,14 @@ class Arrivals:
         inhibitory: which pre neurons are inhibitory, (pre,).
         delays: the delays in steps, at least 1: (post, pre), or (pre,) if they are the same for all post neurons, or
             None if all are 1.
+        most_selected: up to how many past steps `delayed` selects among all of them.
     """
 
     sent: jax.Array
     arrived: jax.Array
     inhibitory: jax.Array
     delays: jax.Array | None = None
+    most_selected: int = FEW_STEPS
 
     def delayed(self, past: jax.Array) -> jax.Array:
         """Look up a quantity of pre neurons at the delay of each pair.
@@ -49,7 +51,7 @@ class Arrivals:
             return past[0]
         age = self.delays.astype(jnp.int32) - 1
         rows = past[:, None] if self.delays.ndim == 2 else past
-        if len(past) > FEW_STEPS:
+        if len(past) > self.most_selected:
             return jnp.take_along_axis(past, age.reshape(-1, past.shape[1]), axis=0).reshape(age.shape)
         # Each bit of an age halves the rows that it may be of, which takes fewer comparisons than one for each row.
         seen, bit = [rows[steps] for steps in range(len(past))], 1

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.brain import Brain
-from outlay.brain.delays import FEW_STEPS, Delays
+from outlay.brain.delays import Delays
 from outlay.brain.fused.pair_change import InLoop, PairChange, Request, RuleChange, apart, compute_together, whole
-from outlay.brain.fused.pair_pass import PairPass, check_pass
+from outlay.brain.fused.pair_pass import MOST_STEPS, PairPass, check_pass
 from outlay.brain.fused.row_equations import NotCompiled
 from outlay.brain.learning_rules.learning_rule import PairwiseRule
 from outlay.brain.module import State
@@ -52,8 +52,8 @@ class DeferredNeuron:
         for part, base in ((neuron, Neuron), (neuron.synapses, Synapses), (neuron.delays, Delays)):
             if type(part).step is not base.step:
                 raise NotCompiled(f"{type(part).__name__} has a step of its own")
-        if steps > FEW_STEPS:
-            raise NotCompiled(f"its delays are of up to {steps} steps, and the pass takes up to {FEW_STEPS}")
+        if steps > MOST_STEPS:
+            raise NotCompiled(f"its delays are of up to {steps} steps, and the pass takes up to {MOST_STEPS}")
         rule = neuron.learning_rule
         if rule is not None and not (isinstance(rule, PairwiseRule) and type(rule).step is PairwiseRule.step):
             raise NotCompiled(f"{type(rule).__name__} does not say its equations as a KernelChange")
@@ -129,7 +129,7 @@ class DeferredNeuron:
         if carried["delays"]:
             # Without the spikes that arrived everywhere before.
             num_bits = self.neuron.delays.num_steps(dt=self.brain.dt) + 1
-            words &= (2 << num_bits) - 2
+            words &= jnp.uint32((2 << num_bits) - 2)
         else:
             words, num_bits = (words >> (1 if delays_at is None else delays_at)) & 3, 2
         left_out = carried["left_out"]

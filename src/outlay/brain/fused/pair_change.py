@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals, arrives
 from outlay.brain.fused.machine_code_pass import MachineCodePass
-from outlay.brain.fused.pair_pass import PairPass, PassCall
+from outlay.brain.fused.pair_pass import MOST_STEPS, PairPass, PassCall
 from outlay.brain.fused.pallas_pass import PallasPass
 from outlay.brain.fused.traced_row import TracedRow
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
@@ -110,7 +110,9 @@ def _row(
     """Return the rows of one neuron after a step: kernel, and what the rule keeps for each pair."""
     kernel, names = rows[0], sorted(change.pairs)
     pairs = {name: change.pairs[name](kernel, row) for name, row in zip(names, rows[1:], strict=True)}
-    at_neuron = Arrivals(arrivals.sent, arrived, arrivals.inhibitory, arrivals.delays if delays is None else delays)
+    own_delays = arrivals.delays if delays is None else delays
+    # A pass gathers nothing.
+    at_neuron = Arrivals(arrivals.sent, arrived, arrivals.inhibitory, own_delays, most_selected=MOST_STEPS)
     all_rows = {**pairs, "kernel": kernel.astype(jnp.float32)}
     after = change.to_row(neuron, all_rows, at_neuron, spiked=spiked, dt=dt)
     return [after.astype(kernel.dtype), *pairs.values()]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from outlay.brain.delays import FEW_STEPS
+from outlay.brain.delays import BITS
 from outlay.brain.fused.row_equations import NotCompiled
 from outlay.brain.fused.sparse_steps import CATCH_UP, DENSE, SPARSE, SparseSteps
 from outlay.brain.fused.traced_row import TracedRow
@@ -25,6 +25,8 @@ from outlay.core.jax_compat import is_compile_only
 from outlay.core.jax_kernels import compiled_for
 
 BOOL, UINT8, UINT32, FLOAT = (jnp.dtype(name) for name in ("bool", "uint8", "uint32", "float32"))
+MOST_STEPS = BITS - 2
+"""The longest delay: a pair looks at two bits of a word of past spikes, beginning with that of its delay."""
 
 
 @dataclass(frozen=True)
@@ -233,13 +235,13 @@ class _Tried:
         self.rows = [random.random(shape).astype(dtype) for dtype in pairs.rows]
         self.words = random.integers(0, 2**32, shape[1], np.uint32)
         self.sign = random.choice(np.array([-1, 1], np.float32), shape[1])
-        self.delays = random.integers(1, FEW_STEPS + 1, shape).astype(pairs.delays or np.uint8)
+        self.delays = random.integers(1, MOST_STEPS + 1, shape).astype(pairs.delays or np.uint8)
         numbered = [both for row in pairs.traced for both in zip(row.numbers, row.consts, strict=True)]
         arrays = {number: _some(random, like) for number, like in dict(numbered).items()}
         self.consts = [[arrays[number] for number in row.numbers] for row in pairs.traced]
         # Four steps in which few neurons spike, and a pre neuron of every second 16 or so, which arrives somewhere.
         lane = np.repeat(random.integers(0, 32, (4, shape[1] // 16 + 1)), 16, axis=1)[:, : shape[1]]
-        arriving = 2 ** random.integers(1, FEW_STEPS + 1, (4, shape[1])) * 5 if pairs.delays else random.integers(1, 4)
+        arriving = 2 ** random.integers(1, MOST_STEPS, (4, shape[1])) * 5 if pairs.delays else random.integers(1, 4)
         self.few_words = np.where(np.arange(shape[1]) % 16 == lane, arriving, 0).astype(np.uint32)
         self.few_spiked = random.random((4, shape[0])) < 0.05
 
