@@ -23,16 +23,16 @@ def run(program: str, timeout: float = 60, **env: str) -> subprocess.CompletedPr
 
 
 def output_of(program: str, **env: str) -> str:
-    found = run(program, **env)
-    assert found.returncode == 0, found.stderr
-    assert found.stderr == ""
-    return found.stdout.strip()
+    done = run(program, **env)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
 
 
 def last_lines_of(program: str, **env: str) -> str:
-    found = run(program, **env)
-    assert found.returncode == 1, found.stdout
-    return found.stderr
+    done = run(program, **env)
+    assert done.returncode == 1, done.stdout
+    return done.stderr
 
 
 SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
@@ -57,82 +57,79 @@ def test_jax_may_be_imported_before():
     assert output_of("import jax; outlay.simulate(3); print(jax.device_count())") == "3"
 
 
-def test_the_last_number_before_the_start_counts_and_the_same_number_is_fine_after_it():
+def test_the_last_number_before_the_start_counts_and_after_it_another_one_is_too_late():
     program = """
-    outlay.simulate(2)
-    outlay.simulate(4)
     import jax
-    jax.devices()
-    outlay.simulate(4)
-    print(jax.device_count())
-    """
-    assert output_of(program) == "4"
-
-
-def test_pretended_hosts_are_groups_of_neighbours_and_can_be_changed_after_the_start():
-    program = """
     from outlay.devices.device_identity import host_of
-    import jax
-    for num_hosts in (2, 4, 1):
+    outlay.simulate(2)
+    for num_hosts in (2, 4, 1):  # which may be changed after the start
         outlay.simulate(8, num_hosts=num_hosts)
         print([host_of(device) for device in jax.devices()])
+    try:
+        outlay.simulate(4)
+    except outlay.errors.BackendStartedError as error:
+        print(error)
     """
-    assert output_of(program).splitlines() == [
-        "[0, 0, 0, 0, 1, 1, 1, 1]",
-        "[0, 0, 1, 1, 2, 2, 3, 3]",
-        "[0, 0, 0, 0, 0, 0, 0, 0]",
-    ]
+    *hosts, error = output_of(program).splitlines()[:4]
+    assert hosts == ["[0, 0, 0, 0, 1, 1, 1, 1]", "[0, 0, 1, 1, 2, 2, 3, 3]", "[0, 0, 0, 0, 0, 0, 0, 0]"]
+    assert error.startswith("outlay.simulate(4) comes too late: JAX has started with 8 cpu devices")
 
 
 def test_too_late_names_the_call_that_started_jax(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import outlay, jax\n\nkey = jax.random.key(0)\noutlay.simulate(8)\n")
-    found = last_lines_of(f"import runpy; runpy.run_path({str(script)!r})")
-    assert "outlay.simulate(8) comes too late: JAX has started with " in found
-    assert f"JAX's backend was started by {script}:3 at top level: key = jax.random.key(0)\n" in found
-    assert "fix: move outlay.simulate(8) above it" in found
-
-
-@pytest.mark.any_jax
-def test_another_number_of_simulated_devices_after_the_start_is_too_late():
-    found = last_lines_of("outlay.simulate(2); import jax; jax.devices(); outlay.simulate(4)")
-    assert "BackendStartedError: outlay.simulate(4) comes too late: JAX has started with 2 cpu devices" in found
+    error = last_lines_of(f"import runpy; runpy.run_path({str(script)!r})")
+    assert "outlay.simulate(8) comes too late: JAX has started with " in error
+    assert f"JAX's backend was started by {script}:3 at top level: key = jax.random.key(0)\n" in error
+    assert "fix: move outlay.simulate(8) above it" in error
 
 
 @pytest.mark.any_jax
 def test_a_start_before_outlay_was_imported_is_said_to_be_unknown(tmp_path):
     script = "import jax; jax.devices(); import outlay; outlay.simulate(8)"
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    found = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=280)
-    assert "started before outlay was imported, so the call that did it is not known" in found.stderr
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=280)
+    assert "started before outlay was imported, so the call that did it is not known" in done.stderr
 
 
 @pytest.mark.any_jax
-@pytest.mark.parametrize("variable", ["JAX_PLATFORMS", "JAX_PLATFORM_NAME"])
-def test_a_platform_setting_without_the_cpu_is_an_error(variable):
-    found = last_lines_of("outlay.simulate(8)", **{variable: "cuda"})
-    assert f"simulated devices are CPU devices, but {variable}=cuda" in found
-    assert f"fix: unset {variable}, or set it to cpu" in found
-
-
-@pytest.mark.any_jax
-def test_another_number_in_xla_flags_is_a_conflict():
-    found = last_lines_of("outlay.simulate(8)", XLA_FLAGS="--xla_force_host_platform_device_count=4")
-    assert "asks for 8 devices, but XLA_FLAGS holds --xla_force_host_platform_device_count=4" in found
-    assert "fix: remove that flag from XLA_FLAGS, or call outlay.simulate(4)" in found
+def test_a_setting_that_excludes_simulated_devices_is_an_error_that_names_it():
+    program = """
+    import jax
+    def refused():
+        try:
+            outlay.simulate(8)
+        except outlay.errors.OutlayError as error:
+            print(" ".join(str(error).split()))
+    refused()  # by the variable
+    jax.config.update("jax_platform_name", "")
+    jax.config.update("jax_platforms", "cuda")
+    refused()
+    jax.config.update("jax_platforms", None)
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    refused()
+    """
+    *platforms, flag = output_of(program, JAX_PLATFORM_NAME="cuda").splitlines()
+    for variable, error in zip(("JAX_PLATFORM_NAME", "JAX_PLATFORMS"), platforms, strict=True):
+        assert f"simulated devices are CPU devices, but {variable}=cuda" in error
+        assert f"fix: unset {variable}, or set it to cpu" in error
+    assert "asks for 8 devices, but XLA_FLAGS holds --xla_force_host_platform_device_count=4" in flag
+    assert "fix: remove that flag from XLA_FLAGS, or call outlay.simulate(4)" in flag
 
 
 @pytest.mark.any_jax
 def test_flags_and_threads_of_the_user_are_kept():
     flag = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=7"
     program = "outlay.simulate(8); import jax; jax.devices(); print(os.environ['XLA_FLAGS'], os.environ['NPROC'])"
-    kept, added, threads = output_of(program, XLA_FLAGS=flag, NPROC="777").split()
-    assert (kept, added, threads) == (flag, "--xla_cpu_collective_call_terminate_timeout_seconds=600", "777")
+    first, added, threads = output_of(program, XLA_FLAGS=flag, NPROC="777").split()
+    assert (first, added, threads) == (flag, "--xla_cpu_collective_call_terminate_timeout_seconds=600", "777")
 
 
 def test_a_single_device_has_the_threads_that_xla_gives_it():
-    assert output_of("outlay.simulate(1); print(os.environ.get('NPROC'))", NPROC="1") == "1"
-    assert int(output_of("outlay.simulate(2); print(os.environ.get('NPROC'))", NPROC="1")) >= 8
+    program = "for number in (1, 2): outlay.simulate(number); print(os.environ.get('NPROC'))"
+    one, two = output_of(program, NPROC="1").splitlines()
+    assert one == "1"
+    assert int(two) >= 8
 
 
 @pytest.mark.any_jax
@@ -190,8 +187,8 @@ def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
 def test_many_small_steps_in_flight_do_not_starve_one_another():
     # With XLA's own number of threads this hangs on few cores (JAX 0.10.2), and XLA ends the process.
     flags = "--xla_cpu_collective_call_terminate_timeout_seconds=40"
-    found = run("outlay.simulate(8)\n" + MANY_STEPS, timeout=280, XLA_FLAGS=flags)
-    assert found.stdout.strip() == "done", found.stderr
+    done = run("outlay.simulate(8)\n" + MANY_STEPS, timeout=280, XLA_FLAGS=flags)
+    assert done.stdout.strip() == "done", done.stderr
 
 
 def test_a_single_device_on_a_single_thread_does_not_starve_itself():
