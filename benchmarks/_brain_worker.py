@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
+from _instructions import count_instructions, cycles_a_second
 from _rounds import serve
 
 import outlay
@@ -33,6 +34,8 @@ def load(path, dtype, plastic, num_steps):
     )
     state = program.init(jax.random.key(0))
     known = {"memory": memory_of(program.compiled), "moved": bytes_of_a_step(state, plastic)}
+    if sys.argv[1] == "fast-cpu":
+        known["instructions"] = count_instructions(brain)
 
     def run():
         nonlocal state
@@ -71,4 +74,4 @@ def copy_seconds(moved):
 
 if __name__ == "__main__":
     outlay.simulate(1)
-    serve(load, {"copy": copy_seconds})
+    serve(load, {"copy": copy_seconds, "clock": cycles_a_second})

@@ -24,6 +24,8 @@ BARS = {SPARK: {1: 10.0, 2: 18.0}, NEWEST: {1: 4.0, 2: 7.0}}
 """How many times as fast as each `fast-cpu` is to be, on so many cores."""
 NUM_ROUNDS, STEPS = 7, {JAX: 1000, FAST: 1000, SPARK: 200, NEWEST: 200}
 UNITS = 256
+A_CYCLE = 2
+"""Vector instructions of 512 bits that a processor begins in a cycle, besides loads and stores."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +175,22 @@ def report(num: int, what: str, best: dict[str, float]) -> None:
 
 
 def compare_with_limit(num: int, side: Side, seconds: float, facts: dict) -> None:
-    """Print how far a step is from what must move through memory: bytes are compared, instructions not counted."""
+    """Print how far a step is from what its bytes and its instructions take."""
     moved = facts[FAST, num]["moved"]
     side.ask("copy", moved=moved)
     limit = side.answer()
     copy = f"a step moves {moved / 1e6:.1f} MB, a copy {1e6 * limit:.0f} us ({moved / limit / 1e9:.0f} GB/s)"
-    print(f"  {cores(num)}: {copy}: {FAST} takes {seconds / limit:.1f}x that (bytes; no count of instructions)")
+    print(f"  {cores(num)}: {copy}: {FAST} takes {seconds / limit:.1f}x that")
+    instructions = facts[FAST, num]["instructions"]
+    if instructions is None:
+        print(f"  {cores(num)}: instructions are not counted: no machine code for x86")
+        return
+    side.ask("clock")
+    clock = side.answer()
+    limit = instructions / A_CYCLE / clock / num
+    count = f"{instructions:,} vector instructions for all pairs (a static count of the loop that leaves out none)"
+    what = f"{1e6 * limit:.0f} us at {A_CYCLE} a cycle and the measured {clock / 1e9:.1f} GHz"
+    print(f"  {cores(num)}: {count}, {what}: {FAST} takes {seconds / limit:.1f}x that", flush=True)
 
 
 def cores(num: int) -> str:
