@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import hashlib
 import itertools
+import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -104,8 +105,11 @@ _registered: set[str] = set()
 _lock = threading.Lock()
 num_threads = ctypes.c_int64(num_cores())
 """The largest number of threads; the functions read it at every call."""
-patience = ctypes.c_int64(256)
-"""How often a waiting thread yields before it leaves: about a tenth of a millisecond in all."""
+patience = ctypes.c_int64(2000)
+"""How often a waiting thread pauses before it leaves: about a tenth of a millisecond in all."""
+_ARM = ("llvm.aarch64.hint", "i32", "i32 1")
+PAUSE = {"x86_64": ("llvm.x86.sse2.pause", "", ""), "aarch64": _ARM, "arm64": _ARM}
+"""How a processor is told that a thread only waits: the function, its type of argument, and the argument."""
 _places = (ctypes.c_int64 * (LINE // 8) * num_cores())()
 """The places where threads wait, one per cache line."""
 _refused = ctypes.c_int64(0)
@@ -241,7 +245,10 @@ def compile_call(functions: Sequence[RowFunction]) -> str:
         }
         for what, address in addresses.items():
             code = code.replace(f"i64 {what} to", f"i64 {address} to")
-        return code
+        if platform.machine() not in PAUSE:
+            return code.replace("  PAUSE\n", "")
+        name, type_, argument = PAUSE[platform.machine()]
+        return code.replace("  PAUSE\n", f"  call void @{name}({argument})\n") + f"\ndeclare void @{name}({type_})\n"
 
     name = _compile(code.replace("NUM_PLACES", str(len(_places))), located)
     with _lock:

@@ -20,6 +20,9 @@ JOB = "{ i64, i64, i64, i64, i64, ptr, ptr, ptr }"
 pieces taken of each core follows, `LINE` bytes apart."""
 LINE = 64
 """The size of a cache line in bytes."""
+LONG_WAIT = 2000
+"""How often the caller pauses while it waits for the last pieces before it yields its core, to a thread that has begun
+one and was interrupted. Not sooner: where other programs run, who yields gets its core back after milliseconds."""
 WAITING = 1
 """The value of a place where a thread waits; 0 if none waits there, and the address of the job if one was asked."""
 ENTRY = "{ ptr, i64, i64, i64 }"
@@ -190,10 +193,18 @@ own:
   call void @NAME_pieces(ptr %job)
   br label %wait
 wait:
+  %num_pauses = phi i64 [0, %own], [%more_pauses, %pause_on], [%num_pauses, %yield]
   %num_done = load atomic i64, ptr %job acquire, align 8
   %are_done = icmp eq i64 %num_done, %num_pieces
   br i1 %are_done, label %done, label %wait_on
 wait_on:
+  %is_long = icmp uge i64 %num_pauses, {LONG_WAIT}
+  br i1 %is_long, label %yield, label %pause_on
+pause_on:
+  PAUSE
+  %more_pauses = add i64 %num_pauses, 1
+  br label %wait
+yield:
   call i32 inttoptr (i64 SCHED_YIELD to ptr)()
   br label %wait
 done:
@@ -230,7 +241,7 @@ none_yet:
   br i1 %is_patient, label %wait_on, label %give_up
 wait_on:
   %next_num = add i64 %num_waits, 1
-  call i32 inttoptr (i64 SCHED_YIELD to ptr)()
+  PAUSE
   br label %wait
 give_up:
   %left = cmpxchg ptr %place_at, i64 {WAITING}, i64 0 acq_rel acquire

@@ -70,9 +70,9 @@ def until(condition):
     raise AssertionError("it has not come about in ten seconds")
 
 
-def called_with(schedule):
+def called_with(schedule, code=ADD_ONE):
     """The rows after a call whose pool is another: `schedule(task, data)` says whether it took the task."""
-    name = compile_call([add_one()])
+    name = compile_call([add_one(code)])
     rows, after, at_once = np.arange(NUM_ROWS, dtype=np.float32), np.zeros(NUM_ROWS, np.float32), np.zeros(32, np.int32)
     destroyed = []
     dims = (ctypes.c_int64 * 1)(NUM_ROWS)
@@ -157,6 +157,26 @@ def test_a_thread_that_has_helped_waits_and_is_asked_before_the_pool():
         thread.join(10)
         assert not thread.is_alive()
     assert num_waiting() == 0
+
+
+def test_a_thread_that_waits_for_the_next_call_does_not_yield_its_core(monkeypatch):
+    """Beside other programs it would get it back after milliseconds, and the call that asks it would wait as long."""
+    yielded, helping = [], []
+    count = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: yielded.append(threading.get_ident()) or 0)
+    address, counting = jax_machine_code._address, ctypes.cast(count, ctypes.c_void_p).value
+    monkeypatch.setattr(jax_machine_code, "_address", lambda name: counting if name == "sched_yield" else address(name))
+    jax_machine_code.patience.value = 10_000
+
+    def begin(task, data):
+        helping.append(threading.Thread(target=task, args=(data,)))
+        helping[-1].start()
+        return True
+
+    change, _ = called_with(begin, ADD_ONE.replace("1.0", "5.0"))
+    assert set(change) == {5.0}
+    for thread in helping:
+        thread.join(10)
+        assert thread.ident not in yielded
 
 
 def test_without_a_pool_one_thread_computes_and_there_is_a_reason(monkeypatch):
