@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -39,8 +39,6 @@ PAIRS_AT_ONCE, PAIRS_AT_ONCE_OF_NO_RULE = 8192, 16384
 @dataclass(frozen=True)
 class MachineCodePass(PairPass):
     """The pass in machine code."""
-
-    rounds_each: ClassVar[bool] = True
 
     def check_device(self, device: jax.Device) -> None:
         """Raise unless the device is a processor."""

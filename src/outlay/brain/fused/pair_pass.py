@@ -1,6 +1,6 @@
 """One pass over the pairs of a population: the change that the last step left, and the current of this one.
 
-What a pass computes, whoever compiles it, and the test that it does.
+Says what a pass computes, whichever compiler makes it, and tests that it does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import abc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,9 @@ class PairPass(abc.ABC):
     Attributes:
         rows: dtypes of the arrays with an entry for each pair: the kernel, then what the rule keeps.
         num_inputs: pre neurons.
-        delays: dtype of the delays of each pair; None where they are none, or of pre neurons.
+        delays: dtype of the delays, if each pair has its own; else None.
         quiet: the equations of a row whose neuron did not spike; None without a rule.
-        spiking: of one whose neuron spiked.
+        spiking: the equations of a row whose neuron spiked; None without a rule.
     """
 
     rows: tuple[np.dtype, ...]
@@ -46,12 +46,10 @@ class PairPass(abc.ABC):
     delays: np.dtype | None
     quiet: TracedRow | None
     spiking: TracedRow | None
-    rounds_each: ClassVar[bool] = False
-    """Whether each operation on narrow numbers rounds, as plain JAX's does (`brain.rounding`)."""
 
     @property
     def sparse(self) -> SparseSteps | None:
-        """How it leaves out pairs in steps in which few are reached; None if it never does."""
+        """Return how the pass leaves out pairs in steps in which spikes reach few; None if it never does."""
         return None
 
     @abc.abstractmethod
@@ -65,7 +63,7 @@ class PairPass(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What tells passes apart; the pass is compiled for it.
+        """Compile the pass, and return a name that no other pass has.
 
         Raises:
             NotCompiled: an equation is of a kind that is not known.
@@ -76,10 +74,10 @@ class PairPass(abc.ABC):
     def compiled(
         self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
     ) -> Callable[..., Sequence[jax.Array]]:
-        """The function that computes it, of the arrays that `__call__` passes on.
+        """Return the compiled function, which takes the arrays that `__call__` passes on.
 
         Args:
-            results: shape and dtype of what it gives: rows, if they change, and the current.
+            results: shapes and dtypes of its results: rows, if they change, and the current.
             aliases: which argument each of the results may take the memory of.
         """
 
@@ -95,25 +93,28 @@ class PairPass(abc.ABC):
 
     @property
     def num_tried(self) -> int:
-        """How many neurons its self-test is about, at least two."""
+        """Return the number of neurons in the self-test, at least two."""
         return 2
 
     def computed(self, *inputs: Any) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
-        """What it computes, for its self-test.
+        """Run the pass in its self-test.
 
         Raises:
-            NotCompiled: that is not the same each time.
+            NotCompiled: two runs differ.
         """
         return jax.device_get(jax.jit(self)(*inputs))
 
     @property
     def traced(self) -> list[TracedRow]:
-        """The equations of a quiet row and of a spiking one; none without a rule."""
+        """Return the equations of a quiet row and of a spiking one; none without a rule."""
         return [] if self.quiet is None or self.spiking is None else [self.quiet, self.spiking]
 
     @property
     def words_at(self) -> int:
-        """Which argument has the words of past spikes; sign, spiked, pending and what is closed over follow."""
+        """Return the position of the words of past spikes among the arguments.
+
+        After them come sign, spiked, pending, and the arrays that the equations close over.
+        """
         return len(self.rows) + (self.delays is not None)
 
     def __call__(
@@ -127,17 +128,17 @@ class PairPass(abc.ABC):
         consts: list[jax.Array],
         sparse: list[jax.Array],
     ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
-        """The rows after the last step's change; what spikes bring to each post neuron, in float32; `sparse` after it.
+        """Return the rows after the last step's change, the currents of post neurons in float32, and `sparse` after it.
 
         Args:
-            rows: kernel, and what the rule keeps, (post, pre).
-            delays: of each pair.
-            words: (pre,): bit 1 says who arrives after a delay of 0 more steps than the pair has, and bit 2 who did a
-                step before.
-            sign: of each pre neuron's spikes, (pre,), 1 or -1.
+            rows: the kernel, and what the rule keeps, (post, pre).
+            delays: the delay of each pair in steps, (post, pre); None if the words are shifted already.
+            words: the past spikes of each pre neuron, (pre,). Shifted right by the delay of a pair, bit 0 says whether
+                a spike arrives in this step, and bit 1 whether one arrived in the last.
+            sign: the sign of each pre neuron's spikes, (pre,), 1 or -1.
             spiked: which post neurons spiked in the last step.
-            pending: whether there was a last step, whose change is still to be made.
-            consts: what the equations close over, those of quiet rows first.
+            pending: whether there was a last step, whose change has yet to be made.
+            consts: the arrays that the equations close over, those of quiet rows first.
             sparse: the numbers and the vectors of `SparseSteps`; nothing where there are none.
         """
         call = self.call(rows, delays, words, sign, spiked, pending, consts, sparse)
@@ -190,20 +191,20 @@ class PassCall:
         return list(after[: self.num_rows]) or self.rows, current, [*self.sparse[:1], *after[self.num_rows :]]
 
 
-TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
-"""Share of the largest entry by which a row may differ: a product and a sum may be rounded as one operation."""
+TOLERANCE = 1e-5
+"""The share of the largest entry by which float32 may differ: a product and a sum may be rounded as one operation."""
 _passed: set[str] = set()
-"""The passes that passed."""
+"""The names of the passes that passed their self-test."""
 
 
 def check_pass(pairs: PairPass) -> None:
-    """Raise unless a pass can be compiled, and computes what JAX makes of its equations; once in a process.
+    """Check that a pass can be compiled and computes what JAX computes of its equations; once in a process.
 
-    It guards against an interface of XLA, or a processor, that is not as it was taken to be. Where the device is not
-    attached nothing is computed.
+    This guards against compilers, processors and versions of XLA's interface that differ from what was assumed. For a
+    device that is not attached nothing is computed.
 
     Raises:
-        NotCompiled: it cannot, or computes something else.
+        NotCompiled: the pass cannot be compiled, or computes something else.
     """
     device = compiled_for()
     pairs.check_device(device)
@@ -227,7 +228,7 @@ def check_pass(pairs: PairPass) -> None:
 
 
 class _Tried:
-    """A pass over the pairs of some neurons, of which every second spiked, and random numbers."""
+    """The self-test of a pass: random numbers for the pairs of some neurons, every second of which spiked."""
 
     def __init__(self, pairs: PairPass) -> None:
         random, shape = np.random.default_rng(0), (pairs.num_tried, pairs.num_inputs)
@@ -246,7 +247,7 @@ class _Tried:
         self.few_spiked = random.random((4, shape[0])) < 0.05
 
     def inputs(self, *, pending: bool) -> tuple[Any, ...]:
-        """What the pass takes."""
+        """Return the arguments of the pass."""
         spiked = np.arange(self.pairs.num_tried) % 2 == 1
         return self._inputs(self.rows, self.words, spiked, self._begun(), pending=pending)
 
@@ -273,7 +274,7 @@ class _Tried:
             raise NotCompiled("in its self-test a step that leaves out pairs computes something else")
 
     def _after(self, modes: list[int]) -> list[bytes]:
-        """The bits of the currents, and of what is left at last."""
+        """Return the bits of all currents, and of the rows after the last step."""
         rows, taken, seen = self.rows, self._begun(), []
         for k, mode in enumerate(modes):
             taken = [np.array([mode, sum(mode != DENSE for mode in modes[: k + 1]), 0, 0], np.uint8), *taken[1:]]
@@ -283,10 +284,10 @@ class _Tried:
         return [*seen, *(row.tobytes() for row in rows)]
 
     def compare(self) -> None:
-        """Compare the first two neurons with what JAX makes of them.
+        """Compare the rows and currents of the first two neurons with those that JAX computes.
 
         Raises:
-            NotCompiled: it computes something else.
+            NotCompiled: they differ.
         """
         pairs, rows, delays = self.pairs, self.rows, self.delays
         own_delays = pairs.delays is not None
@@ -302,15 +303,14 @@ class _Tried:
             brought = (expected[0].astype(np.float64) * self.sign * ((seen[:2] & 1) != 0)).sum(1)
             after, current, _ = pairs.computed(*self.inputs(pending=pending))
             for name, got, right in zip(["kernel"] * len(rows), after, expected, strict=True):
-                exact = pairs.rounds_each and is_narrow(right.dtype)
-                _check_close(name, got[:2], right, 0.0 if exact else TOLERANCE[str(right.dtype)])
-            _check_close("current", current[:2], brought, TOLERANCE[str(rows[0].dtype)])
+                _check_close(name, got[:2], right, 0.0 if is_narrow(right.dtype) else TOLERANCE)
+            _check_close("current", current[:2], brought, TOLERANCE)
 
 
 def _evaluated(
     row: TracedRow, consts: list[Any], neuron: int, rows: list[Any], arrived: Any, delays: Any, own_delays: bool
 ) -> list[np.ndarray]:
-    """The rows after a step, by JAX."""
+    """Return the rows after a step as JAX computes them."""
     function = rounds_each(jaxpr_as_fun(ClosedJaxpr(row.jaxpr, consts)), rows[0].dtype)
     return [
         np.asarray(x) for x in jax.jit(function)(np.uint32(neuron), *rows, arrived, *([delays] if own_delays else []))
@@ -318,12 +318,12 @@ def _evaluated(
 
 
 def _repeated(const: np.ndarray, num: int) -> np.ndarray:
-    """An array again and again along its first dim, which is at least so long then."""
+    """Repeat an array along its first dim, until it has at least so many entries."""
     return np.concatenate([const] * -(-num // len(const))) if const.ndim else const
 
 
 def _some(random: np.random.Generator, like: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Numbers from 0 to 1; of whole numbers 0 and 1, which are places in an array."""
+    """Draw numbers from 0 to 1; whole numbers, which are places in an array, are 0 or 1."""
     if jnp.issubdtype(like.dtype, jnp.floating):
         return random.random(like.shape).astype(like.dtype)
     return random.integers(0, 2, like.shape).astype(like.dtype)

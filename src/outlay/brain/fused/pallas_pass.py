@@ -1,8 +1,8 @@
 """The pass over the pairs as a Pallas kernel for GPUs: `pallas`.
 
 A group of threads computes one row of pairs, piece by piece, and adds up in an order that does not depend on the other
-rows: however they are split, they get the same bits. The kernel has been compiled for GPUs, and its equations have been
-computed without one; it has not run on one, nor been measured.
+rows. So rows get the same bits however they are split over devices. The kernel has been compiled for GPUs, and its
+equations have been computed without one; it has neither run on a GPU nor been measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,15 +26,15 @@ from outlay.core.jax_kernels import compute_capability
 from outlay.core.jax_pallas import has_triton, load, rows_kernel, store
 
 MOST_LANES = 1024
-"""Pairs of a row that are computed at once."""
+"""The most pairs of a row that are computed at once."""
 NUM_WARPS = 4
-"""Groups of 32 threads for a row."""
+"""The number of groups of 32 threads that compute a row."""
 OPERATIONS = {
     **{name: getattr(lax, name) for name in ("mul", "add", "sub", "div", "max", "min", "neg", "exp", "select_n")},
     **{name: getattr(lax, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "and": lax.bitwise_and,
 }
-"""Operations that compute each pair by itself."""
+"""Elementwise operations, by the names that JAX gives them."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,14 @@ class PallasPass(PairPass):
     """The pass as a kernel for NVIDIA GPUs.
 
     Attributes:
-        rows: as those of `PairPass`.
-        num_inputs: likewise.
-        delays: likewise.
-        quiet: likewise.
-        spiking: likewise.
-        interpret: whether the kernel is computed in plain JAX, on any device: to try it without a GPU.
+        rows: as of `PairPass`; so are the next four.
+        num_inputs: see there.
+        delays: see there.
+        quiet: see there.
+        spiking: see there.
+        interpret: whether plain JAX computes the kernel, on any device, to try it without a GPU.
     """
 
-    rounds_each: ClassVar[bool] = True
     interpret: bool = False
 
     def check_device(self, device: jax.Device) -> None:
@@ -67,13 +66,13 @@ class PallasPass(PairPass):
 
     @functools.cached_property
     def name(self) -> str:
-        """Of all that there is to it."""
+        """Return a hash of all attributes."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def compiled(
         self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
     ) -> Callable[..., Sequence[jax.Array]]:
-        """A call of the kernel."""
+        """Return a call of the kernel."""
         units, size = results[-1].shape[0], self.num_inputs
         flops = units * (2 * size + (count_flops(self.quiet.jaxpr) if self.quiet else 0))
         moved = sum(row.itemsize for row in self.rows) * (2 if self.quiet else 1)
@@ -88,11 +87,11 @@ class PallasPass(PairPass):
             interpret=self.interpret,
             name="pair_pass",
         )
-        # Of truth values Triton has bits, and memory has bytes; and a reference has a dim at least.
+        # Triton's truth values are bits, and those in memory bytes; and a reference has at least one dim.
         return lambda *inputs: call(*(_in_memory(x) for x in inputs))
 
     def _row(self, number: jax.Array, *references: Any) -> None:
-        """The row of one post neuron."""
+        """Compute the row of one post neuron."""
         size, at, num_rows = self.num_inputs, self.words_at, len(self.rows)
         words, sign, spiked, pending = references[at : at + 4]
         *after, current = references[at + 4 + sum(len(row.consts) for row in self.traced) :]
@@ -121,7 +120,7 @@ class PallasPass(PairPass):
     def _changed(
         self, piece: _Piece, is_spiking: jax.Array, references: tuple[Any, ...], inputs: list[Any]
     ) -> list[jax.Array]:
-        """A piece of the rows after the last step's change."""
+        """Return a piece of the rows after the last step's change."""
         first = self.words_at + 4
 
         def changed(row: TracedRow, first: int) -> list[jax.Array]:
@@ -135,13 +134,13 @@ class PallasPass(PairPass):
 
 @dataclass(frozen=True)
 class _Piece(RowEquations[Any]):
-    """Some pairs of a row.
+    """Consecutive pairs of a row, which are computed at once.
 
     Attributes:
         size: entries of a row.
-        lanes: how many pairs it is, a power of two.
-        start: the number of its first.
-        mask: which of its pairs there are; None for all.
+        lanes: the number of pairs, a power of two.
+        start: the number of the first pair.
+        mask: which of the pairs are in the row; None if all are.
     """
 
     size: int
@@ -151,20 +150,20 @@ class _Piece(RowEquations[Any]):
 
     @classmethod
     def of(cls, size: int, lanes: int, start: Any) -> _Piece:
-        """The piece that begins there."""
+        """Return the piece that begins with this pair."""
         mask = start + lax.iota(jnp.int32, lanes) < size if size % lanes else None
         return cls(size, lanes, start, mask)
 
     def constant(self, value: Any, dtype: Any) -> Any:
-        """A number, which is no array: a kernel closes over none."""
+        """Return a constant as a scalar of NumPy, since a kernel closes over no arrays."""
         return np.asarray(value, dtype)[()]
 
     def vector(self, value: Any) -> jax.Array:
-        """The same number for each pair."""
+        """Return the same number for each pair."""
         return value if np.ndim(value) else jnp.full(self.lanes, value)
 
     def load(self, view: View) -> jax.Array:
-        """A number, or those of its pairs."""
+        """Load one number, or those of the pairs."""
         index = tuple(np.int32(start) if isinstance(start, int) else start.astype(jnp.int32) for start in view.starts)
         if view.dims:
             loaded = load(view.array, index[:-1], piece=(self.start, self.lanes), mask=self.mask)
@@ -173,7 +172,7 @@ class _Piece(RowEquations[Any]):
         return loaded != 0 if view.dtype == BOOL else loaded
 
     def operate(self, name: str, operands: list[Any], dtype: Any) -> jax.Array:
-        """An operation on numbers."""
+        """Compute an operation on numbers."""
         if name == "convert_element_type":
             return jnp.asarray(operands[0]).astype(dtype)
         if name == "bitcast_convert_type":

@@ -14,12 +14,14 @@ from outlay.brain.rounding import rounds_each
 
 @dataclass(frozen=True)
 class TracedRow:
-    """The equations of a row as JAX traced them: of the neuron's number, its rows, where a spike arrived, its delays.
+    """The equations of a row as JAX traced them.
+
+    Their arguments are the number of the neuron, its rows, where a spike arrived, and its delays if each pair has one.
 
     Attributes:
-        jaxpr: the equations; they give the rows after the step.
-        consts: shape and dtype of the arrays that they close over.
-        numbers: of these arrays; one that both kinds of rows close over has the same in both.
+        jaxpr: the equations; their results are the rows after the step.
+        consts: shapes and dtypes of the arrays that they close over.
+        numbers: the numbers of these arrays; an array that both kinds of rows close over has the same number in both.
     """
 
     jaxpr: Any
@@ -27,7 +29,7 @@ class TracedRow:
     numbers: tuple[int, ...]
 
     def views(self, arrays: list[Any]) -> list[View]:
-        """The arrays that they close over, as the code calls them."""
+        """Return views of the arrays that the equations close over, by their names in the code."""
         return [View.of(array, like.dtype, like.shape) for array, like in zip(arrays, self.consts, strict=True)]
 
     def rounded(self, dtype: Any) -> TracedRow:

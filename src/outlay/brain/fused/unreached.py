@@ -1,8 +1,8 @@
-"""What a step does to the pairs that no spike reaches, as a rule's own equations say.
+"""Read from a rule's own equations what a step does to the pairs that no spike reaches.
 
-A pair is reached where a spike arrives and where its post neuron spikes. A pass may leave out the others where the
-equations leave their kernel as it is, bit for bit, and where what the rule keeps of them goes on by itself, so that it
-can be made good later.
+A pair is reached if a spike arrives or if its post neuron spikes. A pass may leave out the others if the equations do
+not change a bit of their kernel, and if what the rule keeps of them changes by itself, so that it can be computed
+later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from outlay.brain.fused.traced_row import TracedRow
 
 Expression = tuple[Any, ...]
-"""What an operation is called, what else there is to it, and the expressions that it is of."""
+"""The name of an operation, its parameters, and the expressions that are its operands."""
 NEURON, ARRIVED, DELAYS = (("input", name) for name in ("neuron", "arrived", "delays"))
 KERNEL = ("row", 0)
 LIMITS = ("max", "min")
@@ -25,12 +25,12 @@ ROUNDED = ("convert_element_type", "reduce_precision")
 
 @dataclass(frozen=True)
 class Unreached:
-    """Pairs that no spike reaches keep their kernel.
+    """The guarantee that pairs that no spike reaches keep their kernel.
 
     Attributes:
-        bounds: which of the arrays that the equations of a quiet row close over bound the kernel: it stays as it is
-            while they do.
-        goes_on: whether what the rule keeps of a pair changes meanwhile, of itself and the kernel alone.
+        bounds: which of the arrays that the equations of a quiet row close over bound the kernel; while they stay the
+            same, so does the kernel.
+        goes_on: whether what the rule keeps of a pair changes meanwhile, as a function of itself and the kernel alone.
     """
 
     bounds: tuple[int, ...] = ()
@@ -38,12 +38,12 @@ class Unreached:
 
 
 def unreached(quiet: TracedRow, spiking: TracedRow, rows: tuple[np.dtype, ...]) -> Unreached | None:
-    """Read what a step does to pairs that no spike reaches; None where it may change any kernel.
+    """Return what a step does to pairs that no spike reaches; None if it may change any kernel.
 
     Args:
         quiet: the equations of a row whose neuron did not spike.
-        spiking: of one whose neuron spiked.
-        rows: dtypes of the kernel, and of what the rule keeps.
+        spiking: the equations of a row whose neuron spiked.
+        rows: dtypes of the kernel and of what the rule keeps.
     """
     kernel, *others = _expressions(quiet, rows)
     limits, root = _limits(kernel)
@@ -62,7 +62,7 @@ def unreached(quiet: TracedRow, spiking: TracedRow, rows: tuple[np.dtype, ...]) 
 
 
 def _expressions(row: TracedRow, rows: tuple[np.dtype, ...]) -> list[Expression]:
-    """Return what the equations of a row give: kernel, and what the rule keeps."""
+    """Return the results of the equations of a row: the kernel, and what the rule keeps."""
     consts = [("const", number) for number in row.numbers]
     inputs = [NEURON, *(("row", k) for k in range(len(rows))), ARRIVED, DELAYS]
     return _traced(row.jaxpr, consts, inputs[: len(row.jaxpr.invars)])
@@ -89,7 +89,7 @@ def _traced(jaxpr: Any, consts: list[Expression], inputs: list[Expression]) -> l
 
 
 def _limits(kernel: Expression) -> tuple[list[tuple[str, Expression]], Expression]:
-    """Split off what a kernel is limited by and rounded to at last, which does not depend on the pair's state."""
+    """Split off the limits and the rounding at the end of an expression, which do not depend on the pair's state."""
     limits = []
     while True:
         if kernel[0] in ROUNDED:
@@ -106,12 +106,12 @@ def _limits(kernel: Expression) -> tuple[list[tuple[str, Expression]], Expressio
 
 
 def _is_limit(expression: Expression) -> bool:
-    """Return whether it is the same number for a pair whatever happens to it."""
+    """Return whether an expression is the same number for a pair whatever happens to it."""
     return all(source[0] == "const" or source in (NEURON, DELAYS) for source in _sources(expression))
 
 
 def _without_arrivals(expression: Expression, rows: tuple[np.dtype, ...]) -> Expression:
-    """Return what an expression is where no spike arrives."""
+    """Simplify an expression for a pair at which no spike arrives."""
     if expression == ARRIVED:
         return ("known", False)
     if not _is_operation(expression):
@@ -131,12 +131,12 @@ def _without_arrivals(expression: Expression, rows: tuple[np.dtype, ...]) -> Exp
 
 
 def _holds(dtype: str, narrow: np.dtype) -> bool:
-    """Return whether all numbers of one dtype are numbers of another."""
+    """Return whether a dtype holds all numbers of a narrower one."""
     return jnp.promote_types(dtype, narrow) == jnp.dtype(dtype)
 
 
 def _sources(expression: Expression) -> set[Expression]:
-    """Return the rows, arrays and inputs that an expression is of."""
+    """Return the rows, arrays and inputs that an expression depends on."""
     if expression[0] == "known":
         return set()
     if not _is_operation(expression):
