@@ -33,11 +33,11 @@ def test_the_same_question_is_answered_again_until_something_changes(tmp_path):
     first, messages, starts = ask()
     assert starts
     assert NOTE not in "".join(messages)
-    again, said_again, starts = ask()
+    again, messages_again, starts = ask()
     assert not starts
     assert again == first
-    assert said_again[:-1] == messages
-    assert NOTE in said_again[-1]
+    assert messages_again[:-1] == messages
+    assert NOTE in messages_again[-1]
     targets.write_text("[cpu]\nmemory_bytes = 2e9\n")
     changed, messages, starts = ask()
     assert starts

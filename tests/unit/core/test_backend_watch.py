@@ -70,16 +70,19 @@ def test_a_start_that_logging_hid_is_said_to_be_unrecorded(tmp_path):
     assert "by a call that was not recorded" in done.stdout
 
 
+OF_THE_BACKEND = "logging.basicConfig(); logging.getLogger('jax._src.xla_bridge').setLevel(logging.DEBUG)"
+
+
 @pytest.mark.parametrize(
-    ("setting", "shown"),
+    ("setting", "shown", "watch_first"),
     [
-        ("logging.basicConfig(level=logging.INFO)", False),
-        ("logging.basicConfig(level=logging.DEBUG)", True),
-        ("logging.basicConfig(); logging.getLogger('jax').setLevel(logging.DEBUG)", True),
-        ("logging.basicConfig(); logging.getLogger('jax._src.xla_bridge').setLevel(logging.DEBUG)", True),
+        ("logging.basicConfig(level=logging.INFO)", False, True),
+        ("logging.basicConfig(level=logging.DEBUG)", True, False),
+        ("logging.basicConfig(); logging.getLogger('jax').setLevel(logging.DEBUG)", True, True),
+        (OF_THE_BACKEND, True, True),  # the logger whose level the watch changes
+        (OF_THE_BACKEND, True, False),
     ],
 )
-@pytest.mark.parametrize("watch_first", [True, False])
 def test_debug_records_are_shown_exactly_where_they_were_shown_without_the_watch(tmp_path, setting, shown, watch_first):
     watch = "from outlay.core import backend_watch; backend_watch.watch()"
     lines = ["import logging", *([watch, setting] if watch_first else [setting, watch])]
