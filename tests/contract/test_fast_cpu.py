@@ -130,6 +130,7 @@ def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads(
         np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)
 
 
+@pytest.mark.any_jax
 def test_the_longest_delays_leave_the_same_bits():
     """Where plain JAX gathers traces, the pass selects them."""
     late = N2NDelays(max_delay=30.0, min_delay=12.0)
