@@ -90,6 +90,7 @@ def peak_growth(way: str) -> float:
     return float(done.stdout.split()[-1])
 
 
+@pytest.mark.any_jax
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
 def test_a_process_grows_by_the_state_once() -> None:
@@ -97,6 +98,7 @@ def test_a_process_grows_by_the_state_once() -> None:
     assert 1.0 <= peak_growth("born") < 1.5
 
 
+@pytest.mark.any_jax
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
 def test_the_measure_sees_a_state_made_whole_and_then_put() -> None:
