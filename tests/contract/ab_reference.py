@@ -24,6 +24,10 @@ FILE = Path(__file__).parents[1] / "data" / "ab_reference.npz"
 POPULATIONS = {"A_ex": 256, "A_in": 64, "B_ex": 256, "B_in": 64}
 STEPS = 400
 STEPS_OF_POTENTIAL = 100
+SAMPLED = slice(None, None, 32)
+"""The neurons whose potentials, and whose kernels after the run, the file has; of all neurons it has every spike."""
+SHARE = np.float32(0.00019994749)
+"""The first target of a pair is this share of its kernel, but for some units in the last place, which the file has."""
 
 
 def ab_brain(dtype: str = "float32") -> Brain:
@@ -62,9 +66,18 @@ def ab_brain(dtype: str = "float32") -> Brain:
 
 
 def recorded() -> dict[str, np.ndarray]:
-    """The arrays of the file by name."""
+    """The arrays of the file by name, with the first kernels and targets, which it has of connected pairs only."""
     with np.load(FILE) as file:
-        return {name: file[name] for name in file.files}
+        record = {name: file[name] for name in file.files}
+    for name in POPULATIONS:
+        connected = np.unpackbits(record[f"{name}.connected"], axis=1).astype(bool)
+        # The bytes of a float compress better apart: those of exponents are alike, those of mantissas random.
+        kernel = np.ascontiguousarray(record[f"{name}.kernel0_bytes"].T).view(np.float32)[:, 0]
+        target = ((kernel * SHARE).view(np.int32) + record[f"{name}.target0_ulps"]).view(np.float32)
+        for array, values in (("kernel0", kernel), ("target_trace0", target)):
+            record[f"{name}.{array}"] = np.zeros(connected.shape, np.float32)
+            record[f"{name}.{array}"][connected] = values
+    return record
 
 
 def recorded_spikes(record: dict[str, np.ndarray], name: str) -> np.ndarray:
