@@ -125,6 +125,24 @@ def test_it_trains_as_one_device(case: str, layout: str, mode: Any, accumulate: 
     )
 
 
+@pytest.mark.any_jax
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_of_independent_samples_is_the_same_in_microbatches(reduction: str) -> None:
+    """Above, one device has as many microbatches as the others, so a wrong share of each would be nowhere else."""
+
+    def loss(params: Any, batch: Any, keys: Any) -> Any:
+        errors = (batch["x"] @ params["a"] - batch["y"] @ params["b"]) ** 2
+        return getattr(errors, reduction)(), {}
+
+    def trained(accumulate: int) -> Any:
+        step = outlay.train_step(loss, optax.sgd(1e-3), accumulate=accumulate, reduction=reduction)
+        state = outlay.init_state(lambda key: jax.tree.map(jnp.asarray, PARAMS), optax.sgd(1e-3))(jax.random.key(0))
+        state, metrics = jax.jit(step)(state, {name: BATCH[name] for name in "xy"})
+        return jax.device_get((state.params, metrics["loss"]))
+
+    jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4), trained(4), trained(1))
+
+
 def test_statistics_by_groups_are_others_than_over_the_batch() -> None:
     """Else the row above would say nothing about groups."""
     whole, groups = (_one_device(case, 1)[3]["loss"] for case in ("batch norm", "batch norm by groups"))
