@@ -27,6 +27,7 @@ made = small.line()
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # of a command that another test has run in this process
     path = tmp_path / "mine.py"
     path.write_text(GOOD)
     yield path

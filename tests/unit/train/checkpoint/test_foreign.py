@@ -129,9 +129,7 @@ def test_one_that_cannot_be_removed_is_a_warning_now_and_stops_nothing_later(tmp
             real(path, **options)
 
     monkeypatch.setattr(shutil, "rmtree", stuck)
-    with pytest.warns(
-        CheckpointWarning, match=r"new checkpoints are saved all the same:\n.*10\..*Operation not permitted"
-    ):
+    with pytest.warns(CheckpointWarning, match=r"new ones are saved all the same:\n.*10\..*Operation not permitted"):
         save(checkpoints, 20)
     save(checkpoints, 30)  # it was told already, and warnings are errors here
     assert checkpoints.steps() == [30]
