@@ -7,9 +7,9 @@ and written. Rows of neurons that spiked have code of their own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -45,15 +45,9 @@ class MachineCodePass(PairPass):
         if device.platform != "cpu":
             raise NoPasses(f"it is compiled for {device.platform}")
 
-    def compiled(
-        self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
-    ) -> Callable[..., Sequence[jax.Array]]:
-        """A call of the function."""
-        return jax.ffi.ffi_call(compile_call([self.function]), results, input_output_aliases=aliases)
-
     @classmethod
     def compute_all(
-        cls, passes: Sequence[PairPass], calls: Sequence[PassCall]
+        cls, passes: Sequence[Self], calls: Sequence[PassCall]
     ) -> list[tuple[list[jax.Array], jax.Array, list[jax.Array]]]:
         """Compute several passes in one call, in which threads share the rows of all."""
         inputs, results, aliases = [], [], {}
@@ -61,7 +55,7 @@ class MachineCodePass(PairPass):
             aliases |= {len(inputs) + k: len(results) + place for k, place in call.aliases.items()}
             inputs += call.inputs
             results += call.results
-        name = compile_call([pairs.function for pairs in passes if isinstance(pairs, MachineCodePass)])
+        name = compile_call([pairs.function for pairs in passes])
         left = iter(jax.ffi.ffi_call(name, results, input_output_aliases=aliases)(*inputs))
         return [call.named([next(left) for _ in call.results]) for call in calls]
 

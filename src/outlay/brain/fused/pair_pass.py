@@ -6,10 +6,10 @@ Says what a pass computes, whichever compiler makes it, and tests that it does.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -70,26 +70,12 @@ class PairPass(abc.ABC):
             NoPasses: nothing can be compiled here.
         """
 
-    @abc.abstractmethod
-    def compiled(
-        self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
-    ) -> Callable[..., Sequence[jax.Array]]:
-        """Return the compiled function, which takes the arrays that `__call__` passes on.
-
-        Args:
-            results: shapes and dtypes of its results: rows, if they change, and the current.
-            aliases: which argument each of the results may take the memory of.
-        """
-
     @classmethod
+    @abc.abstractmethod
     def compute_all(
-        cls, passes: Sequence[PairPass], calls: Sequence[PassCall]
+        cls, passes: Sequence[Self], calls: Sequence[PassCall]
     ) -> list[tuple[list[jax.Array], jax.Array, list[jax.Array]]]:
-        """Compute several passes, one after the other unless it says otherwise; each gives what `__call__` does."""
-        return [
-            call.named(pairs.compiled(call.results, call.aliases)(*call.inputs))
-            for pairs, call in zip(passes, calls, strict=True)
-        ]
+        """Compute passes of this kind, in one call if the kind allows; return for each what `__call__` does."""
 
     @property
     def num_tried(self) -> int:
@@ -117,32 +103,13 @@ class PairPass(abc.ABC):
         """
         return len(self.rows) + (self.delays is not None)
 
-    def __call__(
-        self,
-        rows: list[jax.Array],
-        delays: jax.Array | None,
-        words: jax.Array,
-        sign: jax.Array,
-        spiked: jax.Array,
-        pending: jax.Array,
-        consts: list[jax.Array],
-        sparse: list[jax.Array],
-    ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
+    def __call__(self, *arrays: Any) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
         """Return the rows after the last step's change, the currents of post neurons in float32, and `sparse` after it.
 
         Args:
-            rows: the kernel, and what the rule keeps, (post, pre).
-            delays: the delay of each pair in steps, (post, pre); None if the words are shifted already.
-            words: the past spikes of each pre neuron, (pre,). Shifted right by the delay of a pair, bit 0 says whether
-                a spike arrives in this step, and bit 1 whether one arrived in the last.
-            sign: the sign of each pre neuron's spikes, (pre,), 1 or -1.
-            spiked: which post neurons spiked in the last step.
-            pending: whether there was a last step, whose change has yet to be made.
-            consts: the arrays that the equations close over, those of quiet rows first.
-            sparse: the numbers and the vectors of `SparseSteps`; nothing where there are none.
+            arrays: as for `call`.
         """
-        call = self.call(rows, delays, words, sign, spiked, pending, consts, sparse)
-        return call.named(self.compiled(call.results, call.aliases)(*call.inputs))
+        return self.compute_all([self], [self.call(*arrays)])[0]
 
     def call(
         self,
@@ -155,7 +122,19 @@ class PairPass(abc.ABC):
         consts: list[jax.Array],
         sparse: list[jax.Array],
     ) -> PassCall:
-        """Return the arrays that go into the compiled function, and those that come out of it; as for `__call__`."""
+        """Return the arrays that go into the compiled function, and the shapes of those that come out of it.
+
+        Args:
+            rows: the kernel, and what the rule keeps, (post, pre).
+            delays: the delay of each pair in steps, (post, pre); None if the words are shifted already.
+            words: the past spikes of each pre neuron, (pre,). Shifted right by the delay of a pair, bit 0 says whether
+                a spike arrives in this step, and bit 1 whether one arrived in the last.
+            sign: the sign of each pre neuron's spikes, (pre,), 1 or -1.
+            spiked: which post neurons spiked in the last step.
+            pending: whether there was a last step, whose change has yet to be made.
+            consts: the arrays that the equations close over, those of quiet rows first.
+            sparse: the numbers and the vectors of `SparseSteps`; nothing where there are none.
+        """
         num_rows = len(rows) if self.traced else 0
         inputs = [*rows, *([] if delays is None else [delays]), words, sign, spiked, pending, *consts, *sparse]
         changed = [*rows[:num_rows], *sparse[1:]]
@@ -173,9 +152,9 @@ class PassCall:
         inputs: the arrays that go in.
         results: shapes and dtypes of those that come out.
         aliases: which input each of the results may take the memory of.
-        num_rows: how many arrays with an entry for each pair are changed.
-        rows: these before the call.
-        sparse: what `SparseSteps` takes and gives, before the call.
+        num_rows: how many of `rows` are changed: all, or none without a rule.
+        rows: the arrays with an entry for each pair, before the call.
+        sparse: the numbers and the vectors of `SparseSteps`, before the call.
     """
 
     inputs: list[jax.Array]
@@ -186,7 +165,7 @@ class PassCall:
     sparse: list[jax.Array]
 
     def named(self, results: Sequence[jax.Array]) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
-        """Return what `PairPass.__call__` does, of what came out."""
+        """Return the arrays that came out as `PairPass.__call__` does."""
         *after, current = results
         return list(after[: self.num_rows]) or self.rows, current, [*self.sparse[:1], *after[self.num_rows :]]
 

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from outlay.analysis.work.traced import count_flops
-from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass
+from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass, PassCall
 from outlay.brain.fused.row_equations import NoPasses, NotCompiled, RowEquations, View
 from outlay.brain.fused.traced_row import TracedRow
 from outlay.core.jax_kernels import compute_capability
@@ -69,10 +69,25 @@ class PallasPass(PairPass):
         """Return a hash of all attributes."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
-    def compiled(
+    @classmethod
+    def compute_all(
+        cls, passes: Sequence[Self], calls: Sequence[PassCall]
+    ) -> list[tuple[list[jax.Array], jax.Array, list[jax.Array]]]:
+        """Compute each pass in a kernel of its own."""
+        return [
+            call.named(pairs._kernel(call.results, call.aliases)(*call.inputs))
+            for pairs, call in zip(passes, calls, strict=True)
+        ]
+
+    def _kernel(
         self, results: list[jax.ShapeDtypeStruct], aliases: dict[int, int]
     ) -> Callable[..., Sequence[jax.Array]]:
-        """Return a call of the kernel."""
+        """Return a call of the kernel.
+
+        Args:
+            results: shapes and dtypes of what comes out.
+            aliases: which input each of the results may take the memory of.
+        """
         units, size = results[-1].shape[0], self.num_inputs
         flops = units * (2 * size + (count_flops(self.quiet.jaxpr) if self.quiet else 0))
         moved = sum(row.itemsize for row in self.rows) * (2 if self.quiet else 1)
