@@ -32,11 +32,13 @@ from outlay.brain.delays import N2NDelays, NDelays, NoDelays
 from outlay.brain.fused import pair_pass, row_code
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.fused_graph import fused_graph
+from outlay.brain.initializers import Uniform
 from outlay.brain.learning_rules.btsp import BTSPRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
 from outlay.brain.run.run_brain import run_brain
+from outlay.brain.synapses import LinearSynapses
 from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
@@ -166,20 +168,32 @@ class OwnRule(HebbianRule):
         return state, kernel + spikes[:, None]
 
 
+class ScalingSynapses(LinearSynapses):
+    """Synapses that change the kernel themselves."""
+
+    def receive(self, state, brought, *, dt):
+        _, current = super().receive(state, brought, dt=dt)
+        return {**state, "kernel": 0.9 * state["kernel"]}, current
+
+
 @pytest.mark.any_jax
 def test_what_cannot_be_compiled_runs_in_plain_jax_and_one_warning_names_it_with_the_reason():
     late = population(None, "linear", N2NDelays(max_delay=31.0))
     own = population(OwnRule(), "linear", DELAYS[0])
-    brain = brain_of({"late": late, "own": own, "compiled": population(None, "linear", NoDelays()), "later": late})
+    compiled = population(None, "linear", NoDelays())
+    scaled = dataclasses.replace(compiled, synapses=ScalingSynapses(Uniform(scale=2.0)))
+    brain = brain_of({"late": late, "own": own, "compiled": compiled, "later": late, "scaled": scaled})
     with pytest.warns(UserWarning, match="in plain JAX") as warned:
         fast = ran(brain, "fast-cpu", chunk=NUM_STEPS // 3)
     assert [str(one.message) for one in warned] == [
         "late, later run in plain JAX, not as fast-cpu: its delays are of up to 31 steps, and the pass takes up to 30; "
-        "own runs in plain JAX, not as fast-cpu: OwnRule does not say its equations as a KernelChange"
+        "own runs in plain JAX, not as fast-cpu: OwnRule does not say its equations as a KernelChange; "
+        "scaled runs in plain JAX, not as fast-cpu: "
+        "ScalingSynapses.receive changes the kernel or the names in its state"
     ]
     plain = ran(brain, "jax")
     for path, leaf in leaves(plain).items():
-        if path.startswith(("late", "own")):
+        if path.startswith(("late", "own", "scaled")):
             np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
 
 

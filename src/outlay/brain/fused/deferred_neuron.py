@@ -57,7 +57,22 @@ class DeferredNeuron:
         rule = neuron.learning_rule
         if rule is not None and not (isinstance(rule, PairwiseRule) and type(rule).step is PairwiseRule.step):
             raise NotCompiled(f"{type(rule).__name__} does not say its equations as a KernelChange")
+        if self._changes_kernel(state):
+            raise NotCompiled(f"{type(neuron.synapses).__name__}.receive changes the kernel or the names in its state")
         check_pass(self.pairs(state))
+
+    def _changes_kernel(self, state: State) -> bool:
+        """Return whether the synapses do themselves what only a rule does to a kernel in a pass."""
+        changes: list[bool] = []
+
+        def receive(synapses: State, brought: jax.Array) -> State:
+            after, _ = self.neuron.synapses.receive(synapses, brought, dt=self.brain.dt)
+            changes.append(after.keys() != synapses.keys() or after["kernel"] is not synapses["kernel"])
+            return after
+
+        brought = jax.ShapeDtypeStruct(state["inhibitory"].shape, jnp.float32)
+        jax.eval_shape(receive, state["synapses"], brought)
+        return changes[0]
 
     def pairs(self, state: State) -> PairPass:
         """Return the pass over its pairs."""
