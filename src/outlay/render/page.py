@@ -6,12 +6,17 @@ Titles and column heads are written in lower case: the page capitalizes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
+T = TypeVar("T")
 Style = Literal["", "strong", "dim", "good", "warning", "bad"]
 Medium = Literal["both", "text", "html"]
+
+ANY_WIDTH = range(sys.maxsize)
+"""The widths of all terminals, in columns."""
 
 NUM_COLOURS = 6
 """The number of colours for things that are shown beside each other."""
@@ -32,9 +37,11 @@ class Block:
 
     Attributes:
         medium: where it is drawn: `both`, or only `text` or `html`.
+        widths: the widths of the terminals on which it is drawn.
     """
 
     medium: Medium = "both"
+    widths: range = ANY_WIDTH
 
 
 @dataclass(frozen=True)
@@ -114,13 +121,13 @@ class Column:
         kind: `number` is right-aligned; `code` is monospaced; a `path` is too, and may break at its dots; `words` may
             break anywhere.
         medium: where it is drawn.
-        least_width: the least width of a terminal at which the table has this column.
+        widths: the widths of the terminals on which the table has this column.
     """
 
     name: str
     kind: Literal["", "number", "code", "path", "words"] = ""
     medium: Medium = "both"
-    least_width: int = 0
+    widths: range = ANY_WIDTH
 
 
 @dataclass(frozen=True)
@@ -161,6 +168,17 @@ class Cell:
     segments: Sequence[Segment] = ()
 
 
+def with_bars(things: Iterable[T], size: Callable[[T], float], words: Callable[[Any], str]) -> Callable[[T], Cell]:
+    """Return a function that makes a cell with a bar: its text is the size in words, its length a share of the largest.
+
+    >>> cell = with_bars([2, 8], lambda thing: thing, str)
+    >>> cell(2)
+    Cell(text='2', share=0.25, colour='', hint='', segments=())
+    """
+    most = max(map(size, things), default=0) or 1  # if nothing has a size, all bars are empty
+    return lambda thing: Cell(words(size(thing)), share=size(thing) / most)
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a table.
@@ -187,12 +205,28 @@ class Table(Block):
         rows: the rows.
         limit: the number of rows shown; the page can unfold the others. None shows all.
         rest: a sentence about the rows beyond the limit; empty if their number is enough.
+        all_at: if rows that differ only in the numbers of paths and words are folded in text: where all can be read.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     limit: int | None = None
     rest: str = ""
+    all_at: str = ""
+
+    @classmethod
+    def of(
+        cls, things: Iterable[T], columns: Sequence[tuple[Column, Callable[[T], Cell | str]]], **others: Any
+    ) -> Table:
+        """Return a table with a row for each thing.
+
+        Args:
+            things: the things.
+            columns: the columns, each with a function that makes the cell of a thing.
+            **others: further attributes of the table.
+        """
+        heads, cells = [column for column, _ in columns], [cell for _, cell in columns]
+        return cls(heads, [Row([cell(thing) for cell in cells]) for thing in things], **others)
 
 
 @dataclass(frozen=True)
@@ -263,13 +297,6 @@ class Facts(Block):
 
 
 @dataclass(frozen=True)
-class Rich(Block):
-    """A block of one report only as text: rich renderables for a terminal with a number of columns."""
-
-    draw: Callable[[int], Sequence[Any]]
-
-
-@dataclass(frozen=True)
 class Chip:
     """A word or two below the title of the page."""
 
@@ -295,5 +322,5 @@ class Page:
     blocks: Sequence[Block]
     headline: str = ""
     headline_style: Style = "strong"
-    chips: Sequence[Chip] = field(default=())
+    chips: Sequence[Chip] = ()
     footer: str = ""

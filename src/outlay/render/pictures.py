@@ -1,6 +1,6 @@
 """The blocks of a report that are drawn: bars, lanes, areas, heat maps, dots, devices, arrays, images.
 
-Text has numbers for some.
+Text has numbers for some, and draws the blocks of an array.
 """
 
 from __future__ import annotations
@@ -238,6 +238,44 @@ class DeviceGrid(Block):
     """The devices of each mesh, in the colours of an `ArrayTable`; only the page can draw it."""
 
     meshes: Sequence[MeshGrid]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One slice of an array over its leading split dims.
+
+    Attributes:
+        title: the slice, such as `[0:4, :, :]`; empty if one panel shows the whole array.
+        cells: the device ids of each block, by row and column.
+    """
+
+    title: str
+    cells: Sequence[Sequence[tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Blocks(Block):
+    """The blocks of one array with the devices that hold them; the page draws it in its `ArrayTable`.
+
+    Attributes:
+        row_dim: the vertical dim, or None if all of a panel is one row.
+        column_dim: the horizontal dim, or None for an array of rank 0.
+        rows: the slice of each row, such as `0:2`; of a long row that is wrapped into lines, those of the lines.
+        columns: the slice of each column.
+        height: length of the row dim, 1 without one.
+        width: length of the column dim, 1 without one.
+        panels: the slices over the other split dims.
+        format_ids: the devices of a block, in words.
+    """
+
+    row_dim: int | None
+    column_dim: int | None
+    rows: Sequence[str]
+    columns: Sequence[str]
+    height: int
+    width: int
+    panels: Sequence[Panel]
+    format_ids: Callable[[tuple[int, ...]], str]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.core.table import table
+from outlay.core.table import folded, table
 from outlay.render.page import (
     Advices,
     Block,
@@ -21,12 +21,11 @@ from outlay.render.page import (
     Line,
     Notes,
     Page,
-    Rich,
     Section,
     Style,
     Table,
 )
-from outlay.render.pictures import Areas, Bars, HeatMap, Stack
+from outlay.render.pictures import Areas, Bars, Blocks, HeatMap, Stack
 
 _STYLES: dict[Style, str] = {
     "": "",
@@ -43,6 +42,11 @@ _BAR = 20
 _STRETCHES = 10
 """Stretches that areas are told in, beside the one that is marked."""
 
+# Lines between rows make small pictures look like blocks; many rows are easier to read without.
+_MAX_RULED_ROWS = 8
+_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
+"""The colours of devices, by id."""
+
 
 def text_of_page(page: Page, width: int) -> Iterator[Any]:
     """Yield the report as rich renderables, for a console of that many columns."""
@@ -52,7 +56,7 @@ def text_of_page(page: Page, width: int) -> Iterator[Any]:
 
 def _blocks(blocks: Any, width: int) -> Iterator[Any]:
     for block in blocks:
-        if block.medium != "html" and type(block) in _DRAW:
+        if block.medium != "html" and width in block.widths and type(block) in _DRAW:
             yield from _DRAW[type(block)](block, width)
 
 
@@ -80,14 +84,19 @@ def _table(block: Table, width: int) -> Iterator[Any]:
     drawn = [
         (number, column)
         for number, column in enumerate(block.columns)
-        if column.medium != "html" and column.least_width <= width
+        if column.medium != "html" and width in column.widths
     ]
-    cells = [[_text(row.cells[number]) for number, _ in drawn] for row in block.rows[: block.limit]]
+    rows = [[_text(row.cells[number]) for number, _ in drawn] for row in block.rows[: block.limit]]
+    num_left = len(block.rows) - len(rows)
+    rest = (block.rest or f"and {num_left:,} more") if num_left else ""
+    if block.all_at:
+        names = [at for at, (_, column) in enumerate(drawn) if column.kind in ("path", "words")]
+        rows, left_out = folded(rows, names=names, all_at=block.all_at)
+        rest = f"({left_out})" if left_out else rest
     heads = [column.name for _, column in drawn]
-    yield table(heads, cells, right=[column.name for _, column in drawn if column.kind == "number"])
-    num_left = len(block.rows) - len(cells)
-    if num_left:
-        yield Text(block.rest or f"and {num_left:,} more", style="dim")
+    yield table(heads, rows, right=[column.name for _, column in drawn if column.kind == "number"])
+    if rest:
+        yield Text(rest, style="dim")
 
 
 def _text(cell: Cell | str) -> str:
@@ -165,8 +174,41 @@ def _facts(block: Facts, width: int) -> Iterator[Any]:
     yield table(("", ""), list(block.facts.items()))
 
 
-def _rich(block: Rich, width: int) -> Iterator[Any]:
-    yield from block.draw(width)
+def _array_blocks(block: Blocks, width: int) -> Iterator[Any]:
+    """Draw the blocks of an array. Columns that do not fit the width continue below, and are never cut."""
+    indent = max(map(len, block.rows)) + 1
+    for panel in block.panels:
+        if panel.title:
+            yield Text(panel.title, style="bold")
+        names = [[block.format_ids(ids) for ids in row] for row in panel.cells]
+        cell_width = max(map(len, itertools.chain(*names, block.columns)))
+        num_fitting = max(1, (width - indent - 1) // (cell_width + 3))
+        for start in range(0, len(block.columns), num_fitting):
+            shown = slice(start, start + num_fitting)
+            cells = [
+                [(text, _COLOURS[ids[0] % len(_COLOURS)]) for text, ids in zip(row[shown], held[shown], strict=True)]
+                for row, held in zip(names, panel.cells, strict=True)
+            ]
+            yield from _grid(block.rows, block.columns[shown], cells, indent, cell_width)
+
+
+def _grid(
+    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[tuple[str, str]]], indent: int, width: int
+) -> Iterator[Text]:
+    """Draw cells of text and colour with the names of their rows and columns."""
+
+    def edge(left: str, between: str, right: str) -> Text:
+        return Text(" " * indent + left + between.join(["─" * (width + 2)] * len(columns)) + right)
+
+    if any(columns):
+        yield Text(" " * indent + " " + " ".join(column.center(width + 2) for column in columns), style="dim")
+    yield edge("┌", "┬", "┐")
+    for number, (name, row) in enumerate(zip(rows, cells, strict=True)):
+        if number and len(rows) <= _MAX_RULED_ROWS:
+            yield edge("├", "┼", "┤")
+        texts = itertools.chain.from_iterable(((f" {text.center(width)} ", colour), "│") for text, colour in row)
+        yield Text.assemble((name.rjust(indent - 1), "dim"), " │", *texts)
+    yield edge("└", "┴", "┘")
 
 
 _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
@@ -183,6 +225,6 @@ _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
     Code: _code,
     Facts: _facts,
     HeatMap: _heat_map,
-    Rich: _rich,
+    Blocks: _array_blocks,
 }
 """How each kind of block is drawn; kinds that are not listed, such as pictures, have no text."""

@@ -1,4 +1,4 @@
-"""The blocks of one array: which slice each device holds, and a picture of them in flat panels.
+"""The blocks of one array: which slice each device holds, and how they are drawn in flat panels.
 
 For any rank, two dims are drawn: those of a matrix, or else the last two that are split. Other split dims give one
 panel per slice.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
 from outlay.devices.device_identity import format_ids
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims
+from outlay.render import pictures
 
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop of every piece of one dim, in order."""
@@ -145,43 +145,7 @@ _LONGEST_ROW = 32
 _LINE = 16
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One slice of the array over its leading split dims.
-
-    Attributes:
-        title: the slice, such as `[0:4, :, :]`; empty if one panel shows the whole array.
-        cells: the device ids of each block, by row and column.
-    """
-
-    title: str
-    cells: tuple[tuple[tuple[int, ...], ...], ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """The panels of one array with the labels that they share.
-
-    Attributes:
-        row_dim: the vertical dim, or None if all of a panel is one row.
-        column_dim: the horizontal dim, or None for an array of rank 0.
-        rows: the slice of each row, such as `0:2`; of a long row that is wrapped into lines, those of the lines.
-        columns: the slice of each column.
-        height: length of the row dim, 1 without one.
-        width: length of the column dim, 1 without one.
-        panels: the slices over the other split dims.
-    """
-
-    row_dim: int | None
-    column_dim: int | None
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    height: int
-    width: int
-    panels: tuple[Panel, ...]
-
-
-def draw(blocks: Blocks) -> Picture:
+def draw(blocks: Blocks) -> pictures.Blocks:
     """Choose the dims to draw and lay the blocks out."""
     split = [dim for dim, pieces in enumerate(blocks.grid) if pieces > 1]
     if len(split) == 1 and blocks.num_blocks > _LONGEST_ROW and _line_length(blocks.num_blocks) > 1:
@@ -193,16 +157,17 @@ def draw(blocks: Blocks) -> Picture:
     rows, columns = _labels(blocks, row_dim), _labels(blocks, column_dim)
     height = 1 if row_dim is None else blocks.shape[row_dim]
     width = 1 if column_dim is None else blocks.shape[column_dim]
-    return Picture(row_dim, column_dim, rows, columns, height, width, panels)
+    return pictures.Blocks(row_dim, column_dim, rows, columns, height, width, panels, format_ids)
 
 
-def _draw_wrapped(blocks: Blocks, dim: int) -> Picture:
+def _draw_wrapped(blocks: Blocks, dim: int) -> pictures.Blocks:
     pieces = blocks.bounds[dim]
     length = _line_length(len(pieces))
     starts = range(0, len(pieces), length)
     rows = tuple(_label((pieces[start][0], pieces[start + length - 1][1])) for start in starts)
     cells = tuple(blocks.holders[start : start + length] for start in starts)
-    return Picture(dim, None, rows, ("",) * length, len(starts), length, (Panel("", cells),))
+    panel = pictures.Panel("", cells)
+    return pictures.Blocks(dim, None, rows, ("",) * length, len(starts), length, (panel,), format_ids)
 
 
 def _line_length(num_blocks: int) -> int:
@@ -229,7 +194,7 @@ def _label(piece: tuple[int, int]) -> str:
     return f"{piece[0]}:{piece[1]}"
 
 
-def _panel(blocks: Blocks, row_dim: int | None, column_dim: int | None, fixed: dict[int, int]) -> Panel:
+def _panel(blocks: Blocks, row_dim: int | None, column_dim: int | None, fixed: dict[int, int]) -> pictures.Panel:
     def holders(row: int, column: int) -> tuple[int, ...]:
         index = {**fixed, row_dim: row, column_dim: column}
         number = 0
@@ -240,7 +205,7 @@ def _panel(blocks: Blocks, row_dim: int | None, column_dim: int | None, fixed: d
     num_rows = 1 if row_dim is None else blocks.grid[row_dim]
     num_columns = 1 if column_dim is None else blocks.grid[column_dim]
     cells = tuple(tuple(holders(i, j) for j in range(num_columns)) for i in range(num_rows))
-    return Panel(_title(blocks, fixed), cells)
+    return pictures.Panel(_title(blocks, fixed), cells)
 
 
 def _title(blocks: Blocks, fixed: dict[int, int]) -> str:
@@ -248,46 +213,3 @@ def _title(blocks: Blocks, fixed: dict[int, int]) -> str:
         return ""
     parts = [_label(blocks.bounds[dim][fixed[dim]]) if dim in fixed else ":" for dim in range(len(blocks.shape))]
     return f"[{', '.join(parts)}]"
-
-
-# Lines between rows make small pictures look like blocks; many rows are easier to read without.
-_MAX_RULED_ROWS = 8
-_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
-
-
-def picture_text(picture: Picture, width: int) -> Iterator[Text]:
-    """Yield the lines of a picture. Columns that do not fit the width continue below, and are never cut."""
-    row_width = max(len(label) for label in picture.rows)
-    for panel in picture.panels:
-        if panel.title:
-            yield Text(panel.title, style="bold")
-        cells = [[format_ids(ids) for ids in row] for row in panel.cells]
-        cell_width = max(len(text) for text in itertools.chain(*cells, picture.columns))
-        fitting = max(1, (width - row_width - 2) // (cell_width + 3))
-        for start in range(0, len(picture.columns), fitting):
-            yield from _frame(picture, panel, cells, slice(start, start + fitting), row_width, cell_width)
-
-
-def _frame(
-    picture: Picture,
-    panel: Panel,
-    cells: Sequence[Sequence[str]],
-    shown: slice,
-    row_width: int,
-    cell_width: int,
-) -> Iterator[Text]:
-    labels = picture.columns[shown]
-    indent = " " * row_width + " "
-    if any(labels):
-        yield Text(indent + " " + " ".join(label.center(cell_width + 2) for label in labels), style="dim")
-    edge = ("─" * (cell_width + 2),) * len(labels)
-    yield Text(indent + "┌" + "┬".join(edge) + "┐")
-    for number, (label, row, ids) in enumerate(zip(picture.rows, cells, panel.cells, strict=True)):
-        if number and len(picture.rows) <= _MAX_RULED_ROWS:
-            yield Text(indent + "├" + "┼".join(edge) + "┤")
-        line = Text.assemble((label.rjust(row_width), "dim"), " │")
-        for text, holders in zip(row[shown], ids[shown], strict=True):
-            line.append(f" {text.center(cell_width)} ", style=_COLOURS[holders[0] % len(_COLOURS)])
-            line.append("│")
-        yield line
-    yield Text(indent + "└" + "┴".join(edge) + "┘")

@@ -9,8 +9,8 @@ from outlay.core.fold import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
 from outlay.core.table import MAX_UNFOLDED
-from outlay.devices.device_identity import format_ids
-from outlay.report.array_blocks import Picture, draw
+from outlay.render.pictures import Blocks
+from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts
 
@@ -97,7 +97,7 @@ def _leaf_texts(leaf: LeafFacts) -> dict[str, Any]:
     }
 
 
-def _picture(picture: Picture) -> dict[str, Any]:
+def _picture(picture: Blocks) -> dict[str, Any]:
     return {
         "rows": picture.rows,
         "columns": picture.columns,
@@ -107,7 +107,7 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "panels": [
             {
                 "title": panel.title,
-                "cells": [[{"devices": ids, "text": format_ids(ids)} for ids in row] for row in panel.cells],
+                "cells": [[{"devices": ids, "text": picture.format_ids(ids)} for ids in row] for row in panel.cells],
             }
             for panel in picture.panels
         ],

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
-from typing import Any
-
-from rich.text import Text
+import sys
+from collections.abc import Callable, Iterator
 
 from outlay.core.quantities import counted, format_bytes, plural
-from outlay.core.table import folded, table
 from outlay.devices.device_identity import DeviceId, format_devices, format_ids
 from outlay.devices.mesh_info import MeshInfo
 from outlay.render.page import (
+    ANY_WIDTH,
     Block,
     Chip,
+    Column,
     Columns,
     Line,
     Notes,
     Page,
-    Rich,
     Section,
     Segment,
     Stat,
     Stats,
+    Table,
     colour_of,
 )
 from outlay.render.pictures import ArrayTable, DeviceCell, DeviceGrid, HeatMap, HeatRow, MeshGrid, Stack
-from outlay.report.array_blocks import draw, picture_text
+from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.leaves_view import device_colours, leaves_view
 from outlay.report.show_facts import Count, Facts
 
-# A narrower terminal would break the reasons into single words, and rules into several lines.
 _WIDTH_WITH_REASONS = 140
+"""A narrower terminal would break the reasons into single words, and rules into several lines."""
+
+_NARROW, _WIDE = range(_WIDTH_WITH_REASONS), range(_WIDTH_WITH_REASONS, sys.maxsize)
 _MAX_SHARES = 6
 """The most layouts that the page shows one by one: as many as it has colours."""
 
@@ -57,9 +59,11 @@ def _blocks(facts: Facts) -> Iterator[Block]:
         yield Line("a device is written process:index", "dim", medium="text")
     leaf = facts.leaves[0] if _is_one_array(facts) else None
     if leaf:
-        yield Rich(lambda width: list(_array_text(leaf, width)))
+        yield from (Line(words, medium="text") for words in _array_in_words(leaf))
+        if leaf.blocks is not None:
+            yield dataclasses.replace(draw(leaf.blocks), medium="text")
     elif facts.leaves:
-        yield Rich(lambda width: list(_leaves_text(facts, width)))
+        yield from _leaves(facts)
         yield from (Line(words, medium="text") for words in _totals(facts))
     else:
         yield Line("no arrays", medium="text")
@@ -74,50 +78,47 @@ def _blocks(facts: Facts) -> Iterator[Block]:
         yield arrays
 
 
-def _array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
-    """Yield one array in words, and the picture of its blocks."""
+def _array_in_words(leaf: LeafFacts) -> Iterator[str]:
+    """Yield what the text says of one array, above the picture of its blocks."""
     name = f"{leaf.path}: " if leaf.path else ""
     place = f"{leaf.place}: " if leaf.on_mesh else ""
-    yield Text(f"{name}{leaf.dtype} {leaf.shape}, {place}{leaf.in_words}")
+    yield f"{name}{leaf.dtype} {leaf.shape}, {place}{leaf.in_words}"
     if leaf.blocks is None:
-        yield Text(f"{format_bytes(leaf.bytes_total)}; {leaf.reason}")
+        yield f"{format_bytes(leaf.bytes_total)}; {leaf.reason}"
         return
     each = f"{leaf.local_shape}, {format_bytes(leaf.bytes_per_device)}"
-    yield Text(f"a device holds {each} of {format_bytes(leaf.bytes_total)}")
+    yield f"a device holds {each} of {format_bytes(leaf.bytes_total)}"
     if leaf.rule:
-        yield Text(f"rule: {leaf.rule}")
+        yield f"rule: {leaf.rule}"
     if leaf.reason:
-        yield Text(f"reason: {leaf.reason}")
-    yield Text()
-    yield from picture_text(draw(leaf.blocks), width)
+        yield f"reason: {leaf.reason}"
+    yield ""
 
 
-def _leaves_text(facts: Facts, width: int) -> Iterator[Any]:
+def _leaves(facts: Facts) -> Iterator[Block]:
     """Yield the table of leaves, one row each, similar ones folded; with reasons if there is room."""
-    yield Text()
-    narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
-    columns = {
-        "path": [leaf.path for leaf in facts.leaves],
-        "shape": [str(leaf.shape) for leaf in facts.leaves],
-        "local": [str(leaf.local_shape) for leaf in facts.leaves],
-        "dtype": [leaf.dtype for leaf in facts.leaves],
-        "spec": [leaf.place for leaf in facts.leaves],
-        "a device": [format_bytes(leaf.bytes_per_device) if leaf.device_ids else "-" for leaf in facts.leaves],
-        "copies": [str(leaf.num_copies) if leaf.device_ids else "-" for leaf in facts.leaves],
-        "rule": [_rule_numbers(leaf) if narrow else leaf.rule for leaf in facts.leaves],
-        "reason": [leaf.reason for leaf in facts.leaves],
-    }
-    optional = [name for name in ("rule", "reason") if not any(columns[name])]
-    shown = [name for name in columns if name not in optional and not (narrow and name == "reason")]
-    rows = [list(row) for row in zip(*(columns[name] for name in shown), strict=True)]
-    names = [shown.index(name) for name in ("path", "reason") if name in shown]
-    rows, left_out = folded(rows, names=names, all_at="to_dict(), or the page, to_html()")
-    yield table(shown, rows, right=("a device", "copies"))
-    if left_out:
-        yield Text(f"({left_out})", style="dim")
-    if narrow:
-        yield from (Text(f"rule {rule}", style="dim") for rule in _rules(facts))
-        yield Text(f"(the reasons are left out: they need {_WIDTH_WITH_REASONS} columns)", style="dim")
+    has_rules, has_reasons = (any(words) for words in zip(*((x.rule, x.reason) for x in facts.leaves), strict=True))
+    columns: list[tuple[Column, Callable[[LeafFacts], str]]] = [
+        (Column("path", "path"), lambda leaf: leaf.path),
+        (Column("shape"), lambda leaf: str(leaf.shape)),
+        (Column("local"), lambda leaf: str(leaf.local_shape)),
+        (Column("dtype"), lambda leaf: leaf.dtype),
+        (Column("spec"), lambda leaf: leaf.place),
+        (Column("a device", "number"), lambda leaf: format_bytes(leaf.bytes_per_device) if leaf.device_ids else "-"),
+        (Column("copies", "number"), lambda leaf: str(leaf.num_copies) if leaf.device_ids else "-"),
+    ]
+    if has_rules:
+        columns.append((Column("rule", widths=_WIDE if has_reasons else ANY_WIDTH), lambda leaf: leaf.rule))
+    if has_rules and has_reasons:
+        columns.append((Column("rule", widths=_NARROW), _rule_numbers))
+    if has_reasons:
+        columns.append((Column("reason", "words", widths=_WIDE), lambda leaf: leaf.reason))
+    yield Line("", medium="text")
+    yield Table.of(facts.leaves, columns, all_at="to_dict(), or the page, to_html()", medium="text")
+    if has_reasons:
+        left_out = f"(the reasons are left out: they need {_WIDTH_WITH_REASONS} columns)"
+        lines = (*(f"rule {rule}" for rule in _rules(facts)), left_out)
+        yield from (Line(line, "dim", medium="text", widths=_NARROW) for line in lines)
 
 
 def _rule_numbers(leaf: LeafFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -20,8 +21,8 @@ _COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all":
 
 _MAX_ROWS = 14
 _MAX_OPERATIONS = 8
-_WIDE = 130
-"""The terminal width at which modules get a column of their own."""
+_WIDE = range(130, sys.maxsize)
+"""The widths of the terminals on which modules get a column of their own."""
 
 _MAX_PATH = 34
 
@@ -54,7 +55,7 @@ def collective_tables(
         *([Column("time", "number")] if with_time else []),
         Column("phase"),
         Column("what", "path"),
-        Column("module", "words", least_width=_WIDE),
+        Column("module", "words", widths=_WIDE),
         Column("line", "code"),
     ]
     most = max(row.total.bytes_per_step for row in lines)
@@ -182,7 +183,7 @@ def operations(facts: Sequence[OperationFacts]) -> Iterator[Block]:
     if not facts:
         return
     columns = [Column("time", "number"), Column("share", "number"), Column("bound by")]
-    columns += [Column("FLOPs", "number"), Column("bytes", "number"), Column("runs", "number", least_width=_WIDE)]
+    columns += [Column("FLOPs", "number"), Column("bytes", "number"), Column("runs", "number", widths=_WIDE)]
     columns += [Column("what"), Column("line", "code")]
     most = max(operation.seconds for operation in facts) or 1.0
     cells = [
