@@ -216,17 +216,25 @@ class Table(Block):
 
     @classmethod
     def of(
-        cls, things: Iterable[T], columns: Sequence[tuple[Column, Callable[[T], Cell | str]]], **others: Any
+        cls,
+        things: Iterable[T],
+        columns: Sequence[tuple[Column, Callable[[T], Cell | str]]],
+        *,
+        style: Callable[[T], Style] = lambda thing: "",
+        hint: Callable[[T], str] = lambda thing: "",
+        **others: Any,
     ) -> Table:
         """Return a table with a row for each thing.
 
         Args:
             things: the things.
             columns: the columns, each with a function that makes the cell of a thing.
+            style: the style of a thing's row.
+            hint: the hint of a thing's row.
             **others: further attributes of the table.
         """
-        heads, cells = [column for column, _ in columns], [cell for _, cell in columns]
-        return cls(heads, [Row([cell(thing) for cell in cells]) for thing in things], **others)
+        rows = [Row([cell(thing) for _, cell in columns], style(thing), hint(thing)) for thing in things]
+        return cls([column for column, _ in columns], rows, **others)
 
 
 @dataclass(frozen=True)

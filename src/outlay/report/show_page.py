@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from outlay.core.quantities import counted, format_bytes, plural
 from outlay.devices.device_identity import DeviceId, format_devices, format_ids
@@ -98,7 +98,7 @@ def _array_in_words(leaf: LeafFacts) -> Iterator[str]:
 def _leaves(facts: Facts) -> Iterator[Block]:
     """Yield the table of leaves, one row each, similar ones folded; with reasons if there is room."""
     has_rules, has_reasons = (any(words) for words in zip(*((x.rule, x.reason) for x in facts.leaves), strict=True))
-    columns: list[tuple[Column, Callable[[LeafFacts], str]]] = [
+    columns = [
         (Column("path", "path"), lambda leaf: leaf.path),
         (Column("shape"), lambda leaf: str(leaf.shape)),
         (Column("local"), lambda leaf: str(leaf.local_shape)),

@@ -17,7 +17,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_text
 from outlay.layout.rule import SOURCE, Rule
 from outlay.program.program import Program
-from outlay.render.page import Block, Code, Column, Line, Page, Row, Section, Table
+from outlay.render.page import Block, Code, Column, Line, Page, Section, Table
 from outlay.render.report import Report
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
@@ -121,12 +121,12 @@ class Fix(Report):
         yield from (Line(line, medium="text") for line in ("", *self.python.splitlines()))
         yield Section("before the layout", [Code(self.python)], medium="html")
         before, after = dict(_figures(self.before)), dict(_figures(self.after))
-        rows = [
-            Row([what, _in_words(what, before.get(what, 0)), _in_words(what, after.get(what, 0))])
-            for what in {**before, **after}
+        columns = [
+            (Column(""), lambda what: what),
+            (Column("before", "number"), lambda what: _in_words(what, before.get(what, 0))),
+            (Column("after", "number"), lambda what: _in_words(what, after.get(what, 0))),
         ]
-        columns = [Column(""), Column("before", "number"), Column("after", "number")]
-        yield Section("on a device", [Table(columns, rows)])
+        yield Section("on a device", [Table.of({**before, **after}, columns)])
         if any(":" in rule.pattern for rule in self.rules):
             yield Line(
                 "a rule by line moves with every edit above it: name the function, if it has one value of its own"
@@ -134,14 +134,16 @@ class Fix(Report):
 
     def _tried_page(self) -> Iterator[Block]:
         if self.tried:
-            rows = [
-                Row([one.rule.pattern, spec_text(one.rule.spec or P()), one.finding, one.outcome]) for one in self.tried
+            columns = [
+                (Column("tried", "code"), lambda one: one.rule.pattern),
+                (Column("as", "code"), lambda one: spec_text(one.rule.spec or P())),
+                (Column("for"), lambda one: one.finding),
+                (Column("bytes a step", "words"), lambda one: one.outcome),
             ]
-            columns = [Column("tried", "code"), Column("as", "code"), Column("for"), Column("bytes a step", "words")]
-            yield Section("what was tried", [Table(columns, rows)])
+            yield Section("what was tried", [Table.of(self.tried, columns)])
 
 
-_QUOTE = '"'
+_QUOTE = '"'  # Python 3.11 takes no quotes of its own kind inside an f-string
 
 
 def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:

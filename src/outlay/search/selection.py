@@ -20,7 +20,6 @@ from outlay.render.page import (
     Line,
     Notes,
     Page,
-    Row,
     Section,
     Segment,
     Stat,
@@ -270,39 +269,30 @@ class Selection(Report):
         return each.price_per_sample if self.is_per_sample else each.price
 
     def _table(self) -> Table:
-        columns = [
-            Column("", "number", medium="html"),
-            Column("layout"),
-            Column("mesh", "code"),
-            Column("options", "code"),
-            Column("a step", "number"),
-            *([Column("an example", "number")] if self.is_per_sample else []),
-            Column("made of", medium="html"),
-            Column("memory", "number"),
-            Column("", "words"),
-        ]
-        front = self.pareto
-        rows = [self._row(number, each, is_on_front=each in front) for number, each in enumerate(self._tried, 1)]
-        return Table(columns, rows)
+        front, tried = self.pareto, self._tried
 
-    def _row(self, number: int, each: Considered, *, is_on_front: bool) -> Row:
-        price, one, candidate = each.price, each.price_per_sample, each.candidate
-        # The reason already says that it is slower.
-        verdict = each.why if each.verdict == "slower" else f"{each.verdict}: {each.why}"
-        return Row(
-            [
-                str(number),
-                Cell(candidate.layout, colour=self._colour(each)),
-                str(candidate.mesh),
-                " ".join(candidate.all_words),
-                price.range_in_words if price else "",
-                *([format_seconds(one.seconds) if one else ""] if self.is_per_sample else []),
-                Cell("", segments=_parts(price)),
-                format_bytes(price.peak_bytes) if price else "",
-                f"{verdict}, on the front" if is_on_front and each is not self.chosen else verdict,
-            ],
-            "strong" if each is self.chosen else "",
-        )
+        def verdict(each: Considered) -> str:
+            # The reason already says that it is slower.
+            words = each.why if each.verdict == "slower" else f"{each.verdict}: {each.why}"
+            return f"{words}, on the front" if each in front and each is not self.chosen else words
+
+        columns = [
+            (Column("", "number", medium="html"), lambda each: str(tried.index(each) + 1)),
+            (Column("layout"), lambda each: Cell(each.candidate.layout, colour=self._colour(each))),
+            (Column("mesh", "code"), lambda each: each.candidate.mesh),
+            (Column("options", "code"), lambda each: " ".join(each.candidate.all_words)),
+            (Column("a step", "number"), lambda each: each.price.range_in_words if each.price else ""),
+            (
+                Column("an example", "number"),
+                lambda each: format_seconds(one.seconds) if (one := each.price_per_sample) else "",
+            ),
+            (Column("made of", medium="html"), lambda each: Cell("", segments=_parts(each.price))),
+            (Column("memory", "number"), lambda each: format_bytes(each.price.peak_bytes) if each.price else ""),
+            (Column("", "words"), verdict),
+        ]
+        if not self.is_per_sample:
+            del columns[5]
+        return Table.of(tried, columns, style=lambda each: "strong" if each is self.chosen else "")
 
     def _left_out(self) -> list[Block]:
         """List candidates that were not compiled by their reasons, the most frequent first."""
@@ -316,6 +306,11 @@ class Selection(Report):
             what = f"{counted(sum(count for _, count in reasons), 'candidate')} that the arithmetic rules out"
             blocks.append(Details(what, [f"{count} x {why}" for why, count in reasons], what="reasons"))
         return [Section("what was not compiled", blocks)] if blocks else []
+
+
+def _seconds_of_example(each: Considered) -> str:
+    price = each.price_per_sample
+    return format_seconds(price.seconds) if price else ""
 
 
 def _parts(price: Price | None) -> list[Segment]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
-from outlay.render.page import Chip, Column, Line, Notes, Page, Row, Section, Segment, Table, colour_of
+from outlay.render.page import Chip, Column, Line, Notes, Page, Section, Segment, Table, colour_of
 from outlay.render.pictures import Stack
 from outlay.render.report import Report
 
@@ -143,21 +143,15 @@ class Estimate(Report):
         )
 
     def _collectives(self) -> Table:
-        columns = [Column("kind"), Column("axes")]
-        columns += [Column(name, "number") for name in ("devices", "runs", "payload", "time", "waited for")]
-        rows = [
-            Row(
-                [
-                    transfer.kind,
-                    ", ".join(transfer.axes),
-                    str(transfer.group_size),
-                    str(transfer.num_runs),
-                    format_bytes(transfer.payload_bytes),
-                    format_seconds(transfer.seconds),
-                    format_seconds(transfer.exposed),
-                ]
-            )
-            for transfer in self.transfers
+        columns = [
+            (Column("kind"), lambda transfer: transfer.kind),
+            (Column("axes"), lambda transfer: ", ".join(transfer.axes)),
+            (Column("devices", "number"), lambda transfer: str(transfer.group_size)),
+            (Column("runs", "number"), lambda transfer: str(transfer.num_runs)),
+            (Column("payload", "number"), lambda transfer: format_bytes(transfer.payload_bytes)),
+            (Column("time", "number"), lambda transfer: format_seconds(transfer.seconds)),
+            (Column("waited for", "number"), lambda transfer: format_seconds(transfer.exposed)),
         ]
-        more = counted(len(rows) - _MAX_ROWS, "more kind of collectives", "more kinds of collectives")
-        return Table(columns, rows, limit=_MAX_ROWS, rest=f"and {more}")
+        num_more = len(self.transfers) - _MAX_ROWS
+        more = counted(num_more, "more kind of collectives", "more kinds of collectives")
+        return Table.of(self.transfers, columns, limit=_MAX_ROWS, rest=f"and {more}")

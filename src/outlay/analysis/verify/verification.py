@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from outlay.core.error_types import VerifyError
 from outlay.core.quantities import counted, listed
-from outlay.render.page import Column, Line, Notes, Page, Row, Section, Style, Table
+from outlay.render.page import Column, Line, Notes, Page, Section, Style, Table
 from outlay.render.report import Report
 
 Kind = Literal["gradient", "output", "state"]
@@ -252,14 +252,27 @@ class Verification(Report):
 
     def _page(self) -> Page:
         """Show the first arrays of many; the page can unfold the others."""
-        columns = [Column("array", "code"), *(Column(name, "number") for name in _NUMBERS), Column("", "words")]
-        rows = [
-            Row(_cells(leaf), _STYLES[leaf.verdict] if leaf.verdict != "same" else "", leaf.reason)
-            for leaf in self.leaves
+        columns = [
+            (Column("array", "code"), lambda leaf: leaf.name),
+            (Column("step", "number"), lambda leaf: str(leaf.step)),
+            (Column("max abs", "number"), lambda leaf: f"{leaf.max_abs:.1e}"),
+            (Column("max rel", "number"), lambda leaf: f"{leaf.max_rel:.1e}"),
+            (Column("allowed", "number"), lambda leaf: f"{leaf.allowed:.1e}"),
+            (Column("ratio", "number"), lambda leaf: "" if leaf.ratio is None else f"{leaf.ratio:.4g}"),
+            (Column("in float64", "number"), lambda leaf: "" if leaf.replayed is None else f"{leaf.replayed:.1e}"),
+            (Column("", "words"), _outcome),
         ]
         others = self.leaves[_MAX_ROWS:]
         num_wrong = sum(leaf.verdict == "different" for leaf in others)
         rest = f"and {counted(len(others), 'more array')}, {num_wrong or 'none'} of them different"
+        table = Table.of(
+            self.leaves,
+            columns,
+            style=lambda leaf: "" if leaf.ok else _STYLES[leaf.verdict],
+            hint=lambda leaf: leaf.reason,
+            limit=_MAX_ROWS,
+            rest=rest,
+        )
         reasons = list(dict.fromkeys(leaf.reason for leaf in self.leaves))[:_MAX_TOLERANCES]
         answer, *causes = self.headline.splitlines()
         style = _STYLES[self.verdict]
@@ -267,7 +280,7 @@ class Verification(Report):
             answer,
             [
                 *(Line(cause, style) for cause in causes),
-                Section("arrays", [Table(columns, rows, limit=_MAX_ROWS, rest=rest)]),
+                Section("arrays", [table]),
                 *(Line(f"allowed for {reason}", medium="text") for reason in reasons),
                 Notes(self.notes),
             ],
@@ -283,16 +296,12 @@ def _finite(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_NUMBERS = ("step", "max abs", "max rel", "allowed", "ratio", "in float64")
 _MAX_ROWS = 24
 _MAX_TOLERANCES = 4
 _STYLES: dict[Verdict, Style] = {"same": "good", "different": "bad", "unknown": "warning"}
 
 
-def _cells(leaf: LeafCheck) -> tuple[str, ...]:
-    ratio = "" if leaf.ratio is None else f"{leaf.ratio:.4g}"
-    replayed = "" if leaf.replayed is None else f"{leaf.replayed:.1e}"
-    numbers = (f"{leaf.max_abs:.1e}", f"{leaf.max_rel:.1e}", f"{leaf.allowed:.1e}", ratio, replayed)
+def _outcome(leaf: LeafCheck) -> str:
     unknown = f"unknown: {leaf.doubt}" if leaf.doubt else ""
     same = f"the same ({leaf.note})" if leaf.note else "the same"
-    return (leaf.name, str(leaf.step), *numbers, leaf.fault or unknown or same)
+    return leaf.fault or unknown or same

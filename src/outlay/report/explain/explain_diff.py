@@ -12,7 +12,7 @@ from typing import Any
 from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, format_flops, format_seconds
-from outlay.render.page import Column, Page, Row, Section, Table
+from outlay.render.page import Column, Page, Section, Table
 from outlay.render.report import Report
 
 Saved = Mapping[str, Any]
@@ -150,28 +150,25 @@ def _differing(before: Figures, after: Figures) -> list[Difference]:
     pairs = {key: Difference(*key, before.get(key, 0), after.get(key, 0)) for key in both}
     differing = [pair for pair in pairs.values() if pair.before != pair.after]
     compared = {pair.what for pair in differing if pair.unit == "bytes"}
-    return [
-        pair for pair in differing if pair.unit != "runs" or pair.what not in compared
-    ]  # so many runs of other sizes
+    # As many runs as before may move more: bytes then say all, and a line of runs would repeat it.
+    return [pair for pair in differing if pair.unit != "runs" or pair.what not in compared]
 
 
 def _table(differences: Sequence[Difference]) -> Table:
-    columns = [Column("figure"), Column("before", "number"), Column("after", "number"), Column("change", "number")]
-    rows = [
-        Row([one.what, _WORDS[one.unit](one.before), _WORDS[one.unit](one.after), _change(one)]) for one in differences
+    columns = [
+        (Column("figure"), lambda one: one.what),
+        (Column("before", "number"), lambda one: _WORDS[one.unit](one.before)),
+        (Column("after", "number"), lambda one: _WORDS[one.unit](one.after)),
+        (Column("change", "number"), _change),
     ]
-    return Table(columns, rows)
-
-
-def _runs(number: float) -> str:
-    return f"{number:,.0f} runs"
+    return Table.of(differences, columns)
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {
     "bytes": lambda number: format_bytes(int(number)),
     "seconds": format_seconds,
     "FLOPs": format_flops,
-    "runs": _runs,
+    "runs": lambda number: f"{number:,.0f} runs",
 }
 
 

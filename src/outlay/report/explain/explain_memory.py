@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from outlay.analysis.attribution.live_memory import HeldMemory, LiveMemory
+from outlay.analysis.attribution.live_memory import LiveMemory
 from outlay.analysis.attribution.program_facts import MemoryFacts
 from outlay.core.quantities import counted, format_bytes
-from outlay.render.page import Block, Cell, Column, Line, Row, Section, Segment, Table, colour_of
+from outlay.render.page import Block, Column, Line, Section, Segment, Table, colour_of, with_bars
 from outlay.render.pictures import Areas, Stack
 from outlay.report.explain.explain_tables import line_cell
 
@@ -49,20 +49,14 @@ def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
         values = memory.values_on_host
         held = {"state": memory.on_host - values, "values for the backward pass": values}
         lines.append(f"on its host {format_bytes(memory.on_host)}: {_listed(held)}")
-    most = max((value.num_bytes for value in memory.largest), default=0)
-    columns = [Column("largest", "number"), Column("array", "code"), Column("what", "words"), Column("line", "code")]
-    rows = [
-        Row(
-            [
-                Cell(format_bytes(value.num_bytes), share=value.num_bytes / most),
-                f"{value.dtype}{list(value.shape)}",
-                value.what,
-                line_cell(value.source),
-            ]
-        )
-        for value in memory.largest
+    columns = [
+        (Column("largest", "number"), with_bars(memory.largest, lambda value: value.num_bytes, format_bytes)),
+        (Column("array", "code"), lambda value: f"{value.dtype}{list(value.shape)}"),
+        (Column("what", "words"), lambda value: value.what),
+        (Column("line", "code"), lambda value: line_cell(value.source)),
     ]
-    yield Section("memory of a device", [_gauge(memory), *map(Line, lines), Table(columns, rows)])
+    table = Table.of(memory.largest, columns)
+    yield Section("memory of a device", [_gauge(memory), *map(Line, lines), table])
 
 
 def _gauge(memory: MemoryFacts) -> Stack:
@@ -121,17 +115,16 @@ def _agreement(live: LiveMemory, memory: MemoryFacts | None) -> str:
 
 def _held(live: LiveMemory) -> Table:
     """List the owners of the memory at the peak, the largest first."""
-    columns = [Column("at the peak", "number"), Column("owner"), Column("what", "words"), Column("arrays", "number")]
-    columns.append(Column("line", "code"))
-    most = live.held[0].num_bytes or 1
+    columns = [
+        (Column("at the peak", "number"), with_bars(live.held, lambda one: one.num_bytes, format_bytes)),
+        (Column("owner"), lambda one: one.owner),
+        (Column("what", "words"), lambda one: one.what),
+        (Column("arrays", "number"), lambda one: f"{one.num_arrays:,}"),
+        (Column("line", "code"), lambda one: line_cell(one.source)),
+    ]
     left = list(accumulate((one.num_bytes for one in live.held), lambda left, size: left - size, initial=live.peak))
     rest = f"and {len(live.held) - _MAX_HELD} more, together {format_bytes(left[min(_MAX_HELD, len(live.held))])}"
-    return Table(columns, [_row(one, most) for one in live.held], limit=_MAX_HELD, rest=rest)
-
-
-def _row(one: HeldMemory, most: int) -> Row:
-    size = Cell(format_bytes(one.num_bytes), share=one.num_bytes / most)
-    return Row([size, one.owner, one.what, f"{one.num_arrays:,}", line_cell(one.source)])
+    return Table.of(live.held, columns, limit=_MAX_HELD, rest=rest)
 
 
 def _listed(sizes: dict[str, int]) -> str:

@@ -13,7 +13,20 @@ from outlay.analysis.attribution.program_facts import CollectiveFacts, HostCopyF
 from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.render.page import Block, Cell, Column, Columns, Line, Medium, Row, Section, Segment, Table, colour_of
+from outlay.render.page import (
+    Block,
+    Cell,
+    Column,
+    Columns,
+    Line,
+    Medium,
+    Row,
+    Section,
+    Segment,
+    Table,
+    colour_of,
+    with_bars,
+)
 from outlay.render.pictures import Bar, Bars
 
 _COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
@@ -48,37 +61,20 @@ def collective_tables(
         yield Section("collectives", [], "none")
         return
     columns = [
-        Column("kind"),
-        Column("axis"),
-        Column("a step", "number"),
-        Column("runs", "number"),
-        *([Column("time", "number")] if with_time else []),
-        Column("phase"),
-        Column("what", "path"),
-        Column("module", "words", widths=_WIDE),
-        Column("line", "code"),
-    ]
-    most = max(row.total.bytes_per_step for row in lines)
-    cells = [
-        Row(
-            [
-                Cell(row.kind, colour=colour_of_kind(row.kind)),
-                row.axes,
-                Cell(format_bytes(row.total.bytes_per_step), share=row.total.bytes_per_step / most if most else 0),
-                f"{row.total.num_runs:,}{'' if row.is_exact else '+'}",
-                *([_seconds(row.total)] if with_time else []),
-                row.phase,
-                row.what,
-                row.module,
-                line_cell(row.source),
-            ]
-        )
-        for row in lines
+        (Column("kind"), lambda row: Cell(row.kind, colour=colour_of_kind(row.kind))),
+        (Column("axis"), lambda row: row.axes),
+        (Column("a step", "number"), with_bars(lines, lambda row: row.total.bytes_per_step, format_bytes)),
+        (Column("runs", "number"), lambda row: f"{row.total.num_runs:,}{'' if row.is_exact else '+'}"),
+        *([(Column("time", "number"), lambda row: _seconds(row.total))] if with_time else []),
+        (Column("phase"), lambda row: row.phase),
+        (Column("what", "path"), lambda row: row.what),
+        (Column("module", "words", widths=_WIDE), lambda row: row.module),
+        (Column("line", "code"), lambda row: line_cell(row.source)),
     ]
     rest = _rest(lines, lambda row: row.total.bytes_per_step, format_bytes)
     runs = counted(sum(row.total.num_runs for row in lines), "run")
     often = f"{runs} a step, a device sends {format_bytes(bytes_per_step)}"
-    table = Table(columns, cells, limit=_MAX_ROWS, rest=rest)
+    table = Table.of(lines, columns, limit=_MAX_ROWS, rest=rest)
     yield Section("collectives", [table, *(_sums(title, sums[title], "text") for title in sums)], often)
     modules = Section("by module", [_modules(sums["by module"])])
     others = [_sums(title, totals, "both") for title, totals in sums.items() if title != "by module"]
@@ -106,12 +102,11 @@ def _sums(title: str, totals: dict[str, Total], medium: Medium) -> Bars:
 
 def _modules(totals: dict[str, Total]) -> Table:
     sums = like_names(totals)
-    most = max((total.bytes_per_step for _, total, _ in sums), default=0) or 1
+    sent = with_bars([total for _, total, _ in sums], lambda total: total.bytes_per_step, format_bytes)
     columns = [Column("module", "words"), *(Column(name, "number") for name in ("a step", "runs", "time"))]
 
     def cells(name: str, total: Total) -> list[Cell | str]:
-        sent = Cell(format_bytes(total.bytes_per_step), share=total.bytes_per_step / most)
-        return [name or "(no module known)", sent, f"{total.num_runs:,}", _seconds(total)]
+        return [name or "(no module known)", sent(total), f"{total.num_runs:,}", _seconds(total)]
 
     rows = [
         Row(
@@ -127,81 +122,56 @@ def layout_of(layout: LayoutFacts | None, work: WorkFacts | None) -> Iterator[Bl
     """Show on the page which leaves have which dtype and place, and in which dtypes products are computed."""
     if layout is None:
         return
-    columns = [Column("part"), Column("dtype"), Column("split", "code"), Column("leaves", "number")]
-    columns += [Column("a device", "number"), Column("in all", "number"), Column("such as", "path")]
-    most = max((one.bytes_per_device for one in layout.placed), default=1) or 1
-    cells = [
-        Row(
-            [
-                one.part,
-                one.dtype,
-                one.spec + (" on the host" if one.on_host else ""),
-                str(one.num_leaves),
-                Cell(format_bytes(one.bytes_per_device), share=one.bytes_per_device / most),
-                format_bytes(one.bytes_total),
-                one.example,
-            ]
-        )
-        for one in layout.placed
+    columns = [
+        (Column("part"), lambda one: one.part),
+        (Column("dtype"), lambda one: one.dtype),
+        (Column("split", "code"), lambda one: one.spec + (" on the host" if one.on_host else "")),
+        (Column("leaves", "number"), lambda one: str(one.num_leaves)),
+        (Column("a device", "number"), with_bars(layout.placed, lambda one: one.bytes_per_device, format_bytes)),
+        (Column("in all", "number"), lambda one: format_bytes(one.bytes_total)),
+        (Column("such as", "path"), lambda one: one.example),
     ]
     by_dtype = sorted(work.flops_by_dtype.items(), key=lambda item: -item[1]) if work else []
     products = ", ".join(f"{dtype} {format_flops(flops)}" for dtype, flops in by_dtype if flops)
     lines = [Line(f"products by the dtype of their operands: {products}")] if products else []
-    yield Section(
-        "layout and dtypes", [Table(columns, cells, _MAX_ROWS), *lines], " + ".join(layout.names), medium="html"
-    )
+    table = Table.of(layout.placed, columns, limit=_MAX_ROWS)
+    yield Section("layout and dtypes", [table, *lines], " + ".join(layout.names), medium="html")
 
 
 def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
     """List the copies to and from the host, by leaf or line."""
     if not copies:
         return
-    most = max(copy.bytes_per_step for copy in copies) or 1
     sent = sum(copy.bytes_per_step for copy in copies if copy.to_host)
     fetched = sum(copy.bytes_per_step for copy in copies) - sent
-    columns = [Column("copy"), Column("a step", "number"), Column("runs", "number")]
-    columns += [Column("what", "path"), Column("line", "code")]
-    cells = [
-        Row(
-            [
-                "to the host" if copy.to_host else "from the host",
-                Cell(format_bytes(copy.bytes_per_step), share=copy.bytes_per_step / most),
-                f"{copy.count:,}",
-                copy.leaf or f"a value, {copy.phase}",
-                line_cell(copy.source),
-            ]
-        )
-        for copy in copies
+    columns = [
+        (Column("copy"), lambda copy: "to the host" if copy.to_host else "from the host"),
+        (Column("a step", "number"), with_bars(copies, lambda copy: copy.bytes_per_step, format_bytes)),
+        (Column("runs", "number"), lambda copy: f"{copy.count:,}"),
+        (Column("what", "path"), lambda copy: copy.leaf or f"a value, {copy.phase}"),
+        (Column("line", "code"), lambda copy: line_cell(copy.source)),
     ]
     rest = _rest(copies, lambda copy: copy.bytes_per_step, format_bytes)
     remark = f"{format_bytes(sent)} a step to the host, {format_bytes(fetched)} back"
-    yield Section("copies to and from the host", [Table(columns, cells, limit=_MAX_ROWS, rest=rest)], remark)
+    table = Table.of(copies, columns, limit=_MAX_ROWS, rest=rest)
+    yield Section("copies to and from the host", [table], remark)
 
 
 def operations(facts: Sequence[OperationFacts]) -> Iterator[Block]:
     """List the most expensive lines of a step."""
     if not facts:
         return
-    columns = [Column("time", "number"), Column("share", "number"), Column("bound by")]
-    columns += [Column("FLOPs", "number"), Column("bytes", "number"), Column("runs", "number", widths=_WIDE)]
-    columns += [Column("what"), Column("line", "code")]
-    most = max(operation.seconds for operation in facts) or 1.0
-    cells = [
-        Row(
-            [
-                Cell(format_seconds(operation.seconds), share=operation.seconds / most),
-                f"{operation.share:.1%}",
-                operation.bound_by,
-                format_flops(operation.flops) if operation.flops else "",
-                format_bytes(operation.num_bytes),
-                f"{operation.runs:,}",
-                operation.what,
-                line_cell(operation.source),
-            ]
-        )
-        for operation in facts
+    columns = [
+        (Column("time", "number"), with_bars(facts, lambda operation: operation.seconds, format_seconds)),
+        (Column("share", "number"), lambda operation: f"{operation.share:.1%}"),
+        (Column("bound by"), lambda operation: operation.bound_by),
+        (Column("FLOPs", "number"), lambda operation: format_flops(operation.flops) if operation.flops else ""),
+        (Column("bytes", "number"), lambda operation: format_bytes(operation.num_bytes)),
+        (Column("runs", "number", widths=_WIDE), lambda operation: f"{operation.runs:,}"),
+        (Column("what"), lambda operation: operation.what),
+        (Column("line", "code"), lambda operation: line_cell(operation.source)),
     ]
-    table = Table(columns, cells, limit=_MAX_OPERATIONS)
+    table = Table.of(facts, columns, limit=_MAX_OPERATIONS)
     yield Section("where the time goes", [table], "by line; communication counts only while the device waits for it")
 
 
@@ -209,22 +179,15 @@ def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
     """List the products that the backward pass recomputes, by line."""
     if not products:
         return
-    most = max(product.flops_per_step for product in products) or 1
-    columns = [Column("a step", "number"), Column("runs", "number"), Column("module", "words"), Column("line", "code")]
-    cells = [
-        Row(
-            [
-                Cell(format_flops(product.flops_per_step), share=product.flops_per_step / most),
-                f"{product.count:,}",
-                product.module or "(no module known)",
-                line_cell(product.source),
-            ]
-        )
-        for product in products
+    columns = [
+        (Column("a step", "number"), with_bars(products, lambda product: product.flops_per_step, format_flops)),
+        (Column("runs", "number"), lambda product: f"{product.count:,}"),
+        (Column("module", "words"), lambda product: product.module or "(no module known)"),
+        (Column("line", "code"), lambda product: line_cell(product.source)),
     ]
     rest = _rest(products, lambda product: product.flops_per_step, format_flops)
     remark = f"{format_flops(sum(product.flops_per_step for product in products))} a step"
-    table = Table(columns, cells, limit=_MAX_ROWS, rest=rest)
+    table = Table.of(products, columns, limit=_MAX_ROWS, rest=rest)
     yield Section("recomputed in the backward pass", [table], remark)
 
 

@@ -47,6 +47,7 @@ from outlay.render.page import Segment as BarSegment
 from outlay.render.pictures import Lanes, Span
 from outlay.render.report import Report
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
+from outlay.report.explain.explain_parts import placed_page
 from outlay.report.explain.explain_tables import (
     collective_tables,
     colour_of_kind,
@@ -56,7 +57,6 @@ from outlay.report.explain.explain_tables import (
     recomputed,
     short_source,
 )
-from outlay.report.placed_page import placed_page
 
 _SMALL = 100
 """Findings that cost this many times less than the most expensive one are folded into one line."""

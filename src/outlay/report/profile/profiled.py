@@ -10,7 +10,7 @@ from typing import Any
 from outlay.analysis.attribution.collective_facts import starred
 from outlay.analysis.cost.fit_speeds import FittedSpeeds, fit_speeds
 from outlay.core.quantities import counted, format_seconds
-from outlay.render.page import Block, Column, Line, Page, Row, Section, Table
+from outlay.render.page import Block, Column, Line, Page, Section, Table
 from outlay.render.report import Report
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
@@ -197,11 +197,15 @@ class Profile(Report):
 
 
 def _table(title: str, groups: Sequence[Compared]) -> Table:
-    columns = [Column(title), *(Column(head, "number") for head in ("predicted", "measured", "ratio"))]
+    heads = ("predicted", "measured", "ratio")
+    columns = [
+        (Column(title), lambda one: one.name or "unknown"),
+        *((Column(head, "number"), lambda one, at=at: _words(one)[at]) for at, head in enumerate(heads)),
+    ]
     others = groups[_MAX_ROWS:]
     together = Compared("", sum(one.predicted for one in others), sum(one.measured for one in others))
     rest = f"and {len(others)} more: {_in_a_line(together)}"
-    return Table(columns, [Row([one.name or "unknown", *_words(one)]) for one in groups], limit=_MAX_ROWS, rest=rest)
+    return Table.of(groups, columns, limit=_MAX_ROWS, rest=rest)
 
 
 def _in_a_line(one: Compared) -> str:

@@ -197,36 +197,33 @@ class PlacementChoice(Report):
 
     def _part_table(self) -> Table:
         costs, placement = self.costs, self.placed.placement or {}
+        heads = ("measured" if costs.is_measured else "estimated", "share", "device in the file")
         rows = [
             Row([name, format_seconds(spent), f"{costs.share(name):.0%}", str(placement[name])])
             for name, spent in costs.seconds.items()
         ]
         rows.append(Row(["sum", format_seconds(costs.sum), "", ""], "strong"))
-        heads = ("measured" if costs.is_measured else "estimated", "share", "device in the file")
         return Table([Column("part"), *(Column(head, "number") for head in heads)], rows)
 
     def _way_table(self) -> Table:
         one = self.of("one device")
         assert one is not None
-        heads = ("devices", *(["measured"] if self.costs.is_measured else []))
-        heads = (*heads, "expected", "computing", "exchange", "sent", "speed")
-        columns = [Column("layout"), *(Column(head, "number") for head in heads), Column("")]
-        return Table(columns, [self._way_row(way, one) for way in self.ways])
+        columns = [
+            (Column("layout"), lambda way: way.layout),
+            (Column("devices", "number"), lambda way: str(way.num_devices)),
+            (Column("measured", "number"), lambda way: "" if way.measured is None else format_seconds(way.measured)),
+            (Column("expected", "number"), lambda way: format_seconds(way.expected.seconds)),
+            (Column("computing", "number"), lambda way: format_seconds(way.expected.work)),
+            (Column("exchange", "number"), lambda way: format_seconds(way.expected.exchange)),
+            (Column("sent", "number"), lambda way: format_bytes(way.expected.num_bytes)),
+            (Column("speed", "number"), lambda way: self._speed(way, one)),
+            (Column(""), lambda way: "chosen" if way is self.chosen else ""),
+        ]
+        if not self.costs.is_measured:
+            del columns[2]
+        return Table.of(self.ways, columns, style=lambda way: "strong" if way is self.chosen else "")
 
-    def _way_row(self, way: Way, one: Way) -> Row:
-        expected = way.expected
-        measured = "" if way.measured is None else format_seconds(way.measured)
+    def _speed(self, way: Way, one: Way) -> str:
         # Computed times cannot be compared with measured ones.
         is_alike = (way.measured is None) == (one.measured is None)
-        cells = [
-            way.layout,
-            str(way.num_devices),
-            *([measured] if self.costs.is_measured else []),
-            format_seconds(expected.seconds),
-            format_seconds(expected.work),
-            format_seconds(expected.exchange),
-            format_bytes(expected.num_bytes),
-            f"{one.seconds / way.seconds:.2f}x" if is_alike and way.seconds else "",
-            "chosen" if way is self.chosen else "",
-        ]
-        return Row(cells, "strong" if way is self.chosen else "")
+        return f"{one.seconds / way.seconds:.2f}x" if is_alike and way.seconds else ""

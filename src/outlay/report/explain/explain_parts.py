@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outlay.analysis.parts.part_facts import PlacedExplanation
+from outlay.analysis.parts.part_facts import PartFacts, PlacedExplanation
 from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
 from outlay.render.page import (
     Advice,
@@ -17,13 +17,13 @@ from outlay.render.page import (
     Line,
     Notes,
     Page,
-    Row,
     Section,
     Segment,
     Stat,
     Stats,
     Table,
     colour_of,
+    with_bars,
 )
 from outlay.render.pictures import Bar, Bars
 
@@ -109,29 +109,22 @@ def _findings(facts: PlacedExplanation) -> list[Block]:
 
 
 def _parts(facts: PlacedExplanation) -> Section:
-    most = max(part.share for part in facts.parts) or 1.0
+    colours = {part.name: colour_of(number) for number, part in enumerate(facts.parts)}
     columns = [
-        Column("part"),
-        Column("device"),
-        *(Column(name, "number") for name in ("state", "computes", "memory traffic", "estimate")),
-        *(Column(name, "number") for name in ("of the work", "needs")),
+        (Column("part"), lambda part: Cell(part.name, colour=colours[part.name])),
+        (Column("device"), lambda part: _listed(part.devices)),
+        (Column("state", "number"), lambda part: format_bytes(part.num_bytes)),
+        (Column("computes", "number"), lambda part: format_flops(part.flops)),
+        (Column("memory traffic", "number"), lambda part: format_bytes(part.bytes_accessed)),
+        (Column("estimate", "number"), _estimated),
+        (Column("of the work", "number"), with_bars(facts.parts, lambda part: part.share, "{:.1%}".format)),
+        (Column("needs", "number"), lambda part: "" if part.peak is None else format_bytes(part.peak)),
     ]
-    rows = [
-        Row(
-            [
-                Cell(part.name, colour=colour_of(number)),
-                _listed(part.devices),
-                format_bytes(part.num_bytes),
-                format_flops(part.flops),
-                format_bytes(part.bytes_accessed),
-                format_range(part.seconds.low, part.seconds.high) if part.seconds else "",
-                Cell(f"{part.share:.1%}", share=part.share / most),
-                "" if part.peak is None else format_bytes(part.peak),
-            ]
-        )
-        for number, part in enumerate(facts.parts)
-    ]
-    return Section("parts", [Table(columns, rows)])
+    return Section("parts", [Table.of(facts.parts, columns)])
+
+
+def _estimated(part: PartFacts) -> str:
+    return format_range(part.seconds.low, part.seconds.high) if part.seconds else ""
 
 
 def _sent(facts: PlacedExplanation) -> Section:
@@ -141,44 +134,29 @@ def _sent(facts: PlacedExplanation) -> Section:
     waits = facts.exchange_seconds
     spent = "" if waits is None else f", a device waits up to {format_seconds(waits)} for it"
     amount = f"{format_bytes(facts.bytes_per_step)} a step in {counted(len(facts.sent), 'transfer')} {often}{spent}"
-    most = max(transfer.bytes_in_all for transfer in facts.sent) or 1.0
-    columns = [Column("output", "code"), Column("from"), Column("to"), Column("a step", "number")]
-    columns += [Column("time", "number"), Column("read by", "words")]
-    rows = [
-        Row(
-            [
-                f"{transfer.part}:{transfer.port}",
-                _listed(transfer.origin),
-                "one another" if transfer.is_within else _listed(transfer.target),
-                Cell(format_bytes(transfer.bytes_in_all), share=transfer.bytes_in_all / most),
-                "" if transfer.seconds is None else format_seconds(transfer.seconds),
-                ", ".join(transfer.readers),
-            ]
-        )
-        for transfer in facts.sent
+    columns = [
+        (Column("output", "code"), lambda transfer: f"{transfer.part}:{transfer.port}"),
+        (Column("from"), lambda transfer: _listed(transfer.origin)),
+        (Column("to"), lambda transfer: "one another" if transfer.is_within else _listed(transfer.target)),
+        (Column("a step", "number"), with_bars(facts.sent, lambda transfer: transfer.bytes_in_all, format_bytes)),
+        (Column("time", "number"), lambda transfer: "" if waits is None else format_seconds(transfer.seconds)),
+        (Column("read by", "words"), lambda transfer: ", ".join(transfer.readers)),
     ]
     others = facts.sent[_MAX_ROWS:]
     together = format_bytes(sum(transfer.bytes_in_all for transfer in others))
     rest = f"and {counted(len(others), 'more transfer')}, together {together} a step"
-    return Section("sent between devices", [Table(columns, rows, limit=_MAX_ROWS, rest=rest)], amount)
+    return Section("sent between devices", [Table.of(facts.sent, columns, limit=_MAX_ROWS, rest=rest)], amount)
 
 
 def _cached(facts: PlacedExplanation) -> Section:
-    columns = [Column("path", "path"), Column("array", "code"), Column("bytes", "number")]
-    columns += [Column("lives on"), Column("copied to")]
-    rows = [
-        Row(
-            [
-                output.path,
-                f"{output.dtype}{list(output.shape)}",
-                format_bytes(output.num_bytes),
-                _listed(output.owners),
-                _listed(output.sent_to) or "none",
-            ]
-        )
-        for output in facts.cached
+    columns = [
+        (Column("path", "path"), lambda output: output.path),
+        (Column("array", "code"), lambda output: f"{output.dtype}{list(output.shape)}"),
+        (Column("bytes", "number"), lambda output: format_bytes(output.num_bytes)),
+        (Column("lives on"), lambda output: _listed(output.owners)),
+        (Column("copied to"), lambda output: _listed(output.sent_to) or "none"),
     ]
-    return Section("cache", [Table(columns, rows)], "the outputs of each part in the step before")
+    return Section("cache", [Table.of(facts.cached, columns)], "the outputs of each part in the step before")
 
 
 def _cost(facts: PlacedExplanation, amount: float) -> str:
