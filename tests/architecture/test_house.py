@@ -87,7 +87,7 @@ def test_names_say_what_they_name():
     """A JAX user must not have to learn a dialect: what is given a name in the code has one of the field's."""
     offenders = [
         f"{path.relative_to(SRC.parent)}:{line} {name}"
-        for folder in (SRC, SRC.parent / "benchmarks", SRC.parent / "examples")
+        for folder in (SRC, *(SRC.parent / name for name in ("benchmarks", "examples", "tests")))
         for path in folder.rglob("*.py")
         for name, line in _given_names(ast.parse(path.read_text(encoding="utf-8")))
         if name.strip("_") in PRIVATE_WORDS
@@ -103,7 +103,7 @@ def _given_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
             case ast.arg(arg=name):
                 yield name, node.lineno
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
                 yield name, node.lineno
 
 

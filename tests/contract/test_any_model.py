@@ -162,8 +162,8 @@ def test_two_training_states_in_mode_manual() -> None:
     program = outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
     state, losses = program(program.init(jax.random.key(0)), BATCH)
     expected, expected_losses = jax.jit(step)(init(jax.random.key(0)), BATCH)
-    ours = state["gen"].params, state["disc"].params, losses
-    _same(ours, (expected["gen"].params, expected["disc"].params, expected_losses))
+    own = state["gen"].params, state["disc"].params, losses
+    _same(own, (expected["gen"].params, expected["disc"].params, expected_losses))
 
 
 @pytest.mark.any_jax

@@ -92,8 +92,8 @@ def lower(*args: Any, **options: Any) -> Any:
     return outlay.program(*args, **options).lowered
 
 
-def assert_same(ours: Any, theirs: Any, tolerance: float) -> None:
-    for one, other in zip(arrays(ours), arrays(theirs), strict=True):
+def assert_same(left: Any, right: Any, tolerance: float) -> None:
+    for one, other in zip(arrays(left), arrays(right), strict=True):
         np.testing.assert_allclose(one, other, rtol=10 * tolerance, atol=tolerance)
 
 

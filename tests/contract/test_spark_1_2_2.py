@@ -59,9 +59,9 @@ def state_of(brain, record):
         longest = int(record["delays"].max()) + 1
         assert longest == neurons.delays.num_steps(dt=brain.dt)
         own["delays"]["delays"] = (record["delays"] + 1).astype(np.uint8)
-    for theirs, ours in SOMA.items():
-        if f"state/A.soma.{theirs}" in record:
-            own["soma"][ours] = record[f"state/A.soma.{theirs}"].astype(own["soma"][ours].dtype)
+    for spark_name, name in SOMA.items():
+        if f"state/A.soma.{spark_name}" in record:
+            own["soma"][name] = record[f"state/A.soma.{spark_name}"].astype(own["soma"][name].dtype)
     own["soma"]["potential"] = record["state/A.soma._potential"] - rest_of(neurons)
     if "state/A.rule.target_trace.trace" in record:
         own["learning_rule"]["target_trace"] = record["state/A.rule.target_trace.trace"]

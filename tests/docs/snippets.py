@@ -11,8 +11,8 @@ _CELL_OPTION = re.compile(r"^:[a-z-]+:")
 
 def blocks(text: str, language: str) -> list[tuple[int, str]]:
     """The fenced blocks of a language, with the number of the line before each body."""
-    found = [match for match in _FENCE.finditer(text) if match["language"] == language]
-    return [(text.count("\n", 0, match.start("body")), match["body"]) for match in found]
+    fences = [match for match in _FENCE.finditer(text) if match["language"] == language]
+    return [(text.count("\n", 0, match.start("body")), match["body"]) for match in fences]
 
 
 def script(text: str, language: str) -> str:

@@ -31,9 +31,9 @@ def test_a_tutorial_runs_as_a_script():
 def test_s1_17_the_three_ways_side_by_side():
     printed = run(DOCS / "tutorials" / "three_ways.py")
     rows = re.findall(r"^(\S.*?) +\[(.*)\]  (\{.*\})  time [\d.]+$", printed, re.MULTILINE)
-    found = {name: (np.array(values.split(), float), collectives) for name, values, collectives in rows}
-    assert list(found) == ["plain", "automatic", "with constraints", "by hand", "by hand, one device"]
-    for name, (values, collectives) in found.items():
+    rows_by_name = {name: (np.array(values.split(), float), collectives) for name, values, collectives in rows}
+    assert list(rows_by_name) == ["plain", "automatic", "with constraints", "by hand", "by hand, one device"]
+    for name, (values, collectives) in rows_by_name.items():
         np.testing.assert_allclose(values, [0.02138916, 0.8931118, 0.5989196, 0.9774251], rtol=1e-5)
         assert collectives == ("{}" if name == "plain" else "{'all-reduce': 1}")
 

@@ -16,9 +16,9 @@ def main(kinds: str, process: int, mark: str) -> None:
     for kind in kinds.split(","):
         try:
             run(kind, differs=job.process == process)
-        except ProgramError as told:
-            error = told
-            print("\n".join([f"{kind}: this is what it is told:", *str(told).splitlines()]), flush=True)
+        except ProgramError as caught:
+            error = caught
+            print("\n".join([f"{kind}: this is what it is told:", *str(caught).splitlines()]), flush=True)
             if kind != "missing":
                 part(f"told {kind}", (0, 1))  # the first to end takes the other with it
     if error:

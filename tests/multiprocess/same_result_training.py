@@ -44,16 +44,16 @@ def program_of(recipe: Recipe, num_devices: int) -> outlay.Program:
 
 def results(folder: Path, stop_at: int) -> dict[str, Any]:
     """All that an arrangement can tell of its recipes. Only two processes sample, since compiling it takes long."""
-    told = {}
+    outcomes = {}
     for name in (name for name, numbers in PROCESSES.items() if jax.process_count() in numbers):
         recipe = RECIPES[name]()
         program = program_of(recipe, jax.device_count())
-        told[name] = {
+        outcomes[name] = {
             "sample": sample(recipe, program) if jax.process_count() == 2 else "",
             "losses": train(recipe, program),
             "continued after": train_on(recipe, program, folder / name, stop_at),
         }
-    return told
+    return outcomes
 
 
 def sample(recipe: Recipe, program: outlay.Program) -> str:

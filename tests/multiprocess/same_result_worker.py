@@ -14,8 +14,8 @@ def main(folder: Path, stop_at: int) -> None:
     from outlay.recipes import lm
 
     vars(lm).update(SMALLER)
-    told = results(folder, stop_at)
-    (folder / f"{job.num_processes}-{job.process}.json").write_text(json.dumps(told))
+    outcome = results(folder, stop_at)
+    (folder / f"{job.num_processes}-{job.process}.json").write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -183,13 +183,13 @@ def lines_of(done, process):
 def test_processes_that_would_run_different_things_are_told_all_of_them(differed, kind):
     assert differed.code == 13
     for process in (0, 1):
-        told = (
+        output = (
             "\n".join(lines_of(differed, process))
             .partition(f"{kind}: this is what it is told:\n")[2]
             .partition(": this is what")[0]
         )
-        assert told.startswith("the processes are about to run different programs")
-        assert re.search(rf"  process 1 against process 0:\n  {KINDS[kind]}", told), told
+        assert output.startswith("the processes are about to run different programs")
+        assert re.search(rf"  process 1 against process 0:\n  {KINDS[kind]}", output), output
     assert "ProgramError: the processes are about to run different programs" in differed.stderr
 
 

@@ -16,7 +16,7 @@ def mark(tmp_path):
 
 
 def test_lines_are_in_order_of_steps_and_on_a_terminal_there_is_one_display_for_all(mark):
-    terminal, theirs = pty.openpty()
+    terminal, of_job = pty.openpty()
     shown: list[bytes] = []
 
     def read():
@@ -29,9 +29,9 @@ def test_lines_are_in_order_of_steps_and_on_a_terminal_there_is_one_display_for_
     reader = threading.Thread(target=read)
     reader.start()
     job = jobs.start(
-        "--in-order", fault="talk", mark=mark, stderr=theirs, environment={"COLUMNS": "120", "TERM": "xterm"}
+        "--in-order", fault="talk", mark=mark, stderr=of_job, environment={"COLUMNS": "120", "TERM": "xterm"}
     )
-    os.close(theirs)
+    os.close(of_job)
     stdout, _ = job.communicate(timeout=jobs.LONGEST)
     reader.join(jobs.LONGEST)
     os.close(terminal)

@@ -53,10 +53,10 @@ def trained(tmp_path_factory, stops):
     folder = tmp_path_factory.mktemp("trained")
     for name in RECIPES:
         (folder / name).mkdir()
-    told = {}
+    outcomes = {}
     for num, stop_at in zip(ARRANGEMENTS, stops, strict=True):
-        told[num] = launched(num, folder, stop_at) if num > 1 else [results(folder, stop_at)]
-    return told, folder
+        outcomes[num] = launched(num, folder, stop_at) if num > 1 else [results(folder, stop_at)]
+    return outcomes, folder
 
 
 def launched(num_processes, folder, stop_at):
@@ -91,9 +91,9 @@ def test_the_losses_are_those_of_one_device(trained, recipe, losses):
 
 
 def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(trained, recipe, one_device, losses, stops):
-    told, folder = trained[0], trained[1] / recipe.name
-    stop_of = {num: stop for num, stop in zip(told, stops, strict=True) if num in PROCESSES[recipe.name]}
-    continued = [told[num_processes][0][recipe.name]["continued after"] for num_processes in stop_of]
+    outcomes, folder = trained[0], trained[1] / recipe.name
+    stop_of = {num: stop for num, stop in zip(outcomes, stops, strict=True) if num in PROCESSES[recipe.name]}
+    continued = [outcomes[num_processes][0][recipe.name]["continued after"] for num_processes in stop_of]
     continued.append(train_on(recipe, one_device, folder, NUM_STEPS))
     assert continued == [0, *(stop // SAVE_EVERY * SAVE_EVERY for stop in stop_of.values())]
     history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

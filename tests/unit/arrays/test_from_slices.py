@@ -124,7 +124,7 @@ def objects(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "said"),
+    ("name", "make", "text"),
     [
         ("gone.npy", lambda path: None, "there is no such file"),
         ("x.txt", Path.touch, r"slices cannot be read from .txt"),
@@ -134,9 +134,9 @@ def objects(path: Path) -> None:
         ("x", Path.mkdir, "the folder holds none of zarr.json, .zarray"),
     ],
 )
-def test_what_is_no_array_is_refused_by_name(name: str, make: Any, said: str, tmp_path: Path, blocks: Any) -> None:
+def test_what_is_no_array_is_refused_by_name(name: str, make: Any, text: str, tmp_path: Path, blocks: Any) -> None:
     make(tmp_path / name)
-    with pytest.raises(outlay.errors.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\n.*\n    {said}"):
+    with pytest.raises(outlay.errors.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\n.*\n    {text}"):
         outlay.arrays.from_file(tmp_path / name, blocks)
 
 

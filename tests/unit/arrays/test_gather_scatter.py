@@ -21,9 +21,9 @@ def rows() -> NamedSharding:
 
 def test_gather_gives_numpy_for_every_leaf(rows: NamedSharding) -> None:
     tree = {"x": jax.device_put(np.arange(8), rows), "host": np.ones(2), "number": 3}
-    found = outlay.arrays.gather(tree, to=0)
-    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found))
-    assert jax.tree.map(np.ndarray.tolist, found) == {"x": list(range(8)), "host": [1.0, 1.0], "number": 3}
+    gathered = outlay.arrays.gather(tree, to=0)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(gathered))
+    assert jax.tree.map(np.ndarray.tolist, gathered) == {"x": list(range(8)), "host": [1.0, 1.0], "number": 3}
 
 
 def test_gather_refuses_keys_by_path() -> None:
@@ -54,17 +54,17 @@ def test_scatter_places_the_value(value: Any, rows: NamedSharding) -> None:
 
 def test_broadcast_keeps_dtype_and_shape() -> None:
     for value in (np.float64(2**53 + 1), np.ones((2, 0)), np.array(True), np.arange(3, dtype=jnp.int4)):
-        found = outlay.arrays.broadcast(value)
-        assert found.dtype == value.dtype
-        np.testing.assert_array_equal(found, value)
+        gathered = outlay.arrays.broadcast(value)
+        assert gathered.dtype == value.dtype
+        np.testing.assert_array_equal(gathered, value)
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [(None, "process 0\n    passed None"), ("text", "passed str[0-9]+, which does not hold numbers")],
 )
-def test_what_is_no_array_is_not_sent(value: Any, said: str) -> None:
-    with pytest.raises(outlay.errors.PlaceError, match=said):
+def test_what_is_no_array_is_not_sent(value: Any, text: str) -> None:
+    with pytest.raises(outlay.errors.PlaceError, match=text):
         outlay.arrays.broadcast(value)
 
 

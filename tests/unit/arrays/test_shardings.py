@@ -19,10 +19,10 @@ def test_each_leaf_gets_its_sharding() -> None:
     mesh = outlay.mesh(data=4, model=2)
     tree = {"a": jnp.ones((8, 4)), "b": [jnp.ones(4), jnp.ones(())], "c": jnp.ones(4)}
     layout = outlay.Layout([("a", P("data", "model")), ("b.0", P("model")), ("c", outlay.layout.on(3))])
-    found = shardings(layout.plan(tree, mesh), tree, mesh)
-    assert found["a"] == NamedSharding(mesh, P("data", "model"))
-    assert found["b"] == [NamedSharding(mesh, P("model")), NamedSharding(mesh, P())]
-    assert found["c"] == SingleDeviceSharding(mesh.devices.flat[3])
+    placement = shardings(layout.plan(tree, mesh), tree, mesh)
+    assert placement["a"] == NamedSharding(mesh, P("data", "model"))
+    assert placement["b"] == [NamedSharding(mesh, P("model")), NamedSharding(mesh, P())]
+    assert placement["c"] == SingleDeviceSharding(mesh.devices.flat[3])
 
 
 def test_a_batch_is_found_under_its_root() -> None:
@@ -68,13 +68,13 @@ def test_moving_between_pencils_never_holds_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "along", "said"),
+    ("shape", "along", "text"),
     [
         ((6, 3, 8), 2, r"2 problems\n  indivisible dim: the bare array\n    dim 0 of \(6, 3, 8\) has size 6"),
         ((8, 8), 0, r"the array \(8, 8\) has 2 dims, the mesh 2 axes \['a', 'b'\]\n  fix: use a mesh of 1 axes"),
         ((8, 8, 8), 3, r"along=3, but the array \(8, 8, 8\) has dims 0 to 2"),
     ],
 )
-def test_a_shape_without_such_pencils_is_refused(shape: tuple[int, ...], along: int, said: str) -> None:
-    with pytest.raises(outlay.errors.PlaceError, match=said):
+def test_a_shape_without_such_pencils_is_refused(shape: tuple[int, ...], along: int, text: str) -> None:
+    with pytest.raises(outlay.errors.PlaceError, match=text):
         outlay.arrays.pencil(shape, outlay.mesh(a=4, b=2), along)

@@ -39,29 +39,29 @@ def x(request: Any) -> jax.Array:
     ids=str,
 )
 def test_a_slice_has_numpys_values_on_every_device(index: Any, x: jax.Array) -> None:
-    found = outlay.arrays.slice_of(x, index)
-    assert found.is_fully_replicated
-    assert found.sharding.mesh == x.sharding.mesh
-    np.testing.assert_array_equal(found, VALUE[index])
+    piece = outlay.arrays.slice_of(x, index)
+    assert piece.is_fully_replicated
+    assert piece.sharding.mesh == x.sharding.mesh
+    np.testing.assert_array_equal(piece, VALUE[index])
 
 
 def test_a_slice_lives_where_it_is_told_to(x: jax.Array) -> None:
-    wanted = NamedSharding(x.sharding.mesh, P(None, "a"))
-    found = outlay.arrays.slice_of(x, np.s_[3:9, :, 1], wanted)
-    assert found.sharding == wanted
-    np.testing.assert_array_equal(found, VALUE[3:9, :, 1])
+    sharding = NamedSharding(x.sharding.mesh, P(None, "a"))
+    piece = outlay.arrays.slice_of(x, np.s_[3:9, :, 1], sharding)
+    assert piece.sharding == sharding
+    np.testing.assert_array_equal(piece, VALUE[3:9, :, 1])
 
 
 def test_only_what_is_in_the_slice_travels() -> None:
     rows = NamedSharding(outlay.mesh(x=8), P("x"))
     shape = jax.ShapeDtypeStruct((1024, 1024), jnp.float32, sharding=rows)
-    wanted = NamedSharding(rows.mesh, P())
-    compiled = _cut(((3, 9, 1), (0, 1024, 1)), (0, 1), wanted).lower(shape).compile()
+    sharding = NamedSharding(rows.mesh, P())
+    compiled = _cut(((3, 9, 1), (0, 1024, 1)), (0, 1), sharding).lower(shape).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 64 * 1024 * 4  # of 1024 rows
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "text"),
     [
         (np.s_[3:17], r"out of range: dim 0\n    slice 3:17, size 16\n    fix: use bounds from 0 to 16"),
         (np.s_[16, :, 2], r"2 problems\n  out of range: dim 0\n.*\n.*\n  out of range: dim 2\n    index 2, size 2"),
@@ -70,8 +70,8 @@ def test_only_what_is_in_the_slice_travels() -> None:
         ("name", "'name' is neither a number nor a slice"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused(index: Any, said: str, x: jax.Array) -> None:
-    with pytest.raises(outlay.errors.PlaceError, match=said):
+def test_an_index_that_does_not_fit_is_refused(index: Any, text: str, x: jax.Array) -> None:
+    with pytest.raises(outlay.errors.PlaceError, match=text):
         outlay.arrays.slice_of(x, index)
 
 

@@ -30,10 +30,10 @@ def known(rows):
 
 
 def test_most_published_links_lie_in_the_range(scripts):
-    found = scripts("_published_links").links()
-    assert len(found) == 90
-    assert sum(one.is_inside for one in found) >= 0.85 * len(found)
-    assert max(one.high / one.low for one in found) <= 1.6
+    links = scripts("_published_links").links()
+    assert len(links) == 90
+    assert sum(one.is_inside for one in links) >= 0.85 * len(links)
+    assert max(one.high / one.low for one in links) <= 1.6
 
 
 def test_every_row_is_expressed_or_says_why_not(rows, known):
@@ -80,10 +80,10 @@ def test_a_file_without_the_columns_says_which_it_lacks(rows, tmp_path):
 def priced(scripts, rows, known):
     """Every run that the repository has facts of, priced; no compiler is asked."""
     published, facts = scripts("published"), scripts("_published_facts")
-    kept = facts.known_facts()
-    runs = [rows.run_of(known[name]) for name in kept]
-    assert all(facts.facts_in(kept, run) for run in runs), "built in another way than its facts: compile it again"
-    return [published.price_of(run, kept[run.id]) for run in runs if "error" not in kept[run.id]]
+    stored = facts.known_facts()
+    runs = [rows.run_of(known[name]) for name in stored]
+    assert all(facts.facts_in(stored, run) for run in runs), "built in another way than its facts: compile it again"
+    return [published.price_of(run, stored[run.id]) for run in runs if "error" not in stored[run.id]]
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +116,11 @@ def test_a_tpu_program_fits_if_it_was_compiled(priced):
 
 def test_predictions_meet_the_bars(scripts, timed):
     figures = scripts("_published_figures")
-    found, bars = figures.figures(timed), figures.BARS
-    assert found["median"] <= bars["median"]
-    assert found["near"] >= bars["near"]
-    assert found["inside"] >= bars["inside"]
-    assert found["width"] <= bars["width"]
+    ratios, bars = figures.figures(timed), figures.BARS
+    assert ratios["median"] <= bars["median"]
+    assert ratios["near"] >= bars["near"]
+    assert ratios["inside"] >= bars["inside"]
+    assert ratios["width"] <= bars["width"]
     assert figures.spearman_in_groups(timed)[1] >= bars["spearman"]
     in_order, apart = figures.pairs_in_order(timed)
     assert apart > 80

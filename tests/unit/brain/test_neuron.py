@@ -334,5 +334,5 @@ def test_who_is_inhibitory_is_known_before_the_first_spike():
     ],
 )
 def test_settings_by_kind_of_pair_that_cannot_be(rule, problem):
-    (told,) = rule.problems(dt=1.0)
-    assert told.startswith(problem)
+    (refusal,) = rule.problems(dt=1.0)
+    assert refusal.startswith(problem)

@@ -113,7 +113,7 @@ def test_an_input_arrives_in_the_dtype_of_what_reads_it(kind, dtype):
 
 
 def test_every_offender_is_listed_at_once():
-    found = problems_of(
+    problems = problems_of(
         {"eye": LinearSpiker(tau=-3.0), "out": ExponentialIntegrator(2), "a": Scale((3,)), "b": Scale(reads=(4,))},
         [
             Connection("inputs:lihgt", "eye:signal"),
@@ -127,7 +127,7 @@ def test_every_offender_is_listed_at_once():
         outputs={"seen": "a:z"},
         dtype="float23",
     )
-    assert found == [
+    assert problems == [
         ("setting", "dtype", "a Brain does not compute in 'float23'", "one of float32, float16, bfloat16"),
         ("setting", "eye", "tau is -3 ms", "a positive number, such as 100 ms"),
         ("connection", "inputs:lihgt -> eye:signal", "the Brain has no input 'lihgt'", "did you mean 'light'?"),
@@ -184,9 +184,9 @@ def test_every_offender_is_listed_at_once():
     ],
 )
 def test_a_connection_that_cannot_be(connections, where, what, fix):
-    found = problems_of({"eye": LinearSpiker()}, connections, inputs={"light": (3,)})
-    kind, at, said, edit = found[0]
-    assert (kind, at, said) == ("connection", where, what)
+    problems = problems_of({"eye": LinearSpiker()}, connections, inputs={"light": (3,)})
+    kind, at, reason, edit = problems[0]
+    assert (kind, at, reason) == ("connection", where, what)
     assert fix in edit
 
 
@@ -244,8 +244,8 @@ def test_a_cycle_in_which_nobody_says_a_shape_is_named_once_and_not_what_follows
 
 def test_what_a_module_refuses_of_what_arrives_is_told_with_its_name():
     links = [EYE_INPUT, Connection("eye:spikes", "out:spikes")]
-    (found,) = problems_of({"eye": LinearSpiker(), "out": ExponentialIntegrator(4)}, links, inputs={"light": (3,)})
-    assert found == (
+    (problems,) = problems_of({"eye": LinearSpiker(), "out": ExponentialIntegrator(4)}, links, inputs={"light": (3,)})
+    assert problems == (
         "shape",
         "out",
         "num_outputs is 4, of the 3 neurons that arrive, group 3 would have none",
@@ -255,21 +255,21 @@ def test_what_a_module_refuses_of_what_arrives_is_told_with_its_name():
 
 @pytest.mark.parametrize("dt", [0.0, -1.0, float("nan"), "1 ms", None])
 def test_a_time_of_a_step_that_is_none(dt):
-    found = problems_of({"eye": LinearSpiker()}, [EYE_INPUT], inputs={"light": (3,)}, dt=dt)
-    assert found == [("setting", "dt", f"the time of a step is {dt!r} ms", "a positive number, such as dt = 1.0")]
+    problems = problems_of({"eye": LinearSpiker()}, [EYE_INPUT], inputs={"light": (3,)}, dt=dt)
+    assert problems == [("setting", "dt", f"the time of a step is {dt!r} ms", "a positive number, such as dt = 1.0")]
 
 
 @pytest.mark.parametrize("name", ["cache", "inputs", "2nd", "A.ex", "A ex", "A:ex", ""])
 def test_a_name_that_would_break_paths(name):
-    found = problems_of({name: LinearSpiker()}, [Connection("inputs:x", f"{name}:signal")], inputs={"x": (1,)})
-    assert ("module name", repr(name)) in [problem[:2] for problem in found]
-    assert all("letters, digits and underscores" in fix for kind, _, _, fix in found if kind == "module name")
+    problems = problems_of({name: LinearSpiker()}, [Connection("inputs:x", f"{name}:signal")], inputs={"x": (1,)})
+    assert ("module name", repr(name)) in [problem[:2] for problem in problems]
+    assert all("letters, digits and underscores" in fix for kind, _, _, fix in problems if kind == "module name")
 
 
 @pytest.mark.parametrize("shape", [4, (0,), (2.0,), ("x",)])
 def test_a_shape_that_no_input_can_have(shape):
-    found = problems_of({"eye": LinearSpiker()}, [EYE_INPUT], inputs={"light": shape})
-    assert found == [("input shape", "inputs:light", f"it is {shape!r}", "positive whole numbers, such as (4,)")]
+    problems = problems_of({"eye": LinearSpiker()}, [EYE_INPUT], inputs={"light": shape})
+    assert problems == [("input shape", "inputs:light", f"it is {shape!r}", "positive whole numbers, such as (4,)")]
 
 
 def test_a_brain_of_nothing():

@@ -165,10 +165,10 @@ def test_flags_that_xla_does_not_take_are_an_error_of_python_too(tmp_path):
         command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = (
+    output = (
         "XLA_FLAGS holds 1 flag that XLA does not take, so JAX cannot start\n  --xla_nonsense=1: XLA does not know it"
     )
-    assert done.stdout.count(told) == 2
+    assert done.stdout.count(output) == 2
 
 
 def test_doctor_does_not_look_for_accelerators_that_are_not_there(tmp_path):

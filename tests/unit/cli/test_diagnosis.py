@@ -122,9 +122,9 @@ def flat(text: object) -> str:
     ("name", "words", "make"), MISTAKES, ids=[f"{name} {make.__name__}" for name, _, make in MISTAKES]
 )
 def test_what_this_jax_says_is_explained(name, words, make):
-    said = said_by(make)
-    diagnosis = diagnose_text(said)
-    assert [finding.name for finding in diagnosis.findings] == [name], said
+    message = said_by(make)
+    diagnosis = diagnose_text(message)
+    assert [finding.name for finding in diagnosis.findings] == [name], message
     for word in words:
         assert word in flat(diagnosis)
 
@@ -242,5 +242,5 @@ def test_the_guide_lists_exactly_what_is_known():
 def test_a_megabyte_is_read_in_time_in_proportion_to_it(text):
     """Were it the square of it, this would take hours."""
     known = "Unknown backend nonsense. Available backends are ['cpu']\n"
-    found = diagnose_text(f"{text}\n{known}{text}").findings
-    assert [finding.name for finding in found] == ["platform that is not there"]
+    findings = diagnose_text(f"{text}\n{known}{text}").findings
+    assert [finding.name for finding in findings] == ["platform that is not there"]

@@ -99,14 +99,14 @@ SAME = {"jax": "1.0", "jaxlib": "1.0"}
 )
 def test_each_problem_is_recognised_with_its_fix(devices, environment, versions, problem, monkeypatch, tmp_path):
     monkeypatch.setattr("outlay.cli.doctor_command._GPU", tmp_path / "no_gpu")
-    (found,) = known_problems(devices, environment, versions)
-    assert problem in found
+    (finding,) = known_problems(devices, environment, versions)
+    assert problem in finding
 
 
 def test_an_unused_gpu_is_noticed(monkeypatch, tmp_path):
     monkeypatch.setattr("outlay.cli.doctor_command._GPU", tmp_path)
-    (found,) = known_problems([CPU] * 2, {}, SAME)
-    assert "pip install -U 'jax[cuda13]'" in found
+    (finding,) = known_problems([CPU] * 2, {}, SAME)
+    assert "pip install -U 'jax[cuda13]'" in finding
 
 
 def test_a_healthy_place_has_none(monkeypatch, tmp_path):

@@ -153,9 +153,9 @@ def test_a_command_of_its_own_outlives_its_readers(tmp_path):
         assert run.stdout
         assert run.stderr
         run.stdout.close()
-        told = run.stderr.read()
-    assert run.returncode == 0, told
-    assert "stdout cannot be written (Broken pipe): the run goes on" in told
+        messages = run.stderr.read()
+    assert run.returncode == 0, messages
+    assert "stdout cannot be written (Broken pipe): the run goes on" in messages
     assert len((tmp_path / "piped/metrics.jsonl").read_text().splitlines()) == 3
     with Path("/dev/full").open("w") as full:
         shown = subprocess.run(

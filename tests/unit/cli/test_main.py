@@ -81,13 +81,13 @@ def test_a_missing_extra_is_named_with_its_fix(monkeypatch):
 @pytest.mark.processes
 def test_doctor_knows_what_is_here(monkeypatch):
     monkeypatch.setenv("JAX_LOG_COMPILES", "0")
-    found = json.loads(outlay("doctor", "--json").stdout)
-    assert found["platform"] == "cpu"
-    assert len(found["devices"]) == 8
-    assert found["versions"]["jax"]
-    assert found["optional"]["flax"]
-    assert ["JAX_LOG_COMPILES", "0", "a JAX setting, read when jax is imported"] in found["environment"]
-    assert "started by" in found["started_by"]
+    report = json.loads(outlay("doctor", "--json").stdout)
+    assert report["platform"] == "cpu"
+    assert len(report["devices"]) == 8
+    assert report["versions"]["jax"]
+    assert report["optional"]["flax"]
+    assert ["JAX_LOG_COMPILES", "0", "a JAX setting, read when jax is imported"] in report["environment"]
+    assert "started by" in report["started_by"]
 
 
 @pytest.mark.processes

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_recipe_is_run_and_its_lines_are_told_with_both_times(tmp_path):
-    told = outlay_command(
+    output = outlay_command(
         "profile",
         LINE,
         "--devices",
@@ -22,10 +22,10 @@ def test_a_recipe_is_run_and_its_lines_are_told_with_both_times(tmp_path):
         "my.toml",
         cwd=tmp_path,
     )
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith("step: 2 steps on 4 devices, predicted with the speeds of cpu:4\n")
-    assert "small.py:12" in told.stdout
-    first, *speeds, last = told.stderr.splitlines()
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.startswith("step: 2 steps on 4 devices, predicted with the speeds of cpu:4\n")
+    assert "small.py:12" in output.stdout
+    first, *speeds, last = output.stderr.splitlines()
     assert first == "wrote step.json: open it at https://ui.perfetto.dev"
     assert speeds[0].split() == ["cpu,", "each", "device", "before", "fitted"]
     assert last == "wrote my.toml: --target my.toml:4 predicts with it"
@@ -35,23 +35,23 @@ def test_a_recipe_is_run_and_its_lines_are_told_with_both_times(tmp_path):
 
 
 def test_a_trace_that_is_not_there_ends_with_2(tmp_path):
-    told = command_here("profile", LINE, "--devices", "8", "--read", ".", cwd=tmp_path)
-    assert told.exit_code == 2
-    assert told.stderr.startswith("error: there is no trace in .\n")
+    output = command_here("profile", LINE, "--devices", "8", "--read", ".", cwd=tmp_path)
+    assert output.exit_code == 2
+    assert output.stderr.startswith("error: there is no trace in .\n")
 
 
 def test_a_file_that_no_target_can_name_is_refused_before_anything_runs(tmp_path):
-    told = command_here("profile", LINE, "--calibrate", "speeds.txt", cwd=tmp_path)
-    assert told.exit_code == 2
-    assert "speeds.txt: a target names a file that ends in .toml" in told.output
+    output = command_here("profile", LINE, "--calibrate", "speeds.txt", cwd=tmp_path)
+    assert output.exit_code == 2
+    assert "speeds.txt: a target names a file that ends in .toml" in output.output
 
 
 def test_a_target_of_a_file_predicts_with_its_speeds(tmp_path):
     (tmp_path / "mine.toml").write_text("[cpu]\nmemory_bandwidth = 1e7\n")
     seconds = {}
     for target in ("cpu:8", "mine.toml:8"):
-        told = command_here("estimate", LINE, "--target", target, "--layout", "fsdp", "--json", cwd=tmp_path)
-        facts = json.loads(told.stdout)
+        output = command_here("estimate", LINE, "--target", target, "--layout", "fsdp", "--json", cwd=tmp_path)
+        facts = json.loads(output.stdout)
         assert facts["target"] == target
         seconds[target] = facts["seconds"]
     assert seconds["mine.toml:8"] > 2 * seconds["cpu:8"]

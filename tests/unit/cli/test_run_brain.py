@@ -48,9 +48,9 @@ def pair(tmp_path, monkeypatch):
 def test_a_run_leaves_a_folder_that_tells_all_of_it(pair):
     done = outlay("run", "pair.toml", "--steps", "300", "--input", "light=light.npy")
     assert done.exit_code == 0, done.output
-    found = {path.name for path in (pair / "runs/pair").iterdir()}
+    names = {path.name for path in (pair / "runs/pair").iterdir()}
     pictures = {"raster.png", "rates.png", "potentials.png", "weights.png", "graph.png"}
-    assert found == {"config.json", "outlay.txt", "plan.json", "recording.zarr", "rates.csv", "report.html", *pictures}
+    assert names == {"config.json", "outlay.txt", "plan.json", "recording.zarr", "rates.csv", "report.html", *pictures}
     assert "simulated 300 ms in 300 steps of 1 ms" in done.stdout
     assert "300/300 ms" in done.stderr
     assert list(Recording.read(pair / "runs/pair/recording.zarr")) == ["cells.soma.potential"]

@@ -28,11 +28,11 @@ def test_every_device_has_one_place_and_inside_axes_never_leave_a_host(case):
     per_host = num_devices // num_hosts
     spec.resolve(num_devices, num_hosts)
     groups = group_by_host([position // per_host for position in range(num_devices)])
-    found = arrange(spec, groups)
-    assert found.shape == tuple(spec.axis_sizes.values())
-    assert sorted(found.flat) == list(range(num_devices))
+    result = arrange(spec, groups)
+    assert result.shape == tuple(spec.axis_sizes.values())
+    assert sorted(result.flat) == list(range(num_devices))
     dims = [dim for dim, (name, _) in enumerate(spec.axes) if name in inside]
-    together = np.moveaxis(found, dims, range(found.ndim - len(dims), found.ndim))
+    together = np.moveaxis(result, dims, range(result.ndim - len(dims), result.ndim))
     rows = together.reshape(-1, math.prod(spec.axis_sizes[name] for name in inside))
     assert (rows // per_host == rows[:, :1] // per_host).all()
     if num_hosts > 1:

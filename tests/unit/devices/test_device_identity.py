@@ -49,13 +49,13 @@ def test_with_their_noun() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "hosts", "said"),
+    ("places", "hosts", "text"),
     [
         ([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 0, 0, 0), "in 2 processes"),  # on one machine
         ([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 0, 1, 1), "in 2 processes"),
         ([(0, 0), (1, 0), (2, 0), (3, 0)], (0, 0, 1, 1), "in 4 processes on 2 hosts"),
     ],
 )
-def test_a_mesh_says_how_many_processes_drive_it(places, hosts, said) -> None:
+def test_a_mesh_says_how_many_processes_drive_it(places, hosts, text) -> None:
     mesh = MeshInfo((("x", 4),), tuple(devices(*places)), hosts, "simulated")
-    assert str(mesh) == f"mesh x=4 (4 simulated devices {said})"
+    assert str(mesh) == f"mesh x=4 (4 simulated devices {text})"

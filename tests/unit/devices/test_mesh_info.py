@@ -36,8 +36,8 @@ def test_pretended_hosts_are_reported_in_the_order_of_the_devices(two_hosts):
 def test_the_one_cpu_device_that_a_machine_has_is_attached():
     program = "import outlay; from outlay.devices.mesh_info import MeshInfo; print(MeshInfo.of(outlay.mesh(data=1)))"
     env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
-    found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=280)
-    assert found.stdout.strip() == "mesh data=1 (1 cpu device)", found.stderr
+    process = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=280)
+    assert process.stdout.strip() == "mesh data=1 (1 cpu device)", process.stderr
 
 
 def test_an_abstract_mesh_has_names_and_sizes_only():

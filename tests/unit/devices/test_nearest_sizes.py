@@ -10,33 +10,33 @@ from outlay.devices.mesh_spec import MeshSpec, nearest_sizes
 sizes = st.dictionaries(st.sampled_from(["data", "model", "seq", "fsdp"]), st.integers(1, 12), min_size=1)
 
 
-@given(wanted=sizes, product=st.integers(1, 600))
-def test_the_sizes_proposed_use_all_devices(wanted, product):
-    near = nearest_sizes(wanted, product)
-    assert list(near) == list(wanted)
+@given(requested=sizes, product=st.integers(1, 600))
+def test_the_sizes_proposed_use_all_devices(requested, product):
+    near = nearest_sizes(requested, product)
+    assert list(near) == list(requested)
     assert math.prod(near.values()) == product
-    if math.prod(wanted.values()) == product:
-        assert near == wanted
+    if math.prod(requested.values()) == product:
+        assert near == requested
 
 
-@given(wanted=sizes, num_devices=st.integers(1, 300), opened=st.booleans())
-def test_the_fix_in_the_message_works(wanted, num_devices, opened):
-    spec = MeshSpec({**wanted, "model": -1} if opened else wanted)
+@given(requested=sizes, num_devices=st.integers(1, 300), opened=st.booleans())
+def test_the_fix_in_the_message_works(requested, num_devices, opened):
+    spec = MeshSpec({**requested, "model": -1} if opened else requested)
     try:
         spec.resolve(num_devices)
     except MeshError as error:
         MeshSpec.parse(fix_in(error)).resolve(num_devices)
 
 
-@given(wanted=sizes, num_hosts=st.integers(1, 6), per_host=st.integers(1, 12))
-def test_the_fix_of_an_axis_that_would_cross_hosts_works(wanted, num_hosts, per_host):
-    wanted = nearest_sizes(wanted, num_hosts * per_host)
+@given(requested=sizes, num_hosts=st.integers(1, 6), per_host=st.integers(1, 12))
+def test_the_fix_of_an_axis_that_would_cross_hosts_works(requested, num_hosts, per_host):
+    requested = nearest_sizes(requested, num_hosts * per_host)
     try:
-        MeshSpec(wanted).resolve(num_hosts * per_host, num_hosts)
+        MeshSpec(requested).resolve(num_hosts * per_host, num_hosts)
     except MeshError as error:
         MeshSpec.parse(fix_in(error)).resolve(num_hosts * per_host, num_hosts)
-        crossing = dict.fromkeys(wanted, "hosts")
-        assert MeshSpec(wanted, over=crossing).resolve(num_hosts * per_host, num_hosts).axis_sizes == wanted
+        crossing = dict.fromkeys(requested, "hosts")
+        assert MeshSpec(requested, over=crossing).resolve(num_hosts * per_host, num_hosts).axis_sizes == requested
 
 
 def fix_in(error: MeshError) -> str:

@@ -38,10 +38,10 @@ def test_any_text_is_a_target_or_refused(text):
     try:
         target = Target.parse(text)
     except TargetError as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = f"{text.strip()!r} fix: write" if target.num_devices >= 1 else ""
-    assert "  fix: " in said or repr(text.strip()) in said
+        message = f"{text.strip()!r} fix: write" if target.num_devices >= 1 else ""
+    assert "  fix: " in message or repr(text.strip()) in message
 
 
 @pytest.mark.parametrize(

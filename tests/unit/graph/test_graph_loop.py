@@ -27,18 +27,18 @@ def start(waves):
 def one_by_one(waves, start):
     step, state, states, outputs = jax.jit(waves), start, [], []
     for x in inputs()["x"]:
-        state, found = step(state, {"x": x})
+        state, step_outputs = step(state, {"x": x})
         states.append(state)
-        outputs.append(found)
+        outputs.append(step_outputs)
     return states, outputs
 
 
 def test_it_is_the_same_as_one_step_after_the_other(waves, start, one_by_one):
     states, outputs = one_by_one
-    state, found = jax.jit(GraphLoop(waves))(start, inputs())
+    state, loop_outputs = jax.jit(GraphLoop(waves))(start, inputs())
     assert_same(state, states[-1])
-    assert_same(found["outputs"], jax.tree.map(lambda *steps: np.stack(steps), *outputs))
-    assert np.abs(found["outputs"]["height"]).sum() > 10
+    assert_same(loop_outputs["outputs"], jax.tree.map(lambda *steps: np.stack(steps), *outputs))
+    assert np.abs(loop_outputs["outputs"]["height"]).sum() > 10
 
 
 def test_the_step_of_a_part_is_traced_once(waves, start):
@@ -94,14 +94,14 @@ def test_parts_that_share_a_call_compute_what_they_do_alone():
 def test_what_is_recorded_is_every_so_many_steps_and_changes_nothing(waves, start, one_by_one, stride):
     states, _ = one_by_one
     graph_loop = GraphLoop(waves, record=("a.height", "b.kernel", "b:tops"), stride=stride)
-    state, found = jax.jit(graph_loop)(start, inputs())
+    state, outputs = jax.jit(graph_loop)(start, inputs())
     assert_same(state, states[-1])
     expected = states[stride - 1 :: stride]
-    assert len(found["recorded"]["a.height"]) == NUM_STEPS // stride == len(expected)
+    assert len(outputs["recorded"]["a.height"]) == NUM_STEPS // stride == len(expected)
     for i, then in enumerate(expected):
-        np.testing.assert_array_equal(found["recorded"]["a.height"][i], then["a"]["height"])
-        np.testing.assert_array_equal(found["recorded"]["b.kernel"][i], then["b"]["kernel"])
-        np.testing.assert_array_equal(found["recorded"]["b:tops"][i], then["cache"]["b"]["tops"][0])
+        np.testing.assert_array_equal(outputs["recorded"]["a.height"][i], then["a"]["height"])
+        np.testing.assert_array_equal(outputs["recorded"]["b.kernel"][i], then["b"]["kernel"])
+        np.testing.assert_array_equal(outputs["recorded"]["b:tops"][i], then["cache"]["b"]["tops"][0])
 
 
 @pytest.mark.compiles
@@ -110,8 +110,8 @@ def test_a_number_that_is_none_is_found_in_its_step(waves, start):
     x["x"][4] = np.nan  # of which the source makes no spike
     assert not any(np.asarray(first) >= 0 for first in GraphLoop(waves)(start, x)[1]["not_finite"].values())
     broken = {**start, "sum": {"total": jnp.asarray(np.inf)}}
-    found = jax.jit(GraphLoop(waves))(broken, inputs())[1]["not_finite"]
-    assert {name: int(first) for name, first in found.items()} == {"source": -1, "a": -1, "b": -1, "sum": 0}
+    outputs = jax.jit(GraphLoop(waves))(broken, inputs())[1]["not_finite"]
+    assert {name: int(first) for name, first in outputs.items()} == {"source": -1, "a": -1, "b": -1, "sum": 0}
     cache = start["cache"]["b"]
     later = {"height": cache["height"].at[0, 2].set(-np.inf), "tops": cache["tops"]}  # is read two steps later
     late = {**start, "cache": {**start["cache"], "b": later}}
@@ -125,8 +125,8 @@ def test_a_kernel_is_looked_at_in_the_end(waves, start):
     part = next(iter(graph().parts.values()))
     quiet = type(waves)({"stiff": type(part)(stiff)})
     state = {"stiff": {"kernel": jnp.full((2, 2), jnp.nan)}, "cache": {"stiff": {"out": jnp.zeros(2)}}}
-    found = GraphLoop(quiet)(state, {"step": np.arange(NUM_STEPS)})[1]["not_finite"]
-    assert int(found["stiff"]) == NUM_STEPS - 1
+    outputs = GraphLoop(quiet)(state, {"step": np.arange(NUM_STEPS)})[1]["not_finite"]
+    assert int(outputs["stiff"]) == NUM_STEPS - 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

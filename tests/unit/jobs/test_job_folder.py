@@ -83,8 +83,8 @@ def test_a_beat_keeps_what_it_is_not_told(tmp_path, monkeypatch):
     heartbeat.start_beating(tmp_path, 0)
     beat(3, "step 4", 9)
     beat(None, "saving")
-    found = JobFolder(tmp_path).beat(0)
-    assert (found.step, found.of, found.doing) == (3, 9, "saving")
+    last_beat = JobFolder(tmp_path).beat(0)
+    assert (last_beat.step, last_beat.of, last_beat.doing) == (3, 9, "saving")
 
 
 def test_a_beat_fits_its_file_however_long_its_words(tmp_path):

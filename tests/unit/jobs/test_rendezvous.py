@@ -37,7 +37,7 @@ def infos(num, *processes, numbers=None, **facts):
     ]
 
 
-def outcomes(found, timeout):
+def outcomes(result, timeout):
     """The hosts that `meet` gives each, or the error it raises."""
 
     def one(info):
@@ -47,8 +47,8 @@ def outcomes(found, timeout):
             return str(error)
         return met.hosts
 
-    with ThreadPoolExecutor(len(found)) as pool:
-        return list(pool.map(one, found))
+    with ThreadPoolExecutor(len(result)) as pool:
+        return list(pool.map(one, result))
 
 
 def test_all_learn_the_hosts_of_all():
@@ -127,30 +127,30 @@ def test_processes_meet_at_an_address_of_ipv6():
 
 
 def test_two_processes_of_one_number_are_told():
-    found = outcomes(infos(3, 0, 1, 1, secret="s"), 10)
-    assert all("two processes say that they are process 1 of 3" in text for text in found)
+    outcome = outcomes(infos(3, 0, 1, 1, secret="s"), 10)
+    assert all("two processes say that they are process 1 of 3" in text for text in outcome)
 
 
 def test_processes_that_disagree_about_their_number_are_told():
-    found = outcomes(infos(2, 0, 1, numbers={1: 3}, secret="s"), 10)
-    assert all("process 1 on" in text and "says 3, process 0 on" in text and "says 2" in text for text in found)
+    outcome = outcomes(infos(2, 0, 1, numbers={1: 3}, secret="s"), 10)
+    assert all("process 1 on" in text and "says 3, process 0 on" in text and "says 2" in text for text in outcome)
 
 
 def test_without_a_token_who_is_wrong_is_told_and_the_right_one_still_gets_in():
-    found = infos(2, 0, 1)
-    wrong = [ProcessInfo(1, 3, found[0].coordinator), *found[1:]]
-    first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 20)
+    members = infos(2, 0, 1)
+    wrong = [ProcessInfo(1, 3, members[0].coordinator), *members[1:]]
+    first = ThreadPoolExecutor(1).submit(rendezvous.meet, members[0], 20)
     assert "processes disagree about how many they are" in outcomes(wrong[:1], 10)[0]
-    assert rendezvous.meet(found[1], 20).hosts == first.result().hosts
+    assert rendezvous.meet(members[1], 20).hosts == first.result().hosts
 
 
 def test_a_process_that_ended_meanwhile_can_come_again():
-    found = infos(3, 0, 1, 2)
-    first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 20)
-    gone = connection.Connection(socket_to(found[1]))
-    rendezvous._introduce(gone, found[1])
+    members = infos(3, 0, 1, 2)
+    first = ThreadPoolExecutor(1).submit(rendezvous.meet, members[0], 20)
+    gone = connection.Connection(socket_to(members[1]))
+    rendezvous._introduce(gone, members[1])
     gone.close()
-    assert outcomes(found[1:], 20) == [first.result().hosts] * 2
+    assert outcomes(members[1:], 20) == [first.result().hosts] * 2
 
 
 def test_jobs_that_share_an_address_do_not_mix():
@@ -162,10 +162,10 @@ def test_jobs_that_share_an_address_do_not_mix():
 
 
 def test_a_process_without_the_token_does_not_get_in():
-    found = infos(2, 0, 1, secret="s")
-    first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 20)
-    assert "has another token (OUTLAY_TOKEN), or none" in outcomes([ProcessInfo(1, 2, found[0].coordinator)], 1)[0]
-    assert rendezvous.meet(found[1], 20).hosts == first.result().hosts
+    members = infos(2, 0, 1, secret="s")
+    first = ThreadPoolExecutor(1).submit(rendezvous.meet, members[0], 20)
+    assert "has another token (OUTLAY_TOKEN), or none" in outcomes([ProcessInfo(1, 2, members[0].coordinator)], 1)[0]
+    assert rendezvous.meet(members[1], 20).hosts == first.result().hosts
 
 
 def test_two_jobs_with_the_same_first_port_both_meet():
@@ -217,19 +217,19 @@ STRANGERS = {
 
 
 def test_whatever_strangers_send_the_real_process_gets_in(capsys):
-    found = infos(2, 0, 1)
-    first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 60)
+    members = infos(2, 0, 1)
+    first = ThreadPoolExecutor(1).submit(rendezvous.meet, members[0], 60)
     held = []
     for sent in STRANGERS.values():
-        connection = socket_to(found[0])
+        connection = socket_to(members[0])
         held.append(connection)
-        text = json.dumps(HELLO | {"job": rendezvous._digest(found[0])}).encode() if sent is None else sent
+        text = json.dumps(HELLO | {"job": rendezvous._digest(members[0])}).encode() if sent is None else sent
         ended = b"" if text in (b"", b'{"process": 1') else b"\n"
         try:
             connection.sendall(text + ended + (b'{"proof": "x"}\n' if sent is None else b""))
         except OSError:  # it has been hung up on
             continue
-    assert rendezvous.meet(found[1], 60).hosts == first.result().hosts
+    assert rendezvous.meet(members[1], 60).hosts == first.result().hosts
     lines = capsys.readouterr().err.splitlines()
     assert len([line for line in lines if line.startswith("ignored a connection from 127.0.0.1")]) == 3
     assert "\x1b" not in "".join(lines)
@@ -239,10 +239,10 @@ def test_whatever_strangers_send_the_real_process_gets_in(capsys):
 
 def test_silent_connections_are_bounded(monkeypatch):
     monkeypatch.setattr(rendezvous, "_MOST_UNKNOWN", 3)
-    found = infos(2, 0, 1)
-    first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 60)
-    held = [socket_to(found[0]) for _ in range(12)]
-    assert rendezvous.meet(found[1], 60).hosts == first.result().hosts
+    members = infos(2, 0, 1)
+    first = ThreadPoolExecutor(1).submit(rendezvous.meet, members[0], 60)
+    held = [socket_to(members[0]) for _ in range(12)]
+    assert rendezvous.meet(members[1], 60).hosts == first.result().hosts
     for one in held:
         one.close()
 
@@ -252,6 +252,6 @@ def test_a_machine_whose_own_name_is_loopback_is_named_with_the_fix(monkeypatch)
     names = {threading.get_ident(): "hosta"}
     monkeypatch.setattr(socket, "gethostname", lambda: names.setdefault(threading.get_ident(), f"host{len(names)}"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    found = outcomes(infos(2, 0, 1), 10)
-    assert all(" for itself: 127.0.1.1" in text for text in found)
-    assert all("fix: in /etc/hosts of each" in text for text in found)
+    outcome = outcomes(infos(2, 0, 1), 10)
+    assert all(" for itself: 127.0.1.1" in text for text in outcome)
+    assert all("fix: in /etc/hosts of each" in text for text in outcome)

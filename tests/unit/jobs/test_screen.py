@@ -73,8 +73,8 @@ def test_the_file_of_all_output_is_bounded(tmp_path, monkeypatch):
         log.write(f"{number:>99}\n")
     log.close()
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2 * 1100
-    kept = "".join((tmp_path / name).read_text() for name in ("output.log.1", "output.log"))
-    assert [int(line) for line in kept.splitlines()] == list(range(100 - kept.count("\n"), 100))
+    logged = "".join((tmp_path / name).read_text() for name in ("output.log.1", "output.log"))
+    assert [int(line) for line in logged.splitlines()] == list(range(100 - logged.count("\n"), 100))
     assert str(log).startswith("the last of output: ")
 
 

@@ -115,11 +115,11 @@ def test_a_module_that_is_not_there_ends_the_job(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("code", "said"), [(75, "requeue 77\n"), (0, ""), (13, ""), (143, "")])
-def test_a_run_that_was_stopped_and_saved_goes_back_into_the_queue(tmp_path, code, said):
+@pytest.mark.parametrize(("code", "text"), [(75, "requeue 77\n"), (0, ""), (13, ""), (143, "")])
+def test_a_run_that_was_stopped_and_saved_goes_back_into_the_queue(tmp_path, code, text):
     env = with_commands(tmp_path, srun=f"exit {code}", scontrol='echo "$@"')
     done = subprocess.run(["bash"], input=render(REQUEUE), env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (code, said)
+    assert (done.returncode, done.stdout) == (code, text)
 
 
 def test_processes_are_told_before_the_time_limit_where_they_save():

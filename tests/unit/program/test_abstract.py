@@ -127,9 +127,9 @@ def test_constrained_values_are_recorded_by_name() -> None:
         outlay.constrain(batch["x"], P("data"))
         return {**state, "w": grads["w"]}, {}
 
-    found = abstract_step(step, STATE, BATCH)
-    assert found.intermediates["grads"]["w"].shape == (4, 4)
-    assert found.intermediates["hidden"].shape == (8, 4)
-    assert found.required_names == ["grads"]
-    assert found.specs == [P("data")]
-    assert not found.sums_over_batch
+    traced = abstract_step(step, STATE, BATCH)
+    assert traced.intermediates["grads"]["w"].shape == (4, 4)
+    assert traced.intermediates["hidden"].shape == (8, 4)
+    assert traced.required_names == ["grads"]
+    assert traced.specs == [P("data")]
+    assert not traced.sums_over_batch

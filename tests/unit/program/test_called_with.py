@@ -28,8 +28,8 @@ def program(step=step, init=init, **options):
 
 def trained():
     def loss(params, batch, keys):
-        kept = jax.vmap(lambda key, x: x * jax.random.bernoulli(key, 0.5, x.shape))(keys, batch)
-        return (kept @ params["w"].T).sum(-1), {}
+        dropped = jax.vmap(lambda key, x: x * jax.random.bernoulli(key, 0.5, x.shape))(keys, batch)
+        return (dropped @ params["w"].T).sum(-1), {}
 
     optimizer = optax.sgd(0.1)
     return program(outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer))

@@ -43,20 +43,20 @@ def test_a_preset_is_that_of_the_devices():
 
 def test_what_the_environment_sets_is_left_to_it(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
-    found = compiler_options("preset", mesh(data=8, target="h100:1x8"))
-    assert "xla_gpu_enable_triton_gemm" not in found.values
-    assert found.notes == ("set by the environment: xla_gpu_enable_triton_gemm",)
+    explanation = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    assert "xla_gpu_enable_triton_gemm" not in explanation.values
+    assert explanation.notes == ("set by the environment: xla_gpu_enable_triton_gemm",)
 
 
 def test_a_program_is_compiled_with_its_options_and_says_so():
     made = make(mesh(data=8), compiler_options={"--xla_cpu_enable_fast_math": True})
-    found = explain(made)
-    assert found.to_dict()["compiler_options"] == {
+    explanation = explain(made)
+    assert explanation.to_dict()["compiler_options"] == {
         "source": "given",
         "values": {"xla_cpu_enable_fast_math": True},
         "notes": [],
     }
-    assert "compiler options: given (1 of them)" in str(found)
+    assert "compiler options: given (1 of them)" in str(explanation)
 
 
 def test_a_function_is_compiled_with_the_options_of_the_call():
@@ -142,10 +142,10 @@ def test_callbacks_are_compiled_for_gpus_that_are_not_here():
 
     on = mesh(data=8, target="h100:1x8")
     given = jax.ShapeDtypeStruct((16, 8), jnp.float32, sharding=jax.NamedSharding(on, P("data")))
-    found = explain(jax.jit(loud), given)
+    explanation = explain(jax.jit(loud), given)
     called = {
         one.attributes.get("custom_call_target")
-        for c in found.hlo.computations.values()
+        for c in explanation.hlo.computations.values()
         for one in c.instructions.values()
     }
     assert '"xla_ffi_python_gpu_callback"' in called or "xla_ffi_python_gpu_callback" in called

@@ -118,7 +118,7 @@ SET_BY_SIMULATE = ("NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 
 @pytest.fixture(scope="module")
-def said():
+def outputs_of_both():
     """What the first of two processes says: lines of words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -136,18 +136,20 @@ def said():
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=200) for process in both]
+        outputs = [process.communicate(timeout=200) for process in both]
     finally:
         for process in both:
             process.kill()
-    assert [process.returncode for process in both] == [0, 0], said[0][1][-3000:] + said[1][1][-3000:]
-    return [line.split() for line in said[0][0].splitlines()]  # gloo says there, too, that it has connected
+    assert [process.returncode for process in both] == [0, 0], outputs[0][1][-3000:] + outputs[1][1][-3000:]
+    return [line.split() for line in outputs[0][0].splitlines()]  # gloo says there, too, that it has connected
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("num_devices", "whole"), [(1, "collective_permute"), (2, "all_reduce")])
-def test_two_processes_train_as_one_device_does(said, num_devices, whole):
-    found = {words[2]: " ".join(words[3:]) for words in said if words[:2] == ["uses", str(num_devices)]}
+def test_two_processes_train_as_one_device_does(outputs_of_both, num_devices, whole):
+    collectives = {
+        words[2]: " ".join(words[3:]) for words in outputs_of_both if words[:2] == ["uses", str(num_devices)]
+    }
     split = "collective_permute all_to_all" if num_devices == 1 else "all_to_all all_reduce"
-    assert found == {"dp": whole, "fsdp": split, "zero2": split}
+    assert collectives == {"dp": whole, "fsdp": split, "zero2": split}

@@ -3,9 +3,9 @@ from outlay.program.consistency import Facts, disagreement, same_everywhere, sou
 USUAL = Facts({"mesh": "data=2", "seed": "0"}, {"batch.x": "float32[8, 4]", "batch.y": "int32[8]"}, "a\nb\nc", "f.py:3")
 
 
-def said(**processes):
-    found = {tuple(map(int, name.strip("p").split("_"))): facts for name, facts in processes.items()}
-    return disagreement(found, {group: facts.hashes for group, facts in found.items()})
+def message(**processes):
+    by_process = {tuple(map(int, name.strip("p").split("_"))): facts for name, facts in processes.items()}
+    return disagreement(by_process, {group: facts.hashes for group, facts in by_process.items()})
 
 
 def other(**changed):
@@ -13,14 +13,14 @@ def other(**changed):
 
 
 def test_processes_are_set_against_most_of_them():
-    text = said(p0=other(config={"mesh": "data=1", "seed": "7"}), p1_2=USUAL)
+    text = message(p0=other(config={"mesh": "data=1", "seed": "7"}), p1_2=USUAL)
     assert "process 0 against processes 1, 2:" in text
     assert "config: mesh is data=1, there data=2; and 1 more difference\n" in text
     assert text.endswith("fix: start all processes with the same options, files and versions")
 
 
 def test_each_kind_of_difference_is_said_with_its_fix():
-    text = said(
+    text = message(
         p0=USUAL, p1=other(data=USUAL.data | {"batch.x": "float32[4, 4]"}), p2=other(program="a\nB\nc", where="g.py:9")
     )
     assert "process 1 against process 0:\n    data: batch.x is float32[4, 4], there float32[8, 4]\n" in text
@@ -31,14 +31,14 @@ def test_each_kind_of_difference_is_said_with_its_fix():
 
 
 def test_another_program_is_only_the_consequence_of_other_data():
-    text = said(p0=USUAL, p1=other(data={}, program="a\nB\nc"))
+    text = message(p0=USUAL, p1=other(data={}, program="a\nB\nc"))
     assert "data: batch.x is absent, there float32[8, 4]; and 1 more difference" in text
     assert "+ B" not in text
     assert "jax.process_index" not in text
 
 
 def test_a_program_that_was_too_long_is_told_apart_by_its_hash():
-    assert "      - " not in said(p0=USUAL, p1=other(program=""))
+    assert "      - " not in message(p0=USUAL, p1=other(program=""))
 
 
 def test_facts_arrive_as_they_were_sent():

@@ -87,8 +87,8 @@ def test_a_step_of_ones_own_is_given_whole_modules():
 
     program = outlay.program(step, init, BATCH, layout=LAYOUT, mesh=outlay.mesh(data=8))
     state, outputs = program(program.init(jax.random.key(0)), BATCH)
-    expected, wanted = eqx.filter_jit(step)(init(jax.random.key(0)), BATCH)
-    np.testing.assert_allclose(outputs["loss"], wanted["loss"], rtol=1e-5)
+    expected, expected_outputs = eqx.filter_jit(step)(init(jax.random.key(0)), BATCH)
+    np.testing.assert_allclose(outputs["loss"], expected_outputs["loss"], rtol=1e-5)
     got = outlay.train.as_model(state["params"])
     np.testing.assert_allclose(got.layers[0].weight, expected["params"].layers[0].weight, atol=1e-5)
     assert got(jnp.ones(8)).shape == (8,)
@@ -137,8 +137,8 @@ def test_a_function_of_modules_is_explained_under_filter_jit():
     mesh, model = outlay.mesh(data=8), Net(jax.random.key(0))
     placed = outlay.train.as_model(outlay.arrays.put(model, outlay.fsdp(min_size=16).plan(model, mesh), mesh))
     x = jax.ShapeDtypeStruct((16, 8), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("data")))
-    found = outlay.explain(eqx.filter_jit(lambda model, x: jax.vmap(model)(x)), placed, x)
-    assert [one.kind for one in found.collectives] == ["all-gather"]
-    assert found.work.flops == pytest.approx(found.work.flops_compiled, rel=0.2)
+    explanation = outlay.explain(eqx.filter_jit(lambda model, x: jax.vmap(model)(x)), placed, x)
+    assert [one.kind for one in explanation.collectives] == ["all-gather"]
+    assert explanation.work.flops == pytest.approx(explanation.work.flops_compiled, rel=0.2)
     with pytest.raises(outlay.errors.ExplainError, match=r"model\.activation: a function(?s:.)*eqx\.filter_jit\(f\)"):
         outlay.explain(jax.jit(lambda model, x: jax.vmap(model)(x)), placed, x)

@@ -94,9 +94,9 @@ def error_of(program: outlay.Program) -> str:
 
 def sites_in(message: str) -> list[tuple[str, str]]:
     """Operation and mark of every site, as the source line says it."""
-    found = re.findall(r"^  ([\w.]+)[^\n]*: \S+test_explicit\.py:(\d+) in untouched\n", message, re.MULTILINE)
+    mentioned = re.findall(r"^  ([\w.]+)[^\n]*: \S+test_explicit\.py:(\d+) in untouched\n", message, re.MULTILINE)
     lines = Path(__file__).read_text().splitlines()
-    return [(operation, lines[int(line) - 1].partition("# site: ")[2]) for operation, line in found]
+    return [(operation, lines[int(line) - 1].partition("# site: ")[2]) for operation, line in mentioned]
 
 
 LOOKUP = ("gather", "lookup")
@@ -151,8 +151,8 @@ def test_with_exactly_the_listed_edits_the_model_runs_and_equals_one_device() ->
     step = jax.jit(step_of(untouched))
     for _ in range(3):
         state, outputs = program(state, TOKENS)
-        alone, wanted = step(alone, TOKENS)
-        np.testing.assert_allclose(outputs["loss"], wanted["loss"], rtol=1e-6)
+        alone, expected = step(alone, TOKENS)
+        np.testing.assert_allclose(outputs["loss"], expected["loss"], rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state, alone)
     assert state["down"].sharding.spec == P("model", None)
 

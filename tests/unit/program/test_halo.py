@@ -50,14 +50,14 @@ def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> 
     def on_piece(piece: Any) -> Any:
         return smooth(outlay.collectives.halo(piece, "i", (1, 2), periodic=periodic))
 
-    found = jax.shard_map(on_piece, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(x)
+    result = jax.shard_map(on_piece, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(x)
     padding = ((1, 2), (0, 0))
     whole = smooth(np.pad(x, padding, mode="wrap") if periodic else np.pad(x, padding))
-    np.testing.assert_array_equal(found, whole)
+    np.testing.assert_array_equal(result, whole)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         (
             {"width": 3},
@@ -69,6 +69,6 @@ def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> 
         ({"dim": 1}, r"there is no dim 1 in a piece \(2,\)"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(outlay.errors.ProgramError, match=said):
+def test_what_does_not_fit_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(outlay.errors.ProgramError, match=text):
         haloed(jnp.arange(8), P("i"), **options)

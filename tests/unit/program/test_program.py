@@ -84,8 +84,8 @@ def test_later_calls_never_trace_the_step_again() -> None:
 
 def test_what_is_compiled_says_the_plans_shardings() -> None:
     program = make(data=4, model=2)
-    wanted, _ = program.compiled.output_shardings
-    for path, sharding in flatten_paths(wanted)[0]:
+    state_shardings, _ = program.compiled.output_shardings
+    for path, sharding in flatten_paths(state_shardings)[0]:
         leaf = program.plan[path]
         assert sharding.shard_shape(leaf.shape) == leaf.local_shape, path
     (state_in, batch_in), _ = program.compiled.input_shardings

@@ -144,8 +144,8 @@ def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
 @pytest.mark.any_jax
 def test_an_evaluation_reads_parameters_from_the_host():
     program = program_of(("params.**", outlay.layout.on_host()))
-    found = evaluate(program, program.init(jax.random.key(0)), BATCH, loss=scanned)
-    assert found == evaluate(program_of(), program_of().init(jax.random.key(0)), BATCH, loss=scanned)
+    metrics = evaluate(program, program.init(jax.random.key(0)), BATCH, loss=scanned)
+    assert metrics == evaluate(program_of(), program_of().init(jax.random.key(0)), BATCH, loss=scanned)
 
 
 @pytest.mark.any_jax
@@ -170,8 +170,8 @@ def test_a_step_that_takes_its_own_gradient_is_ruled_too():
 
         return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8)).compiled
 
-    kept, all_kept = compiled(("layer_input", outlay.layout.keep())), compiled()
-    assert kept.memory_analysis().temp_size_in_bytes < all_kept.memory_analysis().temp_size_in_bytes
+    stored, all_kept = compiled(("layer_input", outlay.layout.keep())), compiled()
+    assert stored.memory_analysis().temp_size_in_bytes < all_kept.memory_analysis().temp_size_in_bytes
 
 
 def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
@@ -190,11 +190,11 @@ def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
 
         return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
 
-    kept, plain = program(("layer_input", outlay.layout.keep())), program()
-    assert kept.plan["layer_input"].stored == "device"
-    sizes = [one.compiled.memory_analysis().temp_size_in_bytes for one in (kept, plain)]
+    stored, plain = program(("layer_input", outlay.layout.keep())), program()
+    assert stored.plan["layer_input"].stored == "device"
+    sizes = [one.compiled.memory_analysis().temp_size_in_bytes for one in (stored, plain)]
     assert sizes[0] < sizes[1]
-    losses = [one(one.init(jax.random.key(0)), BATCH)[1] for one in (kept, plain)]
+    losses = [one(one.init(jax.random.key(0)), BATCH)[1] for one in (stored, plain)]
     np.testing.assert_allclose(*losses, rtol=1e-6)
     with pytest.raises(LayoutError, match="did you mean 'layer_input'"):
         program(("layer_inputs", outlay.layout.keep()))

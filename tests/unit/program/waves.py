@@ -66,16 +66,16 @@ def on_one_device(graph_loop: GraphLoop, key: int = 0, num_calls: int = 1):
     """State and outputs after some graph loops, one after the other, on one device."""
     mesh = outlay.mesh(devices=jax.devices()[:1], all=1)
     program = outlay.program(graph_loop, init_of(graph_loop.graph), inputs(), layout=WHOLE, mesh=mesh)
-    state, found = program(program.init(jax.random.key(key)), inputs())
+    state, outputs = program(program.init(jax.random.key(key)), inputs())
     for _ in range(num_calls - 1):
-        state, found = program(state, inputs())
-    return state, found
+        state, outputs = program(state, inputs())
+    return state, outputs
 
 
-def assert_same(found, expected) -> None:
+def assert_same(outputs, expected) -> None:
     """Bit for bit, in every leaf."""
     for (path, one), other in zip(
-        jax.tree_util.tree_leaves_with_path(jax.device_get(found)),
+        jax.tree_util.tree_leaves_with_path(jax.device_get(outputs)),
         jax.tree.leaves(jax.device_get(expected)),
         strict=True,
     ):

@@ -22,12 +22,12 @@ def asked(*words: str, **options):
 
 
 def test_candidates_are_layouts_on_their_meshes_with_the_options_that_are_varied():
-    found = asked().candidates
+    candidates = asked().candidates
     meshes = {"dp": "data=8", "fsdp": "data=8", "tp": "data=4,model=2"}
-    assert Counter((each.layout, each.mesh) for each in found) == {
+    assert Counter((each.layout, each.mesh) for each in candidates) == {
         (layout + host, mesh): 8 for layout, mesh in meshes.items() for host in ("", "+host")
     }
-    assert {each.options for each in found if each.layout == "dp"} == {
+    assert {each.options for each in candidates if each.layout == "dp"} == {
         (*remat, *accumulate)
         for remat in ((), (("remat", True),))
         for accumulate in ((), *((("accumulate", n),) for n in (2, 4, 8)))

@@ -30,15 +30,15 @@ def test_every_byte_of_every_module_is_on_one_side(library):
     train, held_out = python_sources(6, library)
     assert train.dtype == held_out.dtype == np.uint8
     assert sorted((text(train) + text(held_out)).split("\n")[:-1]) == [f"# {number:03}" for number in range(40)]
-    kept = [path.relative_to(library) for path in source_files(library) if is_held_out(path.relative_to(library))]
-    assert text(held_out) == "".join((library / path).read_text() for path in kept)
-    assert 1 <= len(kept) <= 10
+    held = [path.relative_to(library) for path in source_files(library) if is_held_out(path.relative_to(library))]
+    assert text(held_out) == "".join((library / path).read_text() for path in held)
+    assert 1 <= len(held) <= 10
 
 
 def test_the_order_is_that_of_the_paths(library):
-    found = [path.relative_to(library).as_posix() for path in source_files(library)]
-    assert found == sorted(found)
-    assert len(found) == 40
+    paths = [path.relative_to(library).as_posix() for path in source_files(library)]
+    assert paths == sorted(paths)
+    assert len(paths) == 40
 
 
 def test_what_is_less_than_a_window_is_dropped(library):

@@ -38,15 +38,15 @@ def smaller():
 def weights(tmp_path_factory):
     """The folder of a model that somebody else trained, and its parameters as we have them."""
     params = language_model(TINY)[0](jax.random.key(7))
-    ours = {path: np.asarray(leaf) for path, leaf in flatten_paths(params)[0]}
-    theirs = {}
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten_paths(params)[0]}
+    other = {}
     for name, path, *dims in llama_names(TINY, "x"):
-        value = ours.pop(path.removeprefix("x."))
+        value = leaves.pop(path.removeprefix("x."))
         for layer in range(TINY.num_layers) if "*" in name else [None]:
-            theirs[name.replace("*", str(layer))] = as_theirs(value if layer is None else value[layer], *dims)
-    assert not ours
+            other[name.replace("*", str(layer))] = as_theirs(value if layer is None else value[layer], *dims)
+    assert not leaves
     folder = tmp_path_factory.mktemp("model")
-    save_file(theirs, folder / "model.safetensors")
+    save_file(other, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"hidden_size": 32, "num_key_value_heads": 2, "rope_scaling": None}))
     return folder, params
 
@@ -107,9 +107,9 @@ def test_adapters_change_nothing_at_first_and_then_learn_alone(weights, expected
 
 
 def test_weights_of_another_model_are_refused_with_every_difference(weights, tmp_path):
-    theirs = {"hidden_size": 4096, "rope_theta": 500000.0, "rope_scaling": {"factor": 8.0}, "vocab_size": 256}
-    theirs["rope_parameters"] = {"rope_type": "yarn"}
-    (tmp_path / "config.json").write_text(json.dumps(theirs))
+    other = {"hidden_size": 4096, "rope_theta": 500000.0, "rope_scaling": {"factor": 8.0}, "vocab_size": 256}
+    other["rope_parameters"] = {"rope_type": "yarn"}
+    (tmp_path / "config.json").write_text(json.dumps(other))
     with pytest.raises(RecipeError, match="belongs to another model than was asked for") as error:
         lora(**HOW, from_=str(tmp_path))
     assert [line.split(": ", 1)[1] for line in str(error.value).splitlines()[1:]] == [

@@ -50,9 +50,9 @@ def test_another_program_has_another_price():
     ],
 )
 def test_an_error_of_ours_is_an_answer(changes, kind):
-    found = answer(job(**changes))
-    assert found["error"] == kind
-    assert found["message"]
+    result = answer(job(**changes))
+    assert result["error"] == kind
+    assert result["message"]
 
 
 CHILD = "import sys; from outlay.recipes.choose import end_with_parent; end_with_parent(int(sys.argv[1]))"

@@ -22,10 +22,10 @@ def ways(share):
 
 
 def test_each_way_makes_the_least_change_of_one_kind_and_is_a_command():
-    found = ways(0.9)
-    changes = [way.candidate.options for way in found]
+    ways_found = ways(0.9)
+    changes = [way.candidate.options for way in ways_found]
     assert changes == [(("batch", 8),), (("remat", "full"),), (("accumulate", 2),)]
-    for way in found:
+    for way in ways_found:
         words = shlex.split(way.command)
         assert words[:3] == ["outlay", "explain", "lm"]
         assert words.count("--batch") == 1

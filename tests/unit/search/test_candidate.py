@@ -17,6 +17,6 @@ def test_options_as_words_mean_the_same_options(options):
 
 def test_every_layout_meets_its_meshes_and_every_set_of_options():
     remat = (("remat", True),)
-    found = list(candidates({"dp": ["data=8"], "tp": ["data=4,model=2", "data=2,model=4"]}, [(), remat]))
-    assert len(found) == len(set(found)) == 6
-    assert Candidate("tp", "data=2,model=4", remat) in found
+    combinations = list(candidates({"dp": ["data=8"], "tp": ["data=4,model=2", "data=2,model=4"]}, [(), remat]))
+    assert len(combinations) == len(set(combinations)) == 6
+    assert Candidate("tp", "data=2,model=4", remat) in combinations

@@ -42,26 +42,26 @@ def embedding(layout=None):
 @pytest.mark.compiles
 def test_less_is_moved_and_the_numbers_stay():
     program = embedding()
-    found = outlay.fix(program)
-    assert found.after.bytes_per_step < found.before.bytes_per_step / 5
-    assert found.after.by_kind()["all-to-all"].num_runs < found.before.by_kind()["all-to-all"].num_runs
-    assert found.rules == (outlay.Rule("@mlp", P("data")),)
-    assert found.python == 'layout = outlay.Layout([\n    ("@mlp", P("data")),\n]) + layout'
-    shown = str(found)
+    fix = outlay.fix(program)
+    assert fix.after.bytes_per_step < fix.before.bytes_per_step / 5
+    assert fix.after.by_kind()["all-to-all"].num_runs < fix.before.by_kind()["all-to-all"].num_runs
+    assert fix.rules == (outlay.Rule("@mlp", P("data")),)
+    assert fix.python == 'layout = outlay.Layout([\n    ("@mlp", P("data")),\n]) + layout'
+    shown = str(fix)
     assert "bytes a step" in shown
     assert "kept" in shown
-    assert all(line in shown.splitlines() for line in found.python.splitlines())  # as it is to be pasted
-    assert "@mlp" in found.to_html()
-    assert outlay.explain(program.with_layout(found.layout)).bytes_per_step == found.after.bytes_per_step
-    outlay.verify(embedding(found.layout)).raise_if_different()
-    assert [one["helps"] for one in found.to_dict()["tried"]].count(True) == 1
+    assert all(line in shown.splitlines() for line in fix.python.splitlines())  # as it is to be pasted
+    assert "@mlp" in fix.to_html()
+    assert outlay.explain(program.with_layout(fix.layout)).bytes_per_step == fix.after.bytes_per_step
+    outlay.verify(embedding(fix.layout)).raise_if_different()
+    assert [one["helps"] for one in fix.to_dict()["tried"]].count(True) == 1
 
 
 def test_it_says_that_there_is_nothing_to_try():
-    found = outlay.fix(training(data_parallel()))
-    assert not found.tried
-    assert found.layout == data_parallel()
-    assert "nothing to try" in str(found)
+    fix = outlay.fix(training(data_parallel()))
+    assert not fix.tried
+    assert fix.layout == data_parallel()
+    assert "nothing to try" in str(fix)
 
 
 @pytest.mark.compiles
@@ -69,11 +69,11 @@ def test_it_says_that_nothing_helped():
     def everybody_takes_all(params, batch, keys):
         return squared_error(params, {**batch, "x": constrain(batch["x"], P())}, keys)
 
-    found = outlay.fix(training(data_parallel(), loss=everybody_takes_all))
-    assert found.tried
-    assert not found.rules
-    assert found.after is found.before
-    assert "nothing helped" in str(found)
+    fix = outlay.fix(training(data_parallel(), loss=everybody_takes_all))
+    assert fix.tried
+    assert not fix.rules
+    assert fix.after is fix.before
+    assert "nothing helped" in str(fix)
 
 
 def test_a_program_by_hand_is_refused():

@@ -34,9 +34,9 @@ def test_every_mesh_uses_every_device_once_and_keeps_inner_axes_inside_hosts(nam
 
 @given(targets())
 def test_no_mesh_over_two_axes_that_may_cross_is_left_out(target):
-    wanted = [(a, target.num_devices // a) for a in range(1, target.num_devices + 1) if target.num_devices % a == 0]
-    found = mesh_shapes(MeshSpec.parse("replica=-1,data=1"), target)
-    assert sorted(tuple(size for _, size in mesh.axes) for mesh in found) == wanted
+    pairs = [(a, target.num_devices // a) for a in range(1, target.num_devices + 1) if target.num_devices % a == 0]
+    shapes = mesh_shapes(MeshSpec.parse("replica=-1,data=1"), target)
+    assert sorted(tuple(size for _, size in mesh.axes) for mesh in shapes) == pairs
 
 
 def test_an_axis_that_the_layout_splits_over_is_never_1():

@@ -6,9 +6,9 @@ CAPACITY = 80 * GIB
 
 
 def order(left, taken=(), priced=()):
-    found = in_order(left, taken, priced, CAPACITY)
-    assert found[0] == next_to_compile(left, taken, priced, CAPACITY)
-    return [(each.candidate.layout, each.expected.seconds) for each in found]
+    first = in_order(left, taken, priced, CAPACITY)
+    assert first[0] == next_to_compile(left, taken, priced, CAPACITY)
+    return [(each.candidate.layout, each.expected.seconds) for each in first]
 
 
 def test_each_layout_has_a_turn_before_a_layout_has_two():
@@ -59,7 +59,7 @@ def test_what_the_host_keeps_is_no_layout_that_waits_for_a_turn():
 
 def test_the_fastest_that_fits_is_the_one_to_try_without_the_preset():
     slow, fast, big = screened("dp"), screened("fsdp", num_samples=16), screened("tp")
-    found = without_preset([(slow, price(1)), (fast, price(1.5)), (big, price(0.1, peak=99))])
-    assert str(found.candidate) == "fsdp data=8 --compiler-options none"
-    assert found.expected == fast.expected
+    first = without_preset([(slow, price(1)), (fast, price(1.5)), (big, price(0.1, peak=99))])
+    assert str(first.candidate) == "fsdp data=8 --compiler-options none"
+    assert first.expected == fast.expected
     assert without_preset([(big, price(0.1, peak=99))]) is None

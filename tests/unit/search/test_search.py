@@ -18,9 +18,9 @@ pytestmark = pytest.mark.processes
 
 def answering(**answers: object) -> tuple[str, ...]:
     """A command whose answer depends on the layout; without one it fails."""
-    told = {layout.replace("_", "+"): json.dumps(answer) for layout, answer in answers.items()}
+    environment = {layout.replace("_", "+"): json.dumps(answer) for layout, answer in answers.items()}
     layout = "json.loads(sys.argv[1])['layout'].removesuffix('+host')"
-    return (sys.executable, "-c", f"import json, sys; print({told!r}[{layout}])")
+    return (sys.executable, "-c", f"import json, sys; print({environment!r}[{layout}])")
 
 
 def all_answering(answer: object) -> tuple[str, ...]:
@@ -42,29 +42,29 @@ ONE_EACH = ("--remat", "--accumulate", "1")
 
 
 def test_the_fastest_that_fits_is_chosen_and_every_candidate_has_a_verdict():
-    found = searched(answering(dp=priced(3), fsdp=priced(2), tp=priced(1, peak=99)), *ONE_EACH)
-    assert [(each.candidate.layout, each.verdict) for each in found] == [
+    result = searched(answering(dp=priced(3), fsdp=priced(2), tp=priced(1, peak=99)), *ONE_EACH)
+    assert [(each.candidate.layout, each.verdict) for each in result] == [
         ("fsdp", "chosen"),
         ("dp", "slower"),
         ("tp", "does not fit"),
     ]
-    assert found.toml is not None
-    assert 'mesh = "data=8"' in found.toml
+    assert result.toml is not None
+    assert 'mesh = "data=8"' in result.toml
 
 
 def test_so_many_are_compiled_each_layout_first():
-    found = searched(answering(dp=priced(3), fsdp=priced(2), tp=priced(1)), num_candidates=4)
-    assert len(found.compiled) == 4
-    assert {each.candidate.layout for each in found.compiled} == {"dp", "fsdp", "tp"}
-    assert len(found.considered) == 24
-    assert {each.verdict for each in found.considered[4:]} == {"not compiled", "ruled out"}
+    result = searched(answering(dp=priced(3), fsdp=priced(2), tp=priced(1)), num_candidates=4)
+    assert len(result.compiled) == 4
+    assert {each.candidate.layout for each in result.compiled} == {"dp", "fsdp", "tp"}
+    assert len(result.considered) == 24
+    assert {each.verdict for each in result.considered[4:]} == {"not compiled", "ruled out"}
 
 
 def test_the_last_turn_goes_to_the_best_without_the_preset_where_none_was_asked_for():
     command = answering(dp=priced(3), fsdp=priced(2), tp=priced(1))
     question = replace(ask(VARIED, (), TARGET), command=command)
-    found = search(question, num_candidates=4, num_processes=1, timeout=280)
-    alike = [each.candidate.compiler_options for each in found.compiled if each.candidate.layout == "tp"]
+    result = search(question, num_candidates=4, num_processes=1, timeout=280)
+    alike = [each.candidate.compiler_options for each in result.compiled if each.candidate.layout == "tp"]
     assert sorted(alike, key=str) == [None, "none"]
     few = search(question, num_candidates=3, num_processes=1, timeout=280)
     assert {each.candidate.compiler_options for each in few} == {None}
@@ -75,9 +75,9 @@ def test_the_last_turn_goes_to_the_best_without_the_preset_where_none_was_asked_
 
 
 def test_one_that_fails_does_not_end_the_search():
-    found = searched(answering(dp=priced(3), tp={"error": "ProgramError", "message": "no such thing"}), *ONE_EACH)
-    assert found.chosen.candidate.layout == "dp"
-    failed = {each.candidate.layout: each.why for each in found if each.verdict == "failed"}
+    result = searched(answering(dp=priced(3), tp={"error": "ProgramError", "message": "no such thing"}), *ONE_EACH)
+    assert result.chosen.candidate.layout == "dp"
+    failed = {each.candidate.layout: each.why for each in result if each.verdict == "failed"}
     assert failed["tp"] == "no such thing"
     assert failed["fsdp"].startswith("KeyError: 'fsdp'")
 

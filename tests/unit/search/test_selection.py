@@ -149,9 +149,9 @@ def test_where_batches_differ_the_times_are_those_of_an_example(selection):
         Outcome(screened("small", num_samples=8), price(1, peak=20)),
         Outcome(screened("large", num_samples=32), price(2, peak=40)),
     ]
-    found = replace(selection, considered=tuple(ranked(outcomes)))
-    assert [each.candidate.layout for each in found.pareto] == ["small", "large"]
-    text, page = str(found), found.to_html()
+    result = replace(selection, considered=tuple(ranked(outcomes)))
+    assert [each.candidate.layout for each in result.pareto] == ["small", "large"]
+    text, page = str(result), result.to_html()
     assert "an example" in text
     assert "62.5 ms" in text
     assert "note: batches differ, so times of an example are compared" in text

@@ -22,11 +22,11 @@ def data(**options):
 
 
 def test_every_sequence_stands_in_one_batch_of_an_epoch_and_the_filling_does_not_count():
-    ours = data()
+    examples = data()
     for epoch in range(2):
         seen = collections.Counter()
-        for step in range(epoch * ours.batches_per_epoch, (epoch + 1) * ours.batches_per_epoch):
-            batch = ours[step]
+        for step in range(epoch * examples.batches_per_epoch, (epoch + 1) * examples.batches_per_epoch):
+            batch = examples[step]
             for row, size, weight in zip(batch["tokens"], batch["length"], batch["weight"], strict=True):
                 number = row[0] - 1
                 np.testing.assert_array_equal(row[:size], SEQUENCES[number])
@@ -37,11 +37,11 @@ def test_every_sequence_stands_in_one_batch_of_an_epoch_and_the_filling_does_not
 
 
 def test_a_batch_depends_on_seed_and_step_only():
-    ours, theirs = data(), data()
-    late, first = theirs[30], theirs[0]
-    np.testing.assert_array_equal(ours[0]["tokens"], first["tokens"])
-    np.testing.assert_array_equal(ours[30]["tokens"], late["tokens"])
-    assert any(ours[step]["tokens"].shape != data(seed=1)[step]["tokens"].shape for step in range(8))
+    examples, others = data(), data()
+    late, first = others[30], others[0]
+    np.testing.assert_array_equal(examples[0]["tokens"], first["tokens"])
+    np.testing.assert_array_equal(examples[30]["tokens"], late["tokens"])
+    assert any(examples[step]["tokens"].shape != data(seed=1)[step]["tokens"].shape for step in range(8))
 
 
 def loss(params, batch, keys):
@@ -53,22 +53,22 @@ def loss(params, batch, keys):
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode):
-    ours, optimizer = data(), optax.adam(1e-2)
+    examples, optimizer = data(), optax.adam(1e-2)
     step = outlay.train_step(loss, optimizer)
     init = outlay.init_state(lambda key: {"table": jax.random.normal(key, 64)}, optimizer)
     layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
-    program = outlay.program(step, init, ours.buckets[0], layout=layout, mesh=outlay.mesh(data=8), mode=mode)
-    done = fit(program, ours, steps=12, key=jax.random.key(0), progress=False, read_ahead=2)
+    program = outlay.program(step, init, examples.buckets[0], layout=layout, mesh=outlay.mesh(data=8), mode=mode)
+    done = fit(program, examples, steps=12, key=jax.random.key(0), progress=False, read_ahead=2)
     state, losses = init(jax.random.key(0)), []
     for number in range(12):
-        state, metrics = jax.jit(step)(state, ours[number])
+        state, metrics = jax.jit(step)(state, examples[number])
         losses.append(float(metrics["loss"]))
-    assert len({ours[number]["tokens"].shape for number in range(12)}) == 3
+    assert len({examples[number]["tokens"].shape for number in range(12)}) == 3
     np.testing.assert_allclose([metrics["loss"] for metrics in done.history], losses, rtol=1e-5)
     np.testing.assert_allclose(done.state.params["table"], state.params["table"], rtol=1e-5, atol=1e-6)
     assert done.state.params["table"].sharding.spec == program.plan["params.table"].spec
     with pytest.raises(ProgramError, match=r"steps_per_call=2: the steps of a call need batches of one shape"):
-        fit(program, ours, steps=4, key=jax.random.key(0), progress=False, steps_per_call=2)
+        fit(program, examples, steps=4, key=jax.random.key(0), progress=False, steps_per_call=2)
 
 
 @pytest.mark.parametrize(

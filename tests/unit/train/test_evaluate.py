@@ -20,10 +20,10 @@ def test_means_over_an_uneven_set_are_exact_and_without_dropout():
     program = outlay.program(step, problem.init, problem.batch(16), layout=layout, mesh=outlay.mesh(data=8))
     state = program.init(jax.random.key(2))
     examples = problem.batch(37, seed=9)
-    found = evaluate(program, state, examples, loss=problem.loss)
+    means = evaluate(program, state, examples, loss=problem.loss)
     losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
-    np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-6)
-    np.testing.assert_allclose(found["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
+    np.testing.assert_allclose(means["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
     assert not state.params["layers"][0]["kernel"][...].is_deleted()
 
 
@@ -50,12 +50,12 @@ def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
     state, _ = training(state, problem.batch(16))
     examples = problem.batch(37, seed=9)
     for _ in range(2):
-        found = outlay.evaluate(held_out, state, examples)
+        means = outlay.evaluate(held_out, state, examples)
         outputs = held_out(state, problem.batch(16))
         np.testing.assert_allclose(mean(state, problem.batch(16)), outputs["loss"].mean(), rtol=1e-6)
     losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
-    np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-6)
-    np.testing.assert_allclose(found["inner.right"], metrics["accuracy"].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
+    np.testing.assert_allclose(means["inner.right"], metrics["accuracy"].mean(), rtol=1e-6)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
     training(state, problem.batch(16))
 

@@ -243,8 +243,8 @@ def held_out(program, state):
 def test_evaluations_are_metrics_of_their_step(program, tmp_path):
     path = tmp_path / "metrics.jsonl"
     done = run(program, evaluate=held_out, evaluate_every=4, metrics_path=path)
-    found = {metrics["step"]: metrics.get("evaluate.loss") for metrics in done.history}
-    assert found == {1: None, 2: None, 3: None, 4: 100 - 48, 5: None, 6: 100 - 120}
+    losses = {metrics["step"]: metrics.get("evaluate.loss") for metrics in done.history}
+    assert losses == {1: None, 2: None, 3: None, 4: 100 - 48, 5: None, 6: 100 - 120}
     assert json.loads(path.read_text().splitlines()[3])["evaluate.loss"] == 52
     assert [metrics["step"] for metrics in run(program, evaluate=held_out).history if "evaluate.loss" in metrics] == [6]
 

@@ -21,8 +21,8 @@ def trained(optimizer, params, num_steps=20):
 
 def test_of_the_parameters_own_dtype_it_changes_nothing():
     plain, _ = trained(optax.adamw(1e-2), PARAMS)
-    kept, state = trained(state_in(optax.adamw(1e-2), "float32"), PARAMS)
-    np.testing.assert_array_equal(plain, kept)
+    params, state = trained(state_in(optax.adamw(1e-2), "float32"), PARAMS)
+    np.testing.assert_array_equal(plain, params)
     assert state.master is None
 
 
@@ -31,10 +31,10 @@ def test_master_copies_add_up_steps_that_are_too_small_for_the_parameters():
     narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS)
     exact, _ = trained(optax.sgd(0.5), PARAMS, num_steps=10)
     lost, _ = trained(optax.sgd(0.5), narrow, num_steps=10)
-    kept, state = trained(state_in(optax.sgd(0.5), "float32"), narrow, num_steps=10)
-    assert kept.dtype == jnp.bfloat16
+    params, state = trained(state_in(optax.sgd(0.5), "float32"), narrow, num_steps=10)
+    assert params.dtype == jnp.bfloat16
     assert lost[2] == 300
-    np.testing.assert_array_equal(kept, state.master["w"].astype(jnp.bfloat16))
+    np.testing.assert_array_equal(params, state.master["w"].astype(jnp.bfloat16))
     np.testing.assert_allclose(state.master["w"], exact, rtol=2e-3)
 
 

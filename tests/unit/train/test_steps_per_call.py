@@ -46,15 +46,15 @@ def run(program, data=DATA, steps=NUM_STEPS, **options):
     return fit(program, data, steps=steps, key=jax.random.key(0), progress=False, **options)
 
 
-def assert_same(ours, theirs):
-    for one, other in zip(jax.tree.leaves(ours.state), jax.tree.leaves(theirs.state), strict=True):
+def assert_same(left, right):
+    for one, other in zip(jax.tree.leaves(left.state), jax.tree.leaves(right.state), strict=True):
         if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
         assert one.sharding.is_equivalent_to(other.sharding, one.ndim)
-    assert [m["step"] for m in ours.history] == [m["step"] for m in theirs.history]
+    assert [m["step"] for m in left.history] == [m["step"] for m in right.history]
     for name in ("loss", "size"):
         np.testing.assert_allclose(
-            [m[name] for m in ours.history], [m[name] for m in theirs.history], rtol=1e-5, atol=1e-7
+            [m[name] for m in left.history], [m[name] for m in right.history], rtol=1e-5, atol=1e-7
         )
 
 

@@ -55,5 +55,5 @@ LEAVES = [
     ],
 )
 def test_gradients_that_are_summed_in_one_array_name_their_leaves(joined, gradients, value):
-    (found,) = collective_facts(parse_hlo(JOINED.replace("JOIN", joined)), LEAVES, None, None)
-    assert (found.gradients, found.value, found.leaves) == (gradients, value, ())
+    (fact,) = collective_facts(parse_hlo(JOINED.replace("JOIN", joined)), LEAVES, None, None)
+    assert (fact.gradients, fact.value, fact.leaves) == (gradients, value, ())

@@ -88,6 +88,6 @@ def test_what_a_loop_keeps_of_each_round_is_of_the_line_that_makes_it():
     shapes = (jax.ShapeDtypeStruct((16, 64, 64), jnp.float32), jax.ShapeDtypeStruct((256, 64), jnp.float32))
     held = explain(jax.jit(jax.grad(loss)), *shapes).live_memory.held
     first = layer.__code__.co_firstlineno
-    kept = [one for one in held if one.num_bytes >= 16 * 256 * 64 * 4 and one.source is not None]
-    assert kept
-    assert all(one.source.line in (first + 1, first + 2) for one in kept), kept
+    stored = [one for one in held if one.num_bytes >= 16 * 256 * 64 * 4 and one.source is not None]
+    assert stored
+    assert all(one.source.line in (first + 1, first + 2) for one in stored), stored

@@ -85,11 +85,13 @@ def test_what_a_loop_keeps():
 
         return w - jax.grad(loss)(w)
 
-    found = explain_on(mesh(data=8), scanned, ((4, 64, 64), P()), ((4096, 64), P("data")), donate_argnums=0)
-    kept = [value for value in found.memory.largest if value.shape[-1] == 64 and value.num_bytes == 4 * 512 * 64 * 4]
-    assert kept
-    assert any(value.what.startswith("kept by a loop in ") for value in kept)
-    assert all(value.what.endswith("scanned.loss, forward") for value in kept)
+    explanation = explain_on(mesh(data=8), scanned, ((4, 64, 64), P()), ((4096, 64), P("data")), donate_argnums=0)
+    stored = [
+        value for value in explanation.memory.largest if value.shape[-1] == 64 and value.num_bytes == 4 * 512 * 64 * 4
+    ]
+    assert stored
+    assert any(value.what.startswith("kept by a loop in ") for value in stored)
+    assert all(value.what.endswith("scanned.loss, forward") for value in stored)
 
 
 def test_the_capacity_is_the_targets():
@@ -144,9 +146,9 @@ def test_what_is_on_the_host_is_not_the_devices():
     apart = {**together, "argument_size_in_bytes": 4096, "output_size_in_bytes": 4096, "alias_size_in_bytes": 0}
     of_host = {**none, "host_argument_size_in_bytes": 4096, "host_output_size_in_bytes": 8192}
     of_host["host_alias_size_in_bytes"] = 4096
-    told = SimpleNamespace(**apart, **of_host, peak_memory_in_bytes=10**9)
-    assert peak_bytes(module, told, is_cpu=False) == 2 * 4096 + 100
-    assert host_bytes(module, told) == 2 * 4096
+    reported = SimpleNamespace(**apart, **of_host, peak_memory_in_bytes=10**9)
+    assert peak_bytes(module, reported, is_cpu=False) == 2 * 4096 + 100
+    assert host_bytes(module, reported) == 2 * 4096
 
 
 def test_the_compilers_own_peak_is_taken_where_it_is_less():
@@ -187,12 +189,12 @@ def closed_over(step, target=None):
 @pytest.mark.compiles
 @pytest.mark.parametrize(("step", "constants"), [(frozen, BASE.nbytes), (frozen_layers, LAYERS.nbytes)])
 def test_what_a_step_closes_over_is_held_too(step, constants):
-    found = explain(closed_over(step))
-    memory = found.memory
+    explanation = explain(closed_over(step))
+    memory = explanation.memory
     assert memory.constants == pytest.approx(constants, abs=1024)
     assert memory.peak == memory.arguments + memory.outputs - memory.donated + memory.temporaries + memory.constants
-    assert "; constants " in str(found)
-    assert found.to_dict()["memory"]["constants"] == memory.constants
+    assert "; constants " in str(explanation)
+    assert explanation.to_dict()["memory"]["constants"] == memory.constants
 
 
 @pytest.mark.compiles

@@ -45,8 +45,8 @@ from outlay.report.explain.explain import explain
     ],
 )
 def test_op_names(text, primitive, scopes, phase):
-    found = read_op_name(text)
-    assert (found.primitive, found.scopes, found.phase) == (primitive, scopes, phase)
+    source = read_op_name(text)
+    assert (source.primitive, source.scopes, source.phase) == (primitive, scopes, phase)
 
 
 @pytest.mark.parametrize("text", ["", "x", "state.params['w']"])
@@ -97,8 +97,8 @@ def test_what_has_a_program_compiled_is_not_the_program():
 
 def test_lines_below_the_working_directory_are_relative(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (found,) = [user_line((SourceLine(str(tmp_path / "models" / "mlp.py"), 3, "f"),))]
-    assert str(found) == "models/mlp.py:3"
+    (source,) = [user_line((SourceLine(str(tmp_path / "models" / "mlp.py"), 3, "f"),))]
+    assert str(source) == "models/mlp.py:3"
 
 
 class Attention(nn.Module):
@@ -121,11 +121,11 @@ def test_the_modules_of_flax():
     def loss(params, x):
         return (Block().apply(params, x) ** 2).mean()
 
-    found = explain(jax.jit(jax.grad(loss)), params, shape(4096, 64, on=on, spec=P("data")))
-    (gather,) = [one for one in found.collectives if one.leaf == "params.params.attention.out.kernel"]
+    explanation = explain(jax.jit(jax.grad(loss)), params, shape(4096, 64, on=on, spec=P("data")))
+    (gather,) = [one for one in explanation.collectives if one.leaf == "params.params.attention.out.kernel"]
     assert (gather.module, gather.phase) == ("Block.attention.out", "forward")
     assert gather.source.line == line_of("# in a layer of Flax", __file__)
-    assert "Block.attention.out" in found.by_module()
+    assert "Block.attention.out" in explanation.by_module()
 
 
 class Layer:
@@ -185,8 +185,8 @@ ENTRY %main (x: f32[4]) -> f32[8] {
 def test_what_has_no_note_is_given_that_of_its_nearest_relative(computation, name, op_name, lines):
     module = parse_hlo(UNNOTED)
     instruction = module.computations[computation].instructions[name]
-    found, frames = metadata_of(module, computation, instruction)
-    assert (found, [str(frame) for frame in frames]) == (op_name, lines)
+    source, frames = metadata_of(module, computation, instruction)
+    assert (source, [str(frame) for frame in frames]) == (op_name, lines)
 
 
 def test_what_is_no_part_of_a_program_is_called_as_the_files_are():

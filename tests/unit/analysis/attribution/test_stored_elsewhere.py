@@ -36,7 +36,7 @@ ENTRY %main (p: f32[4,64], q: f32[1,64], n: s32[]) -> f32[4,64] {
 
 def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
     block = parse_hlo(COPIES).computations["main"]
-    copies = {one.name: found for one in block.instructions.values() if (found := host_copy(one, block))}
+    copies = {one.name: explanation for one in block.instructions.values() if (explanation := host_copy(one, block))}
     assert copies == {
         "fetch": HostCopy(to_host=False, num_bytes=1024),
         "put": HostCopy(to_host=True, num_bytes=256),
@@ -46,13 +46,15 @@ def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
 
 
 def test_products_that_are_computed_again_are_told_by_line():
-    found = outlay.explain(program_of(("layer_input", outlay.layout.keep())))
-    (again,) = found.recomputed
+    explanation = outlay.explain(program_of(("layer_input", outlay.layout.keep())))
+    (again,) = explanation.recomputed
     assert (again.count, again.flops_per_step) == (NUM_LAYERS, NUM_LAYERS * 2 * 64 * WIDTH * WIDTH)
     assert again.source is not None
     assert again.source.function == "layer"
-    assert "recomputed in the backward pass: 2.1 MFLOP" in str(found)
-    section = found.to_html().partition('aria-label="Recomputed in the backward pass"')[2].partition("</section>")[0]
+    assert "recomputed in the backward pass: 2.1 MFLOP" in str(explanation)
+    section = (
+        explanation.to_html().partition('aria-label="Recomputed in the backward pass"')[2].partition("</section>")[0]
+    )
     assert "2.1 MFLOP a step" in section
     assert f"test_storing.py:{again.source.line}</code>" in section
     plain = outlay.explain(program_of())
@@ -61,14 +63,14 @@ def test_products_that_are_computed_again_are_told_by_line():
 
 
 def test_state_on_the_host_is_no_memory_of_a_device():
-    found, plain = (
+    explanation, plain = (
         outlay.explain(program_of(*rules)).memory for rules in ([("opt_state.**", outlay.layout.on_host())], [])
     )
-    assert found is not None
+    assert explanation is not None
     assert plain is not None
-    assert (found.optimizer, found.on_host) == (0, plain.optimizer)
-    assert found.arguments + found.on_host == plain.arguments
-    assert found.peak == plain.peak - found.on_host
+    assert (explanation.optimizer, explanation.on_host) == (0, plain.optimizer)
+    assert explanation.arguments + explanation.on_host == plain.arguments
+    assert explanation.peak == plain.peak - explanation.on_host
     assert "on its host 32.0 KiB: state 32.0 KiB" in str(
         outlay.explain(program_of(("opt_state.**", outlay.layout.on_host())))
     )
@@ -78,36 +80,36 @@ def test_state_on_the_host_is_no_memory_of_a_device():
 def test_state_on_the_host_comes_back_where_it_was_however_its_spec_is_written():
     """Of a spec that ends in dims that are not split the compiler gives back the beginning."""
     recipe = find_recipe("lm", ("--layers", "2", "--sequence", "128", "--batch", "8", "--dtype", "bfloat16"))
-    found = outlay.explain(prepare(recipe, layout="fsdp+host", target="h100:1x8").program)
-    assert "opt_state.0.mu.layers.attention.query.kernel" in {one.leaf for one in found.host_copies}
-    assert not found.of_kind("state-moves")
+    explanation = outlay.explain(prepare(recipe, layout="fsdp+host", target="h100:1x8").program)
+    assert "opt_state.0.mu.layers.attention.query.kernel" in {one.leaf for one in explanation.host_copies}
+    assert not explanation.of_kind("state-moves")
 
 
 @pytest.mark.compiles
 def test_what_goes_to_the_host_of_a_gpu_is_told_by_leaf_and_line():
     mesh = outlay.mesh(data=8, target="h100:1x8")
     program = program_of(("layer_input", outlay.layout.on_host()), ("opt_state.**", outlay.layout.on_host()), mesh=mesh)
-    found = outlay.explain(program)
+    explanation = outlay.explain(program)
     a_value = NUM_LAYERS * BATCH[:64].nbytes
-    assert found.memory is not None
-    assert found.memory.on_host - a_value == program.plan.host_bytes_per_device[0]
-    assert found.memory.values_on_host == a_value
+    assert explanation.memory is not None
+    assert explanation.memory.on_host - a_value == program.plan.host_bytes_per_device[0]
+    assert explanation.memory.values_on_host == a_value
     moments = {f"opt_state.0.{moment}.{name}" for moment in ("mu", "nu") for name in ("up", "down")}
     for to_host in (True, False):
-        copies = [one for one in found.host_copies if one.to_host is to_host]
+        copies = [one for one in explanation.host_copies if one.to_host is to_host]
         assert {one.leaf for one in copies} == {*moments, ""}
         (value,) = [one for one in copies if not one.leaf]
         assert (value.bytes_per_step, value.count) == (a_value, NUM_LAYERS)
         assert value.source is not None
         assert value.source.file.endswith("test_storing.py")
-    assert not found.of_kind("state-moves")
-    assert found.estimate is not None
+    assert not explanation.of_kind("state-moves")
+    assert explanation.estimate is not None
     # The newest compiler has all of them run behind the step.
-    assert found.estimate.parts["host"] + found.estimate.hidden > 0
-    assert "copies to and from the host: 96.0 KiB a step to the host, 96.0 KiB back" in str(found)
-    page = found.to_html()
+    assert explanation.estimate.parts["host"] + explanation.estimate.hidden > 0
+    assert "copies to and from the host: 96.0 KiB a step to the host, 96.0 KiB back" in str(explanation)
+    page = explanation.to_html()
     assert "96.0 KiB a step to the host, 96.0 KiB back" in page
     section = page.partition('aria-label="Copies to and from the host"')[2].partition("</section>")[0]
-    assert section.count(">to the host</td>") == len([one for one in found.host_copies if one.to_host])
-    assert f"on its host {format_bytes(found.memory.on_host)}: " in page
-    assert found.to_dict()["host_copies"][0]["bytes_per_step"] == a_value
+    assert section.count(">to the host</td>") == len([one for one in explanation.host_copies if one.to_host])
+    assert f"on its host {format_bytes(explanation.memory.on_host)}: " in page
+    assert explanation.to_dict()["host_copies"][0]["bytes_per_step"] == a_value

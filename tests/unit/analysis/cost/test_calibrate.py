@@ -10,10 +10,10 @@ SMALL = Sizes(exchanged=(2**8, 2**10), copied=2**10, product=(8, 8), widths=(8, 
 
 @pytest.fixture(scope="module")
 def calibration():
-    said = []
-    found = calibrate(jax.devices()[:4], sizes=SMALL, on_progress=said.append)
-    assert "all-to-all of 4" in said
-    return found
+    messages = []
+    fitted = calibrate(jax.devices()[:4], sizes=SMALL, on_progress=messages.append)
+    assert "all-to-all of 4" in messages
+    return fitted
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_a_file_that_cannot_be_written(calibration, tmp_path):
 
 
 def test_a_single_device_has_nobody_to_exchange_with():
-    found = calibrate(jax.devices()[:1], sizes=SMALL)
-    assert found.measured.collectives == {}
-    assert "products in float32" in str(found)
+    fitted = calibrate(jax.devices()[:1], sizes=SMALL)
+    assert fitted.measured.collectives == {}
+    assert "products in float32" in str(fitted)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_a_single_device_has_nobody_to_exchange_with():
     ids=["a line", "one that would start below nothing", "noise alone"],
 )
 def test_the_line_through_measured_times(times, cost):
-    found = fit([1e3, 1e6], times)
-    assert (found.seconds_per_call, found.bytes_per_second) == pytest.approx(cost, rel=0.05)
+    fitted = fit([1e3, 1e6], times)
+    assert (fitted.seconds_per_call, fitted.bytes_per_second) == pytest.approx(cost, rel=0.05)

@@ -50,20 +50,20 @@ def ring(num_bytes):
 
 def test_an_operation_takes_what_bounds_it_and_the_parts_add_up():
     by_products, by_memory = product(989e12, 10**9), moves(3_352_320_000, name="copy")
-    found = priced(by_products, by_memory)
-    assert found.parts["products"] == pytest.approx(1 / KNOWN.products, rel=0.01)
-    assert found.parts["memory"] == pytest.approx(1e-3 / KNOWN.memory)
-    assert found.parts["overhead"] == pytest.approx(2 * KNOWN.operation + KNOWN.step)
-    assert found.seconds == pytest.approx(sum(found.parts.values()))
-    assert found.dominated_by == "products"
+    estimate = priced(by_products, by_memory)
+    assert estimate.parts["products"] == pytest.approx(1 / KNOWN.products, rel=0.01)
+    assert estimate.parts["memory"] == pytest.approx(1e-3 / KNOWN.memory)
+    assert estimate.parts["overhead"] == pytest.approx(2 * KNOWN.operation + KNOWN.step)
+    assert estimate.seconds == pytest.approx(sum(estimate.parts.values()))
+    assert estimate.dominated_by == "products"
     starved = priced(product(989e6, 3_352_320_000))
     assert starved.parts["products"] == 0
     assert starved.parts["memory"] == pytest.approx(1e-3 / KNOWN.memory)
 
 
 def test_the_range_is_around_the_point_and_no_wider_than_1_6():
-    found = priced(product(1e12), moves(10**9, name="copy"))
-    assert found.seconds / found.seconds_low == pytest.approx(found.seconds_high / found.seconds)
+    estimate = priced(product(1e12), moves(10**9, name="copy"))
+    assert estimate.seconds / estimate.seconds_low == pytest.approx(estimate.seconds_high / estimate.seconds)
     for key in ("h100:1x8", "tpu-v5e:4x4", "cpu:8"):
         assert constants_of(Target.parse(key).hardware).spread ** 2 <= 1.6
 
@@ -79,9 +79,9 @@ def test_small_products_reach_less():
 
 
 def test_a_kernel_of_its_own_is_priced_as_one():
-    found = priced(product(989e12, kernel="__cudnn$fmhaSoftmax"))
-    assert found.parts["kernels"] == pytest.approx(1 / KNOWN.kernels, rel=0.01)
-    assert "kernels (__cudnn$fmhaSoftmax): 52% of the peak" in found.assumptions
+    estimate = priced(product(989e12, kernel="__cudnn$fmhaSoftmax"))
+    assert estimate.parts["kernels"] == pytest.approx(1 / KNOWN.kernels, rel=0.01)
+    assert "kernels (__cudnn$fmhaSoftmax): 52% of the peak" in estimate.assumptions
 
 
 def test_constants_are_passed_not_built_in():
@@ -119,32 +119,32 @@ def test_who_waits_for_the_second_exchange_waits_for_the_first_too():
     ]
     starts = [Event("start", "first", 0), Event("start", "second", 1)]
     waits = [Event("wait", "second-done", 1), product(PEAK * 1e-5), Event("wait", "first-done", 0)]
-    found = priced(*starts, *waits, exchanges=exchanges)
-    exposed = {one.kind: one.exposed for one in found.transfers}
-    seconds = {one.kind: one.seconds for one in found.transfers}
+    estimate = priced(*starts, *waits, exchanges=exchanges)
+    exposed = {one.kind: one.exposed for one in estimate.transfers}
+    seconds = {one.kind: one.seconds for one in estimate.transfers}
     # Both start before anything is computed; only the second's own start lies behind the first.
     assert exposed["all-reduce"] == pytest.approx(seconds["all-reduce"] - KNOWN.operation)
     assert exposed["all-gather"] == pytest.approx(seconds["all-gather"])
-    assert sum(exposed.values()) == pytest.approx(found.parts["communication"])
+    assert sum(exposed.values()) == pytest.approx(estimate.parts["communication"])
 
 
 def test_what_the_next_round_waits_for_stands_at_the_exchange_that_began_in_this_one():
     exchanges = [all_reduce(45_000_000, is_async=True, runs=10)]
     body = (product(PEAK * 1e-5), Event("wait", "done", -1), Event("start", "ar", 0))
-    found = priced(Event("loop", "while", calls=("body",), runs=10), exchanges=exchanges, blocks={"body": body})
-    (only,) = found.transfers
-    assert only.exposed == pytest.approx(found.parts["communication"], rel=0.05)
+    estimate = priced(Event("loop", "while", calls=("body",), runs=10), exchanges=exchanges, blocks={"body": body})
+    (only,) = estimate.transfers
+    assert only.exposed == pytest.approx(estimate.parts["communication"], rel=0.05)
 
 
 def test_a_loop_runs_its_body_and_what_is_under_way_goes_on_into_the_next_round():
     exchanges = [all_reduce(45_000_000, is_async=True, runs=10)]
     body = (Event("wait", "done", -1), product(PEAK * 1e-5), Event("start", "ar", 0))
     loop = Event("loop", "while", calls=("body", "condition"), runs=10)
-    found = priced(loop, exchanges=exchanges, blocks={"body": body, "condition": (moves(4, name="less"),)})
-    assert found.seconds > 9 * ring(45_000_000), "the links are busy all the time"
-    assert found.parts["communication"] < 10 * ring(45_000_000), "and hide the products of all rounds but one"
-    assert found.transfers[0].num_runs == 10
-    assert found.flops == pytest.approx(10 * PEAK * 1e-5)
+    estimate = priced(loop, exchanges=exchanges, blocks={"body": body, "condition": (moves(4, name="less"),)})
+    assert estimate.seconds > 9 * ring(45_000_000), "the links are busy all the time"
+    assert estimate.parts["communication"] < 10 * ring(45_000_000), "and hide the products of all rounds but one"
+    assert estimate.transfers[0].num_runs == 10
+    assert estimate.flops == pytest.approx(10 * PEAK * 1e-5)
 
 
 def test_of_a_branch_the_dearest_counts():
@@ -205,7 +205,7 @@ def test_the_speed_of_a_dtype(target, dtype, speed):
 
 def test_every_assumption_is_said():
     across = Target.parse("h100:4x8")
-    found = price(
+    estimate = price(
         dataclasses.replace(
             schedule(
                 product(1e9, dtype="float32"),
@@ -216,7 +216,7 @@ def test_every_assumption_is_said():
         ),
         across,
     )
-    said = "\n".join(found.assumptions)
+    assumptions = "\n".join(estimate.assumptions)
     for words in (
         "float32 products in tf32",
         "65% of 494 TFLOP/s",
@@ -230,7 +230,7 @@ def test_every_assumption_is_said():
         "2 µs between operations",
         "by a factor of 1.25 each way",
     ):
-        assert words in said
+        assert words in assumptions
 
 
 def measured_cpu(num_devices):
@@ -247,11 +247,11 @@ def measured_cpu(num_devices):
 
 def test_measured_speeds_and_overheads():
     work = (product(1e9, dtype="float32"), moves(10**8))
-    found = priced(*work, Event("exchange", "ar", 0), exchanges=[all_reduce(10**6)], target=measured_cpu(8))
-    assert found.measured
-    assert found.parts["overhead"] == pytest.approx(1e-3 + 3e-5)
-    assert found.seconds_low < 0.1 + 0.1 + 1.1e-3 + 1.03e-3 < found.seconds_high
-    assert "as measured by outlay calibrate with 8 devices busy (calibrated.toml)" in "\n".join(found.assumptions)
+    estimate = priced(*work, Event("exchange", "ar", 0), exchanges=[all_reduce(10**6)], target=measured_cpu(8))
+    assert estimate.measured
+    assert estimate.parts["overhead"] == pytest.approx(1e-3 + 3e-5)
+    assert estimate.seconds_low < 0.1 + 0.1 + 1.1e-3 + 1.03e-3 < estimate.seconds_high
+    assert "as measured by outlay calibrate with 8 devices busy (calibrated.toml)" in "\n".join(estimate.assumptions)
 
 
 def test_all_wait_for_the_slowest_host():
@@ -266,37 +266,37 @@ def test_all_wait_for_the_slowest_host():
 def test_simulated_devices_share_a_machine():
     twice = measured_cpu(16)
     made = dataclasses.replace(schedule(product(1e9, dtype="float32"), moves(10**8)), num_devices=16)
-    found = price(made, twice)
-    assert found.seconds == pytest.approx(2 * priced(*made.blocks["main"], target=measured_cpu(8)).seconds)
-    assert "16 simulated devices share this machine: each is 2 times as slow" in found.assumptions
+    estimate = price(made, twice)
+    assert estimate.seconds == pytest.approx(2 * priced(*made.blocks["main"], target=measured_cpu(8)).seconds)
+    assert "16 simulated devices share this machine: each is 2 times as slow" in estimate.assumptions
 
 
 def test_reading_across_rows_costs_what_was_measured():
     turned = moves(10**7, across_rows=((4 * 10**6, 512),))
-    found = priced(turned, target=measured_cpu(8))
+    estimate = priced(turned, target=measured_cpu(8))
     halfway = (1 / 1e9 + 1 / 1e8) / 2  # 512 is halfway from 64 to 4096 in doublings
-    assert found.parts["memory"] == pytest.approx((6 * 10**6 / 1e9 + 4 * 10**6 * halfway) / 0.9)
+    assert estimate.parts["memory"] == pytest.approx((6 * 10**6 / 1e9 + 4 * 10**6 * halfway) / 0.9)
     assert priced(turned).parts == priced(moves(10**7)).parts, "accelerators transpose on the way"
 
 
 def test_text_json_and_page_say_the_same():
-    found = priced(product(989e12), moves(10**9), Event("exchange", "ar", 0), exchanges=[all_reduce(10**8)])
-    text = str(found)
+    estimate = priced(product(989e12), moves(10**9), Event("exchange", "ar", 0), exchanges=[all_reduce(10**8)])
+    text = str(estimate)
     assert text.splitlines()[0].endswith("on h100:1x8, mostly products")
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["seconds_low"] == found.seconds_low
-    assert data["parts"] == found.parts
+    data = json.loads(json.dumps(estimate.to_dict()))
+    assert data["seconds_low"] == estimate.seconds_low
+    assert data["parts"] == estimate.parts
     assert data["transfers"][0]["kind"] == "all-reduce"
-    page = found.to_html()
-    for words in (*found.assumptions, text.splitlines()[0], "all-reduce", "95.4 MiB"):
+    page = estimate.to_html()
+    for words in (*estimate.assumptions, text.splitlines()[0], "all-reduce", "95.4 MiB"):
         assert words in page
         assert words in text
 
 
 def test_an_empty_program_takes_nothing():
-    found = priced()
-    assert (found.seconds_low, found.seconds_high) == (0.0, 0.0)
-    assert found.to_html()
+    estimate = priced()
+    assert (estimate.seconds_low, estimate.seconds_high) == (0.0, 0.0)
+    assert estimate.to_html()
 
 
 def test_a_loop_of_unknown_length_widens_the_range_and_the_estimate_says_so():
@@ -304,12 +304,12 @@ def test_a_loop_of_unknown_length_widens_the_range_and_the_estimate_says_so():
     outer = Event("loop", "while.1", calls=("turns",), runs=3)
     blocks = {"turns": (loop,), "body": (product(1e12),)}
     known = priced(product(1e12), dataclasses.replace(outer), blocks={**blocks, "turns": (product(1e12, name="in"),)})
-    found = priced(product(1e12), outer, blocks=blocks)
-    rounds = found.seconds - priced(product(1e12)).seconds
-    assert found.seconds == pytest.approx(known.seconds)
-    assert found.seconds_low == pytest.approx((found.seconds - rounds) / KNOWN.spread)
-    assert found.seconds_high == pytest.approx((found.seconds + 9 * rounds) * KNOWN.spread)
-    (said,) = [one for one in found.assumptions if "unknown length" in one]
-    assert said.startswith("1 loop of unknown length (while.7) counted once")
-    assert said.endswith("the range covers 0 to 10 iterations")
+    estimate = priced(product(1e12), outer, blocks=blocks)
+    rounds = estimate.seconds - priced(product(1e12)).seconds
+    assert estimate.seconds == pytest.approx(known.seconds)
+    assert estimate.seconds_low == pytest.approx((estimate.seconds - rounds) / KNOWN.spread)
+    assert estimate.seconds_high == pytest.approx((estimate.seconds + 9 * rounds) * KNOWN.spread)
+    (assumption,) = [one for one in estimate.assumptions if "unknown length" in one]
+    assert assumption.startswith("1 loop of unknown length (while.7) counted once")
+    assert assumption.endswith("the range covers 0 to 10 iterations")
     assert known.seconds_high == pytest.approx(known.seconds * KNOWN.spread)

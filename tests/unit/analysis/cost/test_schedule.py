@@ -31,10 +31,10 @@ def test_every_exchange_and_every_operation_stands_in_the_schedule(name, program
     assert sorted(begun) == list(range(len(schedule.exchanges)))
     waited = [event.number for event in events if event.kind == "wait" and event.number >= 0]
     assert sorted(waited) == sorted(event.number for event in events if event.kind == "start")
-    found = price(schedule)
-    assert found.flops == pytest.approx(work.flops)
-    assert found.seconds == pytest.approx(sum(found.parts.values()))
-    assert sum(one.num_runs for one in found.transfers) == sum(one.runs for one in schedule.exchanges)
+    estimate = price(schedule)
+    assert estimate.flops == pytest.approx(work.flops)
+    assert estimate.seconds == pytest.approx(sum(estimate.parts.values()))
+    assert sum(one.num_runs for one in estimate.transfers) == sum(one.runs for one in schedule.exchanges)
 
 
 ON_LANES = """HloModule m, is_scheduled=true, num_partitions=8
@@ -62,15 +62,15 @@ ENTRY %main (x: f32[1024], h: f32[512]) -> (f32[1024], f32[512]) {
 
 def test_starts_and_ends_and_what_runs_between():
     schedule, _ = read(ON_LANES)
-    found = [(event.kind, event.name) for event in schedule.blocks["main"]]
-    assert found[:5] == [
+    events = [(event.kind, event.name) for event in schedule.blocks["main"]]
+    assert events[:5] == [
         ("copy-start", "copy-start"),
         ("start", "ar-start"),
         ("work", "neg"),
         ("wait", "ar-done"),
         ("copy-wait", "copy-done"),
     ]
-    assert ("exchange", "again") in found, "a start that waits is not a start"
+    assert ("exchange", "again") in events, "a start that waits is not a start"
     (copied,) = [event for event in schedule.blocks["main"] if event.kind == "copy-start"]
     assert copied.num_bytes == 2048
 
@@ -109,9 +109,9 @@ ENTRY %main (x: f32[64]) -> f32[512] {{
 
 def test_each_end_waits_for_its_own_start():
     schedule, _ = read(ONE_AFTER_ANOTHER, "tpu-v5e:2x4")
-    found = [(event.kind, event.number) for event in schedule.blocks["main"] if event.kind in ("start", "wait")]
-    (_, first), _, (_, second), _ = found
-    assert found == [("start", first), ("wait", first), ("start", second), ("wait", second)]
+    events = [(event.kind, event.number) for event in schedule.blocks["main"] if event.kind in ("start", "wait")]
+    (_, first), _, (_, second), _ = events
+    assert events == [("start", first), ("wait", first), ("start", second), ("wait", second)]
     assert first != second
 
 
@@ -152,5 +152,5 @@ def test_slices_of_tpus_run_the_program_of_one_and_wait_for_what_the_others_send
     assert schedule.groups[across.groups] == ((0, 4), (1, 5), (2, 6), (3, 7)), "and each device meets its like"
     assert (across.kind, across.payload_bytes, across.is_async) == ("all-reduce", 4 * 2**20, True)
     network = Target.parse("tpu-v5e:2x2*2").hardware.scale_out_bandwidth
-    found = price(schedule)
-    assert found.parts["communication"] > 2**22 / network - found.parts["memory"]
+    estimate = price(schedule)
+    assert estimate.parts["communication"] > 2**22 / network - estimate.parts["memory"]

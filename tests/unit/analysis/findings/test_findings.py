@@ -52,11 +52,11 @@ def test_exchanged_and_back():
         x = placed(jnp.cos(x), ("data", "model"), None)  # and back
         return x.sum()
 
-    found = named(explain_on(mesh(data=4, model=2), there_and_back, ((64, 64), P(("data", "model")))))
-    assert list(found) == ["resharding"]
-    assert "by all-to-all over data+model" in found["resharding"].text
-    assert "3.5 KiB a step" in found["resharding"].text
-    assert found["resharding"].cost_bytes == 2 * 64 * 8 * 4 * 7 // 8
+    explanation = named(explain_on(mesh(data=4, model=2), there_and_back, ((64, 64), P(("data", "model")))))
+    assert list(explanation) == ["resharding"]
+    assert "by all-to-all over data+model" in explanation["resharding"].text
+    assert "3.5 KiB a step" in explanation["resharding"].text
+    assert explanation["resharding"].cost_bytes == 2 * 64 * 8 * 4 * 7 // 8
 
 
 @pytest.mark.any_jax
@@ -68,9 +68,9 @@ def test_an_exchange_with_a_product_between_is_none():
         return placed(x, ("data", "model"), None).sum()
 
     on = mesh(data=4, model=2)
-    found = explain_on(on, used_in_between, ((64, 64), P(("data", "model"))), ((64, 64), P()))
-    assert "all-to-all" in found.by_kind()
-    assert "resharding" not in named(found)
+    explanation = explain_on(on, used_in_between, ((64, 64), P(("data", "model"))), ((64, 64), P()))
+    assert "all-to-all" in explanation.by_kind()
+    assert "resharding" not in named(explanation)
 
 
 def test_gathered_and_cut_up_again():
@@ -80,9 +80,9 @@ def test_gathered_and_cut_up_again():
         return (placed(jnp.cos(x), ("data", "model"), None) @ w).sum()
 
     on = mesh(data=4, model=2)
-    found = named(explain_on(on, gathers, ((64, 64), P(("data", "model"))), ((64, 64), P())))
-    assert list(found) == ["resharding"]
-    assert "every use cuts a device's own piece out of it again: 14.0 KiB a step" in found["resharding"].text
+    explanation = named(explain_on(on, gathers, ((64, 64), P(("data", "model"))), ((64, 64), P())))
+    assert list(explanation) == ["resharding"]
+    assert "every use cuts a device's own piece out of it again: 14.0 KiB a step" in explanation["resharding"].text
 
 
 @pytest.mark.any_jax
@@ -92,19 +92,19 @@ def test_a_whole_parameter_outside_fsdp():
         return squared_error(params, batch, keys)
 
     layout = Layout([("params.w0", P(None, "model"))]) + fsdp(min_size=8) + data_parallel()
-    found = explain(training(layout, loss=gathering, on=mesh(data=4, model=2)))
-    finding = named(found)["whole-parameter-gather"]
+    explanation = explain(training(layout, loss=gathering, on=mesh(data=4, model=2)))
+    finding = named(explanation)["whole-parameter-gather"]
     assert "params.w0 is split as P('data', 'model') by rule 1. params.w0; 2. **, but gathered over" in finding.text
     assert "model" in finding.text.partition("gathered over")[2]
-    assert "params.w1" not in str(found.of_kind("whole-parameter-gather"))  # that is FSDP's
+    assert "params.w1" not in str(explanation.of_kind("whole-parameter-gather"))  # that is FSDP's
 
 
 def test_all_to_all_under_plain_fsdp():
     # With few samples the compiler rather exchanges activations than gathers weights.
-    found = explain(training(batch_size=16))
-    finding = named(found)["all-to-all-in-fsdp"]
+    explanation = explain(training(batch_size=16))
+    finding = named(explanation)["all-to-all-in-fsdp"]
     assert finding.source.line == line_of("# the line of every product", programs_file)
-    assert finding.cost_bytes == sum(one.bytes_per_step for one in found.collectives if one.kind == "all-to-all")
+    assert finding.cost_bytes == sum(one.bytes_per_step for one in explanation.collectives if one.kind == "all-to-all")
     assert "outlay.constrain(x, P('data'))" in finding.fix
 
 
@@ -125,23 +125,23 @@ def test_a_gathered_batch():
     def everybody_takes_all(params, batch, keys):
         return squared_error(params, {**batch, "x": constrain(batch["x"], P())}, keys)
 
-    found = named(explain(training(data_parallel(), loss=everybody_takes_all)))
-    assert "batch.x is gathered" in found["gathered-batch"].text
-    assert found["gathered-batch"].cost_bytes == 512 * WIDTH * 4 * 7 // 8
+    explanation = named(explain(training(data_parallel(), loss=everybody_takes_all)))
+    assert "batch.x is gathered" in explanation["gathered-batch"].text
+    assert explanation["gathered-batch"].cost_bytes == 512 * WIDTH * 4 * 7 // 8
 
 
 def test_devices_that_repeat_one_another():
     layout = Layout([("**", P()), ("batch.**", P())])
-    found = named(explain(training(layout)))
-    assert "times its share" in found["repeated-work"].text
-    assert "8 of 8 devices" in found["repeated-work"].text
+    explanation = named(explain(training(layout)))
+    assert "times its share" in explanation["repeated-work"].text
+    assert "8 of 8 devices" in explanation["repeated-work"].text
 
 
 @pytest.mark.any_jax
 def test_a_leaf_that_stays_whole():
     layout = Layout([("params.w0", replicate())]) + fsdp(min_size=8) + data_parallel()
-    found = explain(training(layout))
-    texts = [finding.text for finding in found.of_kind("replicated")]
+    explanation = explain(training(layout))
+    texts = [finding.text for finding in explanation.of_kind("replicated")]
     assert len(texts) == 2
     assert any(
         text.startswith("params.w0 is replicated on all 8 devices: 16.0 KiB each, 44% of the state") for text in texts
@@ -166,10 +166,10 @@ def update(state, x):
 def test_state_that_is_not_donated():
     on = mesh(data=8)
     state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
-    kept = jax.NamedSharding(on, P("data")), jax.NamedSharding(on, P())
-    lazy = explain(jax.jit(update, out_shardings=kept), state, x)
+    placements = jax.NamedSharding(on, P("data")), jax.NamedSharding(on, P())
+    lazy = explain(jax.jit(update, out_shardings=placements), state, x)
     assert named(lazy)["donation"].text.endswith("not donated: 2.0 KiB held twice")
-    good = explain(jax.jit(update, donate_argnums=0, out_shardings=kept), state, x)
+    good = explain(jax.jit(update, donate_argnums=0, out_shardings=placements), state, x)
     assert named(good) == NOTHING
 
 
@@ -187,21 +187,21 @@ def test_state_that_moves():
     on = mesh(data=8)
     state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
     moved = {"w": jax.NamedSharding(on, P(None, "data"))}, jax.NamedSharding(on, P())
-    found = named(explain(jax.jit(update, donate_argnums=0, out_shardings=moved), state, x))
-    assert "w P('data',) -> P(None, 'data')" in found["state-moves"].text
-    assert found["state-moves"].cost_bytes == 64 * 64 * 4 // 8
+    explanation = named(explain(jax.jit(update, donate_argnums=0, out_shardings=moved), state, x))
+    assert "w P('data',) -> P(None, 'data')" in explanation["state-moves"].text
+    assert explanation["state-moves"].cost_bytes == 64 * 64 * 4 // 8
 
 
 @pytest.mark.any_jax
 def test_a_function_that_is_no_step_has_no_state():
-    found = explain_on(mesh(data=8), jnp.tanh, ((64, 64), P("data")))
-    assert named(found) == NOTHING
+    explanation = explain_on(mesh(data=8), jnp.tanh, ((64, 64), P("data")))
+    assert named(explanation) == NOTHING
 
 
 @pytest.mark.any_jax
 def test_they_are_ranked():
-    found = explain(training(Layout([("**", P()), ("batch.**", P())])))
-    costs = [finding.cost_bytes for finding in found.findings]
+    explanation = explain(training(Layout([("**", P()), ("batch.**", P())])))
+    costs = [finding.cost_bytes for finding in explanation.findings]
     assert costs == sorted(costs, reverse=True)
 
 
@@ -213,10 +213,10 @@ def test_those_in_the_same_words_are_one():
     )
     both = replace(finding, num_alike=2, cost_bytes=896)
     assert ranked([finding, other, finding]) == (both, other)
-    found = replace(explain(training()), findings=(both, other))
-    assert "1. resharding, twice: x is gathered" in str(found)
-    assert "2. donation: y" in str(found)
-    assert "resharding, twice" in found.to_html()
+    explanation = replace(explain(training()), findings=(both, other))
+    assert "1. resharding, twice: x is gathered" in str(explanation)
+    assert "2. donation: y" in str(explanation)
+    assert "resharding, twice" in explanation.to_html()
 
 
 @pytest.mark.any_jax
@@ -248,9 +248,9 @@ def of_samples(inside):
 
 @pytest.mark.any_jax
 def test_inside_vmap_a_fix_speaks_of_one_sample_and_fixes():
-    found = [one for one in of_samples(P("data")).findings if one.kind in ("gathered-batch", "all-to-all-in-fsdp")]
-    assert found
-    for one in found:
+    findings = [one for one in of_samples(P("data")).findings if one.kind in ("gathered-batch", "all-to-all-in-fsdp")]
+    assert findings
+    for one in findings:
         assert "inside jax.vmap, where a spec is for one sample: constrain what vmap returns" in one.fix
         assert "inside it outlay.constrain(x, P())" in one.fix
     assert not of_samples(P()).findings
@@ -279,8 +279,8 @@ def test_a_finding_costs_what_it_causes():
     small = Finding("gathered-batch", "the batch is gathered", "constrain it", 1000)
     large = Finding("repeated-work", "devices repeat work", "split the batch", 10**9)
     other = Finding("resharding", "a detour", "one spec", 2000)
-    found = ranked(_with_what_they_cause([other, small, large]))
-    assert [(one.kind, one.cost_bytes) for one in found[:2]] == [("gathered-batch", 10**9), ("repeated-work", 10**9)]
+    ranking = ranked(_with_what_they_cause([other, small, large]))
+    assert [(one.kind, one.cost_bytes) for one in ranking[:2]] == [("gathered-batch", 10**9), ("repeated-work", 10**9)]
     assert ranked(_with_what_they_cause([other, small]))[0].kind == "resharding"
 
 
@@ -303,9 +303,9 @@ def test_attention_without_its_fused_kernel():
 
     with pytest.warns(UserWarning, match="block by block"):
         without = explained(jnp.float32)
-    (found,) = without.of_kind("unfused-attention")
-    assert "the cuDNN kernel needs bfloat16 or float16, not float32" in found.text
-    assert "cast queries, keys and values to jnp.bfloat16" in found.fix
-    assert found.source.function.endswith("loss")
+    (finding,) = without.of_kind("unfused-attention")
+    assert "the cuDNN kernel needs bfloat16 or float16, not float32" in finding.text
+    assert "cast queries, keys and values to jnp.bfloat16" in finding.fix
+    assert finding.source.function.endswith("loss")
     assert "no_kernel" not in str(without)
     assert not explained(jnp.bfloat16).of_kind("unfused-attention")

@@ -27,8 +27,8 @@ def cannot_go_directly(x):
 
 
 def test_an_involuntary_rematerialization_becomes_a_finding(capfd):
-    found = explain_on(mesh(data=4, model=2), cannot_go_directly, ((16, 16, 16), P()))
-    (finding,) = found.findings
+    explanation = explain_on(mesh(data=4, model=2), cannot_go_directly, ((16, 16, 16), P()))
+    (finding,) = explanation.findings
     assert finding.kind == "full-rematerialization"
     assert finding.source.line == line_of("# from here", __file__)
     assert finding.cost_bytes == 16**3 * 4
@@ -37,7 +37,7 @@ def test_an_involuntary_rematerialization_becomes_a_finding(capfd):
     taken = [line_of("# to here", __file__), line_of("# or here", __file__)]
     assert any(f"test_messages.py:{line} takes as P(None, ('data', 'model'), None)," in finding.text for line in taken)
     assert "outlay.constrain(x, P(None, ('data', 'model'), None))" in finding.fix
-    (message,) = found.messages
+    (message,) = explanation.messages
     assert "Involuntary full rematerialization" in message
     assert "Involuntary" not in capfd.readouterr().err  # it is said once
 
@@ -84,8 +84,8 @@ def test_a_program_without_it_prints_nothing(capfd):
     def goes_directly(x):
         return jax.lax.with_sharding_constraint(jnp.tanh(x), jax.NamedSharding(mesh(data=8), P(None, "data")))
 
-    found = explain_on(mesh(data=8), goes_directly, ((64, 64), P("data")))
-    assert (found.messages, found.of_kind("full-rematerialization")) == ((), ())
+    explanation = explain_on(mesh(data=8), goes_directly, ((64, 64), P("data")))
+    assert (explanation.messages, explanation.of_kind("full-rematerialization")) == ((), ())
     assert capfd.readouterr().err == ""
 
 
@@ -94,8 +94,8 @@ def test_printing_a_split_array():
         jax.debug.print("{}", x)
         return x + 1
 
-    found = explain_on(mesh(data=4, model=2), prints, ((64, 64), P("data", "model")))
-    (finding,) = found.of_kind("full-rematerialization")
+    explanation = explain_on(mesh(data=4, model=2), prints, ((64, 64), P("data", "model")))
+    (finding,) = explanation.of_kind("full-rematerialization")
     assert finding.text.startswith("x as P('data', 'model'), which is needed on device 0 alone, as for jax.debug.print")
     assert "print a reduced value instead" in finding.fix
 
@@ -169,32 +169,32 @@ def on_target(target, spec=P(None, "data")):
 
 @pytest.mark.compiles
 def test_a_step_that_does_not_fit_a_gpu_names_its_largest_arrays(capfd):
-    found = on_target("a100-40gb:1x8")
-    assert found.fits is False
-    assert found.findings[0].kind == "out-of-memory"
-    assert found.memory.peak > found.memory.capacity
-    assert "61.0 GiB" in found.findings[0].text
-    assert "f32[16, 250000, 4096]" in found.findings[0].text
-    assert "Can't reduce memory use" in " ".join(found.messages)
-    assert len(found.of_kind("memory-limit")) == 1
+    findings = on_target("a100-40gb:1x8")
+    assert findings.fits is False
+    assert findings.findings[0].kind == "out-of-memory"
+    assert findings.memory.peak > findings.memory.capacity
+    assert "61.0 GiB" in findings.findings[0].text
+    assert "f32[16, 250000, 4096]" in findings.findings[0].text
+    assert "Can't reduce memory use" in " ".join(findings.messages)
+    assert len(findings.of_kind("memory-limit")) == 1
     assert "hlo_rematerialization" not in capfd.readouterr().err
-    assert str(found).splitlines()[1].startswith("does not fit: peak ")
+    assert str(findings).splitlines()[1].startswith("does not fit: peak ")
 
 
 @pytest.mark.compiles
 def test_a_compiler_that_gives_up_is_a_finding_too():
-    found = on_target("tpu-v5e:2x2")
-    assert (found.fits, found.hlo, found.memory, found.collectives) == (False, None, None, ())
-    (finding,) = found.findings
+    findings = on_target("tpu-v5e:2x2")
+    assert (findings.fits, findings.hlo, findings.memory, findings.collectives) == (False, None, None, ())
+    (finding,) = findings.findings
     assert finding.kind == "out-of-memory"
     assert "on a device of 15.75G" in finding.text
     assert "488.3 GiB scan (float32[16, 2000000, 4096])" in finding.text
-    assert found.incomplete == (
+    assert findings.incomplete == (
         "the compiler ran out of memory and produced no program: collectives and times are unknown",
     )
-    assert named(found).keys() == {"out-of-memory"}
-    assert "does not fit" in str(found)
-    assert "does not fit" in found.to_html()
+    assert named(findings).keys() == {"out-of-memory"}
+    assert "does not fit" in str(findings)
+    assert "does not fit" in findings.to_html()
 
 
 LISTING = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 23.28G \

@@ -51,7 +51,7 @@ A, B, C = 8 * 16 * 4, 2 * 16 * 2, 2 * 16 * 4
 WITH = "channel_id=1, replica_groups={{0,1,2,3}}, GLOBAL"
 
 
-def found(*lines: str):
+def collectives_in(*lines: str):
     text = HEAD + "".join(f"  {line}\n" for line in lines) + "}\n"
     module = parse_hlo(text.replace("WITH", WITH).replace("GLOBAL", "use_global_device_ids=true"))
     assert module.skipped == ()
@@ -161,17 +161,19 @@ def found(*lines: str):
     ],
 )
 def test_spellings(lines, collective):
-    assert found(*lines) == [collective]
+    assert collectives_in(*lines) == [collective]
 
 
 def test_what_is_no_collective():
-    assert found("%r = f32[8,16]{1,0} negate(%a)", "%p = u32[] partition-id()") == []
+    assert collectives_in("%r = f32[8,16]{1,0} negate(%a)", "%p = u32[] partition-id()") == []
 
 
 def test_an_operand_that_the_text_lost_is_taken_to_be_as_large_as_the_result():
-    assert found("%r = f32[8,16]{1,0} all-reduce(%lost), WITH, to_apply=%add") == [("all-reduce", A, A, "f32", False)]
+    assert collectives_in("%r = f32[8,16]{1,0} all-reduce(%lost), WITH, to_apply=%add") == [
+        ("all-reduce", A, A, "f32", False)
+    ]
 
 
 def test_a_fusion_that_runs_twice_counts_twice():
     line = "%r{} = f32[2,16]{{1,0}} fusion(%a), kind=kCustom, calls=%all-reduce-scatter.1"
-    assert found(line.format(1), line.format(2)) == [("reduce-scatter", A, C, "f32", False)] * 2
+    assert collectives_in(line.format(1), line.format(2)) == [("reduce-scatter", A, C, "f32", False)] * 2

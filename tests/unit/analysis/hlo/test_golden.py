@@ -76,14 +76,14 @@ def test_all_compilers_and_versions_are_there():
 def test_collectives(name: str):
     kind, program = parts(name)
     module = parse_hlo(golden_text(name))
-    found = [
+    facts = [
         (one.kind, axes_of(one.groups, MESH), one.operand_bytes, one.result_bytes, one.dtype, one.count)
         for one in collectives_of(module)
     ]
     assert module.skipped == ()
     assert module.num_partitions == 8
     assert all(one.count_is_exact for one in collectives_of(module))
-    assert sorted(found) == sorted(EXPECTED[program].get(kind) or EXPECTED[program]["any"])
+    assert sorted(facts) == sorted(EXPECTED[program].get(kind) or EXPECTED[program]["any"])
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -18,8 +18,8 @@ def test_iota_form_counts_transposes_and_splits(dims, random):
     total = int(np.prod(dims))
     rows = random.choice([row for row in range(1, total + 1) if total % row == 0])
     text = f"[{rows},{total // rows}]<=[{','.join(map(str, dims))}]T({','.join(map(str, order))})"
-    wanted = np.arange(total).reshape(dims).transpose(order).reshape(rows, -1)
-    assert np.array_equal(read_groups(text, total), wanted)
+    expected = np.arange(total).reshape(dims).transpose(order).reshape(rows, -1)
+    assert np.array_equal(read_groups(text, total), expected)
 
 
 @pytest.mark.compiles
@@ -32,8 +32,8 @@ def test_mesh_form_groups_by_the_named_axes_in_their_order(dims, data):
     total = int(np.prod(dims))
     rest = [dim for dim in range(len(dims)) if dim not in used]
     width = int(np.prod([dims[dim] for dim in used]))
-    wanted = np.arange(total).reshape(dims).transpose(rest + list(used)).reshape(-1, width)
-    assert np.array_equal(read_groups(text, total), wanted)
+    expected = np.arange(total).reshape(dims).transpose(rest + list(used)).reshape(-1, width)
+    assert np.array_equal(read_groups(text, total), expected)
 
 
 @pytest.mark.parametrize(

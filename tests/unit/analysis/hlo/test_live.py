@@ -22,7 +22,7 @@ ROWS, WIDTH = 64, 16
 BYTES = ROWS * WIDTH * 4
 
 
-def found(function, *args):
+def compiled_collectives(function, *args):
     module = parse_hlo(jax.jit(function).lower(*args).compile().as_text())
     assert module.skipped == ()
     return [
@@ -38,7 +38,7 @@ def on_every_device(function, out_specs=None):
     out = spec if out_specs is None else out_specs
     mapped = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=out, check_vma=False)
     rows = jax.ShapeDtypeStruct((8 * ROWS, WIDTH), jnp.float32, sharding=NamedSharding(mesh, spec))
-    return found(mapped, rows)
+    return compiled_collectives(mapped, rows)
 
 
 AXES = [("data",), ("pipe",), ("model",), ("data", "model"), ("pipe", "model"), ("data", "pipe", "model")]
@@ -122,7 +122,7 @@ def test_partitioned_matmul_sums_over_the_split_dim():
     mesh = mesh_of(**SIZES)
     x = jax.ShapeDtypeStruct((32, 64), jnp.float32, sharding=NamedSharding(mesh, P("data", "model")))
     w = jax.ShapeDtypeStruct((64, 48), jnp.float32, sharding=NamedSharding(mesh, P("model")))
-    assert found(jnp.matmul, x, w) == [("all-reduce", ("model",), 2, 16 * 48 * 4, 16 * 48 * 4, 1)]
+    assert compiled_collectives(jnp.matmul, x, w) == [("all-reduce", ("model",), 2, 16 * 48 * 4, 16 * 48 * 4, 1)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -131,7 +131,7 @@ def test_groups_are_positions_even_where_device_ids_are_in_no_order(seed):
     mesh = Mesh(devices, tuple(SIZES), axis_types=(AxisType.Auto,) * 3)
     x = jax.ShapeDtypeStruct((32, 64), jnp.float32, sharding=NamedSharding(mesh, P("data", "pipe")))
     w = jax.ShapeDtypeStruct((64, 48), jnp.float32, sharding=NamedSharding(mesh, P("pipe")))
-    assert found(jnp.matmul, x, w) == [("all-reduce", ("pipe",), 2, 16 * 48 * 4, 16 * 48 * 4, 1)]
+    assert compiled_collectives(jnp.matmul, x, w) == [("all-reduce", ("pipe",), 2, 16 * 48 * 4, 16 * 48 * 4, 1)]
     gather = jax.jit(lambda x: x * 2, out_shardings=NamedSharding(mesh, P("data")))
     module = parse_hlo(gather.lower(x).compile().as_text())
     assert [axes_of(one.groups, MESH) for one in collectives_of(module)] == [("pipe",)]

@@ -78,12 +78,12 @@ ENTRY %main (x: f32[256]) -> f32[8,256] {
 
 
 def test_the_state_of_a_loop_lies_in_one_place_and_what_a_round_needs_ends_with_it():
-    found = lifetimes(LOOP)
-    assert found["put"] == ("temporary", 8 * KIB, "filled", "last")  # known by what is written in the loop
-    assert found["half"] == ("temporary", KIB, "start", "r")
-    assert found["inner"] == ("temporary", 2 * KIB, "inner", "half")
-    assert found["last"] == ("output", 8 * KIB, "zero", "last")
-    assert "filled" not in found
+    lives = lifetimes(LOOP)
+    assert lives["put"] == ("temporary", 8 * KIB, "filled", "last")  # known by what is written in the loop
+    assert lives["half"] == ("temporary", KIB, "start", "r")
+    assert lives["inner"] == ("temporary", 2 * KIB, "inner", "half")
+    assert lives["last"] == ("output", 8 * KIB, "zero", "last")
+    assert "filled" not in lives
 
 
 BACKGROUND = """HloModule background, is_scheduled=true

@@ -135,9 +135,9 @@ def test_gradients_that_are_nothing_but_rounding_are_no_fault(against: Any) -> N
     step, init = outlay.train_step(key_bias_loss, optimizer), outlay.init_state(key_bias_init, optimizer)
     layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
     program = outlay.program(step, init, faults.BATCHES[0], layout=layout, mesh=outlay.mesh(data=8))
-    found = outlay.verify(program, against=against, batches=faults.BATCHES)
-    found.raise_if_different()
-    assert {check.kind for check in found.checks} == {"gradient", "output", "state"}
+    verification = outlay.verify(program, against=against, batches=faults.BATCHES)
+    verification.raise_if_different()
+    assert {check.kind for check in verification.checks} == {"gradient", "output", "state"}
 
 
 @pytest.mark.compiles
@@ -155,9 +155,9 @@ def test_labels_of_made_up_batches_exist_and_weights_count() -> None:
     program = outlay.program(
         outlay.train_step(loss, optimizer), init, shapes, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
     )
-    found = outlay.verify(program, steps=1)
-    assert found.ok
-    assert all(np.isfinite(check.max_abs) for check in found.checks)
+    verification = outlay.verify(program, steps=1)
+    assert verification.ok
+    assert all(np.isfinite(check.max_abs) for check in verification.checks)
 
 
 @pytest.mark.compiles
@@ -191,12 +191,12 @@ def test_nan_on_both_sides_is_unknown_and_made_up_batches_avoid_it() -> None:
         return state - 0.1 * grad, {}
 
     program = of(step, lambda key: jnp.ones(6), {"x": faults.BATCHES[0]["x"]})
-    found = outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
-    assert found.verdict == "unknown"
-    assert "the whole state, step 1: NaN in 6 of 6 entries on both sides" in str(found)
+    verification = outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
+    assert verification.verdict == "unknown"
+    assert "the whole state, step 1: NaN in 6 of 6 entries on both sides" in str(verification)
     with pytest.raises(outlay.errors.VerifyError, match="unknown: nothing differs in 1 array"):
-        found.raise_if_different()
-    found.raise_if_different(allow_unknown=True)
+        verification.raise_if_different()
+    verification.raise_if_different(allow_unknown=True)
     made = outlay.verify(program, steps=1)
     assert made.ok
     assert made.batches.startswith("made up: floats between 0.5 and 1.5")
@@ -211,12 +211,14 @@ def test_what_cannot_show_a_fault_is_unknown() -> None:
         grads = jax.grad(lambda s: jnp.mean((jax.nn.relu(batch @ s["a"]) @ s["c"] - 1) ** 2))(state)
         return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads), {}
 
-    found = outlay.verify(of(step, zeros, faults.BATCHES[0]["x"]), steps=1)
-    assert found.reasons[0].startswith("all gradients or updates are zero, so that one counted twice would not show")
+    verification = outlay.verify(of(step, zeros, faults.BATCHES[0]["x"]), steps=1)
+    assert verification.reasons[0].startswith(
+        "all gradients or updates are zero, so that one counted twice would not show"
+    )
     ones = np.ones((16, 6), np.float32)
     alike = of(lambda s, b: (s + b.mean(), {}), lambda key: jnp.ones(()), ones)
-    found = outlay.verify(alike, steps=1, batches=[ones])
-    assert found.reasons[0].startswith("every sample of the batches is the same, so that one left out")
+    verification = outlay.verify(alike, steps=1, batches=[ones])
+    assert verification.reasons[0].startswith("every sample of the batches is the same, so that one left out")
     nothing = outlay.verify(of(lambda s, b: (s, {}), lambda key: {}, ones), steps=1)
     assert nothing.reasons == (
         "nothing was compared: the step returns neither state nor outputs; return what it computes",
@@ -225,9 +227,9 @@ def test_what_cannot_show_a_fault_is_unknown() -> None:
 
 def test_state_that_a_step_leaves_as_it_was_is_the_same_without_a_note() -> None:
     program = of(lambda s, b: (s, {"mean": b.mean()}), lambda key: {"w": jnp.ones(6)}, faults.BATCHES[0]["x"])
-    found = outlay.verify(program, steps=1)
-    assert found.ok
-    assert not any("w" in note.split() for note in found.notes)
+    verification = outlay.verify(program, steps=1)
+    assert verification.ok
+    assert not any("w" in note.split() for note in verification.notes)
 
 
 @pytest.mark.compiles
@@ -243,9 +245,9 @@ def test_made_up_tokens_and_labels_are_below_the_size_of_what_they_index() -> No
         return {"embed": jax.random.normal(key, (32, 4)), "out": jax.random.normal(key, (4, 10))}
 
     shapes = {name: jax.ShapeDtypeStruct((16,), jnp.int32) for name in ("label", "tokens")}
-    found = outlay.verify(of(step, init, shapes), steps=1)
-    assert found.ok
-    assert "integers random, label < 10, tokens < 32" in found.batches
+    verification = outlay.verify(of(step, init, shapes), steps=1)
+    assert verification.ok
+    assert "integers random, label < 10, tokens < 32" in verification.batches
 
 
 @pytest.mark.compiles
@@ -269,8 +271,8 @@ def test_a_step_that_names_its_mesh_is_compared_with_one_device(axis: str) -> No
 
     batch = faults.BATCHES[0]["x"]
     assert outlay.verify(of(lambda s, b: step(s, b, 0), init, batch, mesh=mesh), steps=1).ok
-    found = outlay.verify(of(lambda s, b: step(s, b, 1), init, batch, mesh=mesh), steps=1)
-    assert found.wrong[0].in_words.startswith("the whole state, step 1: 8.0x")
+    verification = outlay.verify(of(lambda s, b: step(s, b, 1), init, batch, mesh=mesh), steps=1)
+    assert verification.wrong[0].in_words.startswith("the whole state, step 1: 8.0x")
 
 
 @pytest.mark.compiles
@@ -283,9 +285,9 @@ def test_a_tolerance_is_followed() -> None:
         step, lambda key: jnp.ones(4), faults.BATCHES[0]["x"], layout=outlay.data_parallel(), mesh=mesh, mode="manual"
     )
     assert outlay.verify(program, steps=1).verdict == "different"
-    found = outlay.verify(program, steps=1, tolerance=1e-2)
-    assert found.ok
-    assert "the tolerance given, 0.01 of the largest entry" in str(found)
+    verification = outlay.verify(program, steps=1, tolerance=1e-2)
+    assert verification.ok
+    assert "the tolerance given, 0.01 of the largest entry" in str(verification)
 
 
 def test_whole_numbers_that_rounding_decides_in_one_step_are_told_by_another() -> None:

@@ -18,11 +18,11 @@ START = np.array([1.0, 2.0, -3.0, 4.0], np.float32)
 
 def checked(got: Any, want: Any, *, nudges: Any = (), before: Any = START, precise: Any = None) -> LeafCheck:
     """The check of one leaf of the state; `precise` is what both gave in float64."""
-    (found, right), moved = (results(got, want)), results(*nudges)
+    (result, right), moved = (results(got, want)), results(*nudges)
     both = None if precise is None else Pair(*results(*precise))
     floats = np.asarray(want).dtype if jnp.issubdtype(np.asarray(want).dtype, jnp.inexact) else np.float32
     standard = Standard(coarsest=floats)
-    pair = Pair(found, right, lambda: moved)
+    pair = Pair(result, right, lambda: moved)
     (check,) = compare(1, {"w": np.asarray(before)}, pair, both, {"data": 8}, standard)
     return check
 

@@ -39,27 +39,29 @@ def test_the_step_without_a_fault_is_the_same() -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_planted_fault_is_found(step: Any, words: str) -> None:
-    found = verified(step)
-    assert not found.ok
-    assert {leaf.path for leaf in found.leaves if leaf.ok} <= {"key", "outputs.loss"}
-    (weights,) = (leaf for leaf in found.leaves if leaf.path == "w")
+    verification = verified(step)
+    assert not verification.ok
+    assert {leaf.path for leaf in verification.leaves if leaf.ok} <= {"key", "outputs.loss"}
+    (weights,) = (leaf for leaf in verification.leaves if leaf.path == "w")
     assert weights.step == 1
     assert weights.fault.startswith(words)
     with pytest.raises(outlay.errors.VerifyError, match=words):
-        found.raise_if_different()
+        verification.raise_if_different()
 
 
 def test_a_fault_over_one_of_two_axes_names_that_axis() -> None:
-    found = verified(faults.forgotten_pmean, data=4, model=2)
-    assert found.wrong[0].in_words == (
+    verification = verified(faults.forgotten_pmean, data=4, model=2)
+    assert verification.wrong[0].in_words == (
         "state w, step 1: 4.0x: summed where a mean was meant, or summed twice (over data)"
     )
 
 
 def test_what_is_declared_the_same_but_differs_is_found() -> None:
-    found = verified(faults.wrong_out_spec, mode="auto")
-    assert found.wrong[0].path == "w"
-    assert found.wrong[0].fault.startswith("declared the same on 8 devices, but differs: devices 1-7 hold other bits")
+    verification = verified(faults.wrong_out_spec, mode="auto")
+    assert verification.wrong[0].path == "w"
+    assert verification.wrong[0].fault.startswith(
+        "declared the same on 8 devices, but differs: devices 1-7 hold other bits"
+    )
 
 
 def test_copies_that_differ_where_the_first_device_is_right_are_found_too() -> None:
@@ -128,19 +130,19 @@ def drawn_by_device(params: Any, batch: Any, key: Any) -> Any:
 )
 def test_a_cause_that_the_numbers_confirm_is_named(fault: Any, cause: str) -> None:
     program = programs.program({"a": fault}, jnp.float32)
-    found = outlay.verify(program, steps=1, batches=programs.batches(1))
-    assert found.verdict == "different"
-    assert len(found.causes) == 1
-    assert cause in found.causes[0]
-    assert f"cause: {found.causes[0]}" in " ".join(str(found).split())
+    verification = outlay.verify(program, steps=1, batches=programs.batches(1))
+    assert verification.verdict == "different"
+    assert len(verification.causes) == 1
+    assert cause in verification.causes[0]
+    assert f"cause: {verification.causes[0]}" in " ".join(str(verification).split())
 
 
 def test_random_numbers_of_each_device_are_explained_and_no_fault() -> None:
     program = programs.program({"a": drawn_by_device}, jnp.float32)
-    found = outlay.verify(program, steps=1, batches=programs.batches(1))
-    assert found.verdict == "unknown"
-    assert "with equal numbers one device computes the same" in found.reasons[0]
-    assert "key them by sample" in found.reasons[0]
+    verification = outlay.verify(program, steps=1, batches=programs.batches(1))
+    assert verification.verdict == "unknown"
+    assert "with equal numbers one device computes the same" in verification.reasons[0]
+    assert "key them by sample" in verification.reasons[0]
 
 
 def thinned(params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
@@ -173,9 +175,9 @@ def dropout_and_unequal_means(params: Any, batch: Any, key: Any) -> Any:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_dropout_by_device_explains_no_other_fault(fault: Any, wrong: set[str], cause: str) -> None:
-    found = outlay.verify(programs.program({"a": fault}, jnp.float32), steps=1, batches=programs.batches(1))
-    assert {check.path for check in found.wrong} == wrong
-    assert cause in found.causes[0]
+    verification = outlay.verify(programs.program({"a": fault}, jnp.float32), steps=1, batches=programs.batches(1))
+    assert {check.path for check in verification.wrong} == wrong
+    assert cause in verification.causes[0]
 
 
 def dropout_and_clipping(params: Any, batch: Any, key: Any) -> Any:
@@ -187,9 +189,9 @@ def dropout_and_clipping(params: Any, batch: Any, key: Any) -> Any:
 
 def test_dropout_by_device_is_explained_whatever_follows_it() -> None:
     entries = {"a": dropout_and_clipping, "b": programs.drawn_from_gamma}
-    found = outlay.verify(programs.program(entries, jnp.float32), steps=1, batches=programs.batches(1))
-    assert found.verdict == "unknown"
-    assert all("with equal numbers one device computes the same" in reason for reason in found.reasons)
+    verification = outlay.verify(programs.program(entries, jnp.float32), steps=1, batches=programs.batches(1))
+    assert verification.verdict == "unknown"
+    assert all("with equal numbers one device computes the same" in reason for reason in verification.reasons)
 
 
 def of_large_values(params: Any, batch: Any, key: Any) -> Any:
@@ -201,9 +203,9 @@ def of_large_values(params: Any, batch: Any, key: Any) -> Any:
 
 
 def test_a_fault_that_few_batches_show_is_found_with_made_up_ones() -> None:
-    found = outlay.verify(programs.program({"a": of_large_values}, jnp.float32), steps=1)
-    assert found.wrong[0].step > 1
-    assert "are summed, where their mean was meant" in found.causes[0]
+    verification = outlay.verify(programs.program({"a": of_large_values}, jnp.float32), steps=1)
+    assert verification.wrong[0].step > 1
+    assert "are summed, where their mean was meant" in verification.causes[0]
 
 
 def counted(step: Any) -> outlay.Program:
@@ -221,8 +223,8 @@ def test_a_fault_of_a_later_step_is_found() -> None:
         total = jnp.where(count % 10 == 0, jax.lax.psum(mean, "data"), jax.lax.pmean(mean, "data"))
         return {**state, "count": count, "w": state["w"] - 0.1 * total}, {}
 
-    found = outlay.verify(counted(step), steps=2)
-    assert [(check.path, check.step) for check in found.wrong] == [("w", 10)]
+    verification = outlay.verify(counted(step), steps=2)
+    assert [(check.path, check.step) for check in verification.wrong] == [("w", 10)]
 
 
 def test_a_fault_behind_what_begins_at_zero_is_found() -> None:
@@ -230,8 +232,8 @@ def test_a_fault_behind_what_begins_at_zero_is_found() -> None:
         hidden = jax.lax.psum(state["scale"] * batch.mean(0), "data")  # zero while the scale is
         return {**state, "w": state["w"] - 0.1 * hidden, "count": state["count"] + 1}, {}
 
-    found = outlay.verify(counted(step), steps=2)
-    assert found.wrong[0].fault.startswith("8.0x: summed where a mean was meant")
+    verification = outlay.verify(counted(step), steps=2)
+    assert verification.wrong[0].fault.startswith("8.0x: summed where a mean was meant")
 
 
 def test_what_moves_by_its_sign_alone_names_no_cause() -> None:
@@ -241,8 +243,8 @@ def test_what_moves_by_its_sign_alone_names_no_cause() -> None:
         grads = jax.lax.psum(programs.local_gradients(params, batch)["w"], "data")
         return {"b": params["b"] - 1e-3 * sign, "w": params["w"] - 1e-3 * grads}, {}
 
-    found = outlay.verify(programs.program({"a": signed}, jnp.float32), steps=1, batches=programs.batches(1))
-    assert "are summed, where their mean was meant" in found.causes[0]
+    verification = outlay.verify(programs.program({"a": signed}, jnp.float32), steps=1, batches=programs.batches(1))
+    assert "are summed, where their mean was meant" in verification.causes[0]
 
 
 def rows(key: Any) -> Any:

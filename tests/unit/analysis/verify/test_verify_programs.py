@@ -18,16 +18,16 @@ pytestmark = pytest.mark.compiles
 def test_no_planted_fault_is_called_the_same(dtype: Any) -> None:
     faults = {fault.__name__: fault for fault in programs.FAULTS}
     assert len(faults) == 24
-    found = outlay.verify(programs.program(faults, dtype), steps=1, batches=programs.batches(1))
-    verdicts = programs.verdicts(found, faults)
+    verification = outlay.verify(programs.program(faults, dtype), steps=1, batches=programs.batches(1))
+    verdicts = programs.verdicts(verification, faults)
     assert [name for name, of in verdicts.items() if "different" not in of] == []
-    assert not {check.path: check.fault for check in found.checks if check.path == "key" and check.fault}
+    assert not {check.path: check.fault for check in verification.checks if check.path == "key" and check.fault}
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_no_right_program_is_called_different(dtype: Any) -> None:
     assert len(RIGHT) == 30
-    found = outlay.verify(programs.program(RIGHT, dtype), steps=1, batches=programs.batches(1))
-    verdicts = programs.verdicts(found, RIGHT)
-    assert {name: of for name, of in verdicts.items() if of != {"same"}} == {}, found.reasons
-    found.raise_if_different()
+    verification = outlay.verify(programs.program(RIGHT, dtype), steps=1, batches=programs.batches(1))
+    verdicts = programs.verdicts(verification, RIGHT)
+    assert {name: of for name, of in verdicts.items() if of != {"same"}} == {}, verification.reasons
+    verification.raise_if_different()

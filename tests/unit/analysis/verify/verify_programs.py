@@ -21,12 +21,12 @@ Entry = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 def batches(num: int, seed: int = 0) -> list[Any]:
     rng = np.random.default_rng(seed)
-    kept = (rng.random(NUM) < np.linspace(0.1, 1, NUM)).astype(np.float32)
+    mask = (rng.random(NUM) < np.linspace(0.1, 1, NUM)).astype(np.float32)
     return [
         {
             "x": rng.normal(size=(NUM, DIM)).astype(np.float32),
             "y": rng.normal(size=(NUM, OUT)).astype(np.float32),
-            "kept": kept,
+            "kept": mask,
             "token": rng.integers(0, 12, size=NUM).astype(np.int32),
         }
         for _ in range(num)
@@ -141,8 +141,8 @@ def clipped_locally(params: Any, batch: Any, key: Any) -> Any:
 
 
 def same_numbers_everywhere(params: Any, batch: Any, key: Any) -> Any:
-    kept = jax.random.bernoulli(key, 0.5, batch["x"].shape)
-    return descend(params, pmean(local_gradients(params, {**batch, "x": jnp.where(kept, batch["x"], 0)}))), {}
+    mask = jax.random.bernoulli(key, 0.5, batch["x"].shape)
+    return descend(params, pmean(local_gradients(params, {**batch, "x": jnp.where(mask, batch["x"], 0)}))), {}
 
 
 def drawn_from_gamma(params: Any, batch: Any, key: Any) -> Any:
@@ -256,9 +256,9 @@ def program(entries: Mapping[str, Entry], dtype: Any, *, mode: Any = "manual", i
     return outlay.program(step, make, batches(1)[0], layout=layout, mesh=mesh, mode=mode)
 
 
-def verdicts(found: outlay.analysis.Verification, names: Any) -> dict[str, set[str]]:
+def verdicts(result: outlay.analysis.Verification, names: Any) -> dict[str, set[str]]:
     """The verdicts of each entry's arrays."""
     parts = {name: (f"{name}.", f"outputs.{name}.") for name in names}
     return {
-        name: {check.verdict for check in found.checks if check.path.startswith(part)} for name, part in parts.items()
+        name: {check.verdict for check in result.checks if check.path.startswith(part)} for name, part in parts.items()
     }

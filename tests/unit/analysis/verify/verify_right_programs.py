@@ -81,8 +81,8 @@ def weighted(params: Any, batch: Any, key: Any) -> Any:
 def drawn_by_sample(params: Any, batch: Any, key: Any) -> Any:
     size = len(batch["x"])
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, number() * size + jnp.arange(size))
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (DIM,)))(keys)
-    return descend(params, pmean(local_gradients(params, {**batch, "x": jnp.where(kept, batch["x"], 0)}))), {}
+    mask = jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (DIM,)))(keys)
+    return descend(params, pmean(local_gradients(params, {**batch, "x": jnp.where(mask, batch["x"], 0)}))), {}
 
 
 def moving_average(params: Any, batch: Any, key: Any) -> Any:

@@ -25,15 +25,15 @@ def work_in(lines, before=""):
 def test_the_products_of_a_step_are_split_over_the_devices():
     mesh = outlay.mesh(data=8)
     by_rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
-    found = work_of(
+    work = work_of(
         jax.value_and_grad(lambda w, x: jnp.tanh(x @ w).sum()),
         jax.ShapeDtypeStruct((64, 32), jnp.float32),
         jax.ShapeDtypeStruct((128, 64), jnp.float32),
         in_shardings=(whole, by_rows),
         out_shardings=(whole, whole),
     )
-    assert found.flops_by_dtype == {"float32": 2 * (2 * 128 * 64 * 32) / 8}  # forward, and the gradient of w
-    assert found.unknown == ()
+    assert work.flops_by_dtype == {"float32": 2 * (2 * 128 * 64 * 32) / 8}  # forward, and the gradient of w
+    assert work.unknown == ()
 
 
 def test_loops_multiply_and_read_one_slice_a_turn():
@@ -41,21 +41,21 @@ def test_loops_multiply_and_read_one_slice_a_turn():
         return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]
 
     once, turns = 2 * 16 * 64 * 64, 12
-    found = work_of(f, jnp.ones((16, 64)), jnp.ones((turns, 64, 64)))
-    assert found.flops == turns * once
+    work = work_of(f, jnp.ones((16, 64)), jnp.ones((turns, 64, 64)))
+    assert work.flops == turns * once
     weights = turns * 64 * 64 * 4
-    assert weights < found.bytes_accessed < 4.5 * weights  # not the whole stack in each of the turns
+    assert weights < work.bytes_accessed < 4.5 * weights  # not the whole stack in each of the turns
 
 
 def test_a_loop_of_unknown_length_counts_once_and_says_so():
-    found = work_of(lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x), jnp.ones((32, 32)))
-    assert found.flops == 2 * 32**3
-    assert any("trip count" in words for words in found.unknown)
+    work = work_of(lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x), jnp.ones((32, 32)))
+    assert work.flops == 2 * 32**3
+    assert any("trip count" in words for words in work.unknown)
 
 
 def test_bytes_are_operands_and_results_of_each_fusion():
-    found = work_of(lambda x, y: jnp.tanh(x * y + 1), jnp.ones((64, 1024)), jnp.ones((64, 1024)))
-    assert (sum(one.runs for one in found.operations), found.bytes_accessed) == (1, 3 * 64 * 1024 * 4)
+    work = work_of(lambda x, y: jnp.tanh(x * y + 1), jnp.ones((64, 1024)), jnp.ones((64, 1024)))
+    assert (sum(one.runs for one in work.operations), work.bytes_accessed) == (1, 3 * 64 * 1024 * 4)
 
 
 DOT_IN_FUSION = """\
@@ -80,10 +80,10 @@ SAME = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
 
 def test_a_dot_in_a_fusion_counts_with_what_it_multiplies():
     line = "ROOT %f = f32[16,64]{1,0} fusion(%x, %w), kind=kCustom, calls=%triton"
-    found = work_in([*PARAMETERS, line], DOT_IN_FUSION)
-    assert found.flops_by_dtype == {"bfloat16": 2 * 16 * 256 * 64}
-    assert found.bytes_accessed == 16 * 256 * 4 + 256 * 64 * 2 + 16 * 64 * 4
-    assert sum(one.runs for one in found.operations) == 1
+    work = work_in([*PARAMETERS, line], DOT_IN_FUSION)
+    assert work.flops_by_dtype == {"bfloat16": 2 * 16 * 256 * 64}
+    assert work.bytes_accessed == 16 * 256 * 4 + 256 * 64 * 2 + 16 * 64 * 4
+    assert sum(one.runs for one in work.operations) == 1
 
 
 @pytest.mark.parametrize("target", ["__cublas$gemm", "__cublas$lt$matmul"])
@@ -123,9 +123,9 @@ def test_a_matrix_product_in_a_tpus_clothes():
 def test_onednn_and_calls_nobody_knows():
     line = 'ROOT %c = bf16[16,64]{1,0} custom-call(%half, %w), custom_call_target="__onednn$matmul"'
     assert work_in([*PARAMETERS, line]).flops == 2 * 16 * 256 * 64
-    found = work_in([*PARAMETERS, line.replace("__onednn$matmul", "my_kernel")])
-    assert found.flops == 0
-    assert found.unknown == ("custom call my_kernel: FLOPs unknown; not counted",)
+    work = work_in([*PARAMETERS, line.replace("__onednn$matmul", "my_kernel")])
+    assert work.flops == 0
+    assert work.unknown == ("custom call my_kernel: FLOPs unknown; not counted",)
 
 
 def test_products_of_float32_in_full_precision_are_told_apart():
@@ -186,8 +186,8 @@ def test_a_fusion_around_one_moves_what_that_moves():
 
 def test_a_text_that_was_cut_is_still_counted():
     line = "%f = f32[100,256]{1,0} fusion(%big, %i), kind=kLoop, calls=%gone"
-    found = work_in([*PARAMETERS, line], IN_PLACE.replace("ROOT ", ""))
-    assert found.bytes_accessed == 2 * 100 * 1024 + 4
+    work = work_in([*PARAMETERS, line], IN_PLACE.replace("ROOT ", ""))
+    assert work.bytes_accessed == 2 * 100 * 1024 + 4
 
 
 def across(before, result):
@@ -259,8 +259,8 @@ def test_buffers_of_a_collective_that_goes_on_behind_a_fusion_are_not_moved():
         "ROOT %f = (f32[1024]{0}, bf16[4096]{0}) fusion(%x, %buffer), kind=kOutput, "
         "output_to_operand_aliasing={{1}: (1, {})}, calls=%async_collective_fusion.1",
     ]
-    (found,) = work_in(lines, fused).operations
-    assert found.num_bytes == 2 * 4 * 1024
+    (work,) = work_in(lines, fused).operations
+    assert work.num_bytes == 2 * 4 * 1024
 
 
 def attention_call(target, mask="CAUSAL", window=0):
@@ -293,15 +293,15 @@ def attention_call(target, mask="CAUSAL", window=0):
     ],
 )
 def test_fused_attention_counts_what_its_mask_lets_be_seen(target, mask, window, products, seen):
-    found = attention_call(target, mask, window)
-    assert found.flops_by_dtype == {"bfloat16": 2 * products * 2 * 4 * seen * 64}
-    assert found.unknown == ()
-    assert found.bytes_accessed == 2 * (2 * 128 * 64) * (4 + 2 + 2 + 4)  # queries, keys, values, and what is mixed
+    work = attention_call(target, mask, window)
+    assert work.flops_by_dtype == {"bfloat16": 2 * products * 2 * 4 * seen * 64}
+    assert work.unknown == ()
+    assert work.bytes_accessed == 2 * (2 * 128 * 64) * (4 + 2 + 2 + 4)  # queries, keys, values, and what is mixed
 
 
 def test_a_kernel_counts_what_its_author_told_and_in_the_dtype_of_what_is_large():
     config = {"custom_call_config": {"body": "", "cost_estimate": {"flops": "4096", "bytes_accessed": "7"}}}
-    found = work_in(
+    work = work_in(
         [
             "%table = s32[4]{0} parameter(0)",
             "%q = bf16[16,128]{1,0} parameter(1)",
@@ -309,14 +309,14 @@ def test_a_kernel_counts_what_its_author_told_and_in_the_dtype_of_what_is_large(
             f"backend_config={json.dumps(config)}",
         ]
     )
-    assert found.flops_by_dtype == {"bfloat16": 4096}
-    assert found.unknown == ()
+    assert work.flops_by_dtype == {"bfloat16": 4096}
+    assert work.unknown == ()
 
 
 def test_a_kernel_whose_author_told_nothing_is_named():
     call = '%call = f32[4]{0} custom-call(%x), custom_call_target="tpu_custom_call", backend_config={"body": ""}'
-    found = work_in(["%x = f32[4]{0} parameter(0)", f"ROOT {call}"])
-    assert found.unknown == ("custom call tpu_custom_call: FLOPs unknown; not counted",)
+    work = work_in(["%x = f32[4]{0} parameter(0)", f"ROOT {call}"])
+    assert work.unknown == ("custom call tpu_custom_call: FLOPs unknown; not counted",)
 
 
 @pytest.mark.compiles

@@ -77,11 +77,11 @@ def test_scans_count_their_length_and_nest():
 
 
 def test_a_loop_of_unknown_length_counts_once_and_says_so():
-    found = traced_work(
+    work = traced_work(
         jax.make_jaxpr(lambda x: jax.lax.while_loop(lambda x: x[0] < 9, lambda x: x + 1, x))(jnp.ones(8))
     )
-    assert found.flops == 9  # eight additions and a comparison
-    assert [words.split(":")[0] for words in found.unknown] == ["while"]
+    assert work.flops == 9  # eight additions and a comparison
+    assert [words.split(":")[0] for words in work.unknown] == ["while"]
 
 
 def test_a_cond_counts_its_dearest_branch():
@@ -167,5 +167,5 @@ def test_a_kernel_counts_what_its_author_says():
 
     x = jnp.ones((8, 128))
     assert flops(call(pl.CostEstimate(flops=123, bytes_accessed=1, transcendentals=0)), x) == 123
-    found = traced_work(jax.make_jaxpr(call(None))(x))
-    assert (found.flops, len(found.unknown)) == (0, 1)
+    work = traced_work(jax.make_jaxpr(call(None))(x))
+    assert (work.flops, len(work.unknown)) == (0, 1)

@@ -56,17 +56,17 @@ def problems_of(error: pytest.ExceptionInfo[BrainError]) -> list[tuple[str, str,
 
 
 def test_the_tutorials_model_is_ours_but_for_its_resistance_and_dtype():
-    theirs, ours = read_brain(OLDER), read_brain(AB_BRAIN)
-    assert theirs.dtype == "float16"
-    assert (dict(theirs.inputs), dict(theirs.outputs)) == ({"drive": (4,)}, {"action": "integrator:signal"})
-    assert {m.soma.resistance for m in theirs.modules.values() if isinstance(m, Neuron)} == {100.0}
+    other, own = read_brain(OLDER), read_brain(AB_BRAIN)
+    assert other.dtype == "float16"
+    assert (dict(other.inputs), dict(other.outputs)) == ({"drive": (4,)}, {"action": "integrator:signal"})
+    assert {m.soma.resistance for m in other.modules.values() if isinstance(m, Neuron)} == {100.0}
     quieter = {
         name: dataclasses.replace(m, soma=dataclasses.replace(m.soma, resistance=0.8)) if isinstance(m, Neuron) else m
-        for name, m in theirs.modules.items()
+        for name, m in other.modules.items()
     }
-    assert quieter == ours.modules
-    for name, by_port in ours.wiring.reads.items():
-        assert theirs.wiring.reads[name] == by_port, "in the same order"
+    assert quieter == own.modules
+    for name, by_port in own.wiring.reads.items():
+        assert other.wiring.reads[name] == by_port, "in the same order"
 
 
 def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):

@@ -229,8 +229,8 @@ def test_a_mistake_that_two_modules_share_is_told_once(problems):
 
 
 def test_a_table_is_where_its_first_part_is_spoken_of(problems):
-    found = problems('inputs.x.shape = [1]\n[modules.A.soma]\ntype = "leaky"\n')
-    assert found[0][:3] == ("no type", "model.toml:2 modules.A", "it does not say which module it is")
+    faults = problems('inputs.x.shape = [1]\n[modules.A.soma]\ntype = "leaky"\n')
+    assert faults[0][:3] == ("no type", "model.toml:2 modules.A", "it does not say which module it is")
 
 
 def test_templates_that_use_each_other_are_named(problems):

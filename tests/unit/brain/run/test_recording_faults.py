@@ -101,8 +101,8 @@ def test_saves_remove_what_they_wrote_themselves_and_no_other_file(tmp_path):
         return np.zeros(2, np.float32)
 
     run_prepared(prepare(recipe(until(17, put))), RunFolder(tmp_path), checkpoint_every=8)
-    kept = sorted(os.listdir(tmp_path / "checkpoints"), key=len)
-    steps = [name for name in kept if name.isdecimal()]
+    saved = sorted(os.listdir(tmp_path / "checkpoints"), key=len)
+    steps = [name for name in saved if name.isdecimal()]
     assert len(steps) == 3
     assert {"7.npz", *(f"{step}.npz" for step in steps)} <= set(os.listdir(tmp_path / "collected"))
     assert "8.npz" not in os.listdir(tmp_path / "collected")

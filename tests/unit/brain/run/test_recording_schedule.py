@@ -38,17 +38,17 @@ def test_what_is_no_trigger(text):
 
 def recorded(moments, spikes, chunks, dt=1.0, stride=1):
     """The steps that are recorded of a run whose port wrote these spikes, in chunks of these lengths."""
-    keep, start, found = Filter(moments, dt), 0, []
+    keep, start, written = Filter(moments, dt), 0, []
     for length in chunks:
         ports = {"A:out_spikes": spikes[start : start + length]}
         steps = np.arange(start + stride - 1, start + length, stride)
-        kept, rows = keep(start, ports, steps, {"x": steps * 10})
-        assert rows.get("x", np.zeros(0)).tolist() == (kept * 10).tolist()
-        found += kept.tolist()
+        filtered, rows = keep(start, ports, steps, {"x": steps * 10})
+        assert rows.get("x", np.zeros(0)).tolist() == (filtered * 10).tolist()
+        written += filtered.tolist()
         start += length
     steps, rows = keep.rest()
     assert rows.get("x", np.zeros(0)).tolist() == (steps * 10).tolist()
-    return [*found, *steps.tolist()]
+    return [*written, *steps.tolist()]
 
 
 QUIET = np.zeros((100, 4), np.int8)

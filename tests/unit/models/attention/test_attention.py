@@ -108,8 +108,8 @@ def test_keys_of_another_length():
 def test_a_query_that_sees_nothing_gives_nothing_and_no_nan():
     query, key, value = inputs(8)
     segments = (jnp.zeros((2, 8), int).at[:, 3].set(7), jnp.zeros((2, 8), int))
-    found, *grads = with_gradients(lambda q, k, v: blockwise(q, k, v, segments, Mask(), 1.0, 4), query, key, value)
-    assert not np.asarray(found[:, 3]).any()
+    actual, *grads = with_gradients(lambda q, k, v: blockwise(q, k, v, segments, Mask(), 1.0, 4), query, key, value)
+    assert not np.asarray(actual[:, 3]).any()
     assert all(np.isfinite(grad).all() for grad in grads)
 
 
@@ -119,12 +119,12 @@ def test_the_pairs_are_those_of_which_something_is_seen(causal, window):
     mask, num_queries, num_keys, block = Mask(causal, window), 13, 13 if causal else 21, 4
     places = np.arange(num_queries)[:, None], np.arange(num_keys)[None]
     seen = np.broadcast_to(mask.visible(*places), (num_queries, num_keys))
-    wanted = [
+    expected = [
         (i, j)
         for i, j in itertools.product(range(-(-num_queries // block)), range(-(-num_keys // block)))
         if seen[i * block : (i + 1) * block, j * block : (j + 1) * block].any()
     ]
-    assert mask.pairs(num_queries, num_keys, block) == wanted
+    assert mask.pairs(num_queries, num_keys, block) == expected
 
 
 def largest(num_tokens):
@@ -136,7 +136,7 @@ def largest(num_tokens):
         return outlay.attention(q, k, v, causal=True).astype(jnp.float32).sum()
 
     jaxpr = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(query, key, value))
-    return max(np.prod([int(n) for n in found.split(",")]) for found in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
+    return max(np.prod([int(n) for n in actual.split(",")]) for actual in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
 
 
 def test_no_array_grows_with_the_square_of_the_sequence():
@@ -154,8 +154,8 @@ def test_batch_and_heads_stay_split(how):
     own = mix if how == "auto" else jax.shard_map(mix, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
 
     def pulled(query, key, value, grad):
-        found, pull = jax.vjp(own, query, key, value)
-        return found, pull(grad)
+        actual, pull = jax.vjp(own, query, key, value)
+        return actual, pull(grad)
 
     sharding = NamedSharding(mesh, spec)
     placed = [jax.device_put(x, sharding) for x in (*given, given[0])]
@@ -224,9 +224,9 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
 def test_the_pallas_kernel_keeps_segments_apart():
     given, mask, segments = inputs(128, heads=(2, 1)), Mask(causal=True, window=50), segments_of(128)
     how = {"causal": True, "window": 50, "scale": 0.3, "interpret": True}
-    found = with_gradients(lambda *heads: jax_kernels.splash_attention(*heads, segments[0], **how), *given)
-    for ours, theirs in zip(found, with_gradients(lambda *x: plain(*x, segments, mask, 0.3), *given), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    actual = with_gradients(lambda *heads: jax_kernels.splash_attention(*heads, segments[0], **how), *given)
+    for own, other in zip(actual, with_gradients(lambda *x: plain(*x, segments, mask, 0.3), *given), strict=True):
+        np.testing.assert_allclose(own, other, atol=2e-5)
 
 
 @pytest.mark.compiles
@@ -256,8 +256,8 @@ def test_why_there_is_no_kernel():
 
     def reason(device, dim, dtype=jnp.bfloat16, length=8, **more):
         query = jax.ShapeDtypeStruct((1, length, 2, dim), dtype)
-        found = refusal(device, query, query, **more)
-        return found and found.why
+        refused = refusal(device, query, query, **more)
+        return refused and refused.why
 
     assert reason(h100, 256) is None
     assert reason(h100, 96, jnp.float16) is None
@@ -284,9 +284,9 @@ def test_features_of_zeros_change_nothing():
     filled = [_filled_up(x) for x in (query, key, value)]
     assert {x.shape[-1] for x in filled} == {8}
     expected = blockwise(query, key, value, None, CAUSAL, 0.4)
-    found = blockwise(*filled, None, CAUSAL, 0.4)
-    np.testing.assert_allclose(found[..., :5], expected, atol=2e-6)
-    assert not np.asarray(found[..., 5:]).any()
+    actual = blockwise(*filled, None, CAUSAL, 0.4)
+    np.testing.assert_allclose(actual[..., :5], expected, atol=2e-6)
+    assert not np.asarray(actual[..., 5:]).any()
 
 
 @pytest.mark.parametrize("target", ["a100-80gb:1x8", "h100:1x8", "b200:1x8", "b300:1x8", "gb300:1x8"])

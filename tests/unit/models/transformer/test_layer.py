@@ -61,8 +61,8 @@ def test_the_scores_are_not_kept_for_the_backward_pass(remat):
         return module(x, angles)
 
     whole = jax.checkpoint(forward) if remat == "full" else forward  # as the model does it, layer by layer
-    kept = jax.eval_shape(lambda x: jax.vjp(whole, x)[1], jnp.ones((1, num_tokens, config.width)))
-    assert max(leaf.size for leaf in jax.tree.leaves(kept)) < num_tokens**2
+    residuals = jax.eval_shape(lambda x: jax.vjp(whole, x)[1], jnp.ones((1, num_tokens, config.width)))
+    assert max(leaf.size for leaf in jax.tree.leaves(residuals)) < num_tokens**2
 
 
 def test_the_branches_of_all_layers_start_so_that_they_add_up_to_order_one():

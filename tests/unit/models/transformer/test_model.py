@@ -63,11 +63,11 @@ def test_remat_changes_memory_and_no_number():
         for config in (SMALL, again)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain(params), rematted(params))
-    kept = [
+    residuals = [
         sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(residuals_of(config), params)))
         for config in (SMALL, again)
     ]
-    assert kept[1] < kept[0] / 2
+    assert residuals[1] < residuals[0] / 2
 
 
 def residuals_of(config):
@@ -116,8 +116,8 @@ def test_before_training_every_byte_is_about_as_likely():
 def test_the_logits_are_never_kept_in_float32():
     logits = jnp.zeros((2, 4, 64), jnp.bfloat16)
     tokens = jnp.zeros((2, 4), jnp.int32)
-    kept = jax.eval_shape(lambda x: jax.vjp(lambda x: cross_entropy(x, tokens), x)[1], logits)
-    assert [leaf.dtype for leaf in jax.tree.leaves(kept) if leaf.size >= logits.size] == [jnp.bfloat16]
+    residuals = jax.eval_shape(lambda x: jax.vjp(lambda x: cross_entropy(x, tokens), x)[1], logits)
+    assert [leaf.dtype for leaf in jax.tree.leaves(residuals) if leaf.size >= logits.size] == [jnp.bfloat16]
 
 
 @pytest.mark.compiles

@@ -53,20 +53,22 @@ def choice(costs, num_devices=3):
 
 
 def test_the_answer_in_words():
-    found = choice(ring(rows={}, per_transfer=2.0, num_cores=2))
-    assert found.headline == "cpu:3: one device is best, about 6 s a step"
-    assert found.because.startswith("by-module on 2 devices, which comes next, computes for 3 s and exchanges for 4 s")
-    assert any("share this machine's 2 cores" in note for note in found.notes)
-    assert any("nothing was measured" in note for note in found.notes)
-    text = to_text(found, width=120)
+    placement = choice(ring(rows={}, per_transfer=2.0, num_cores=2))
+    assert placement.headline == "cpu:3: one device is best, about 6 s a step"
+    assert placement.because.startswith(
+        "by-module on 2 devices, which comes next, computes for 3 s and exchanges for 4 s"
+    )
+    assert any("share this machine's 2 cores" in note for note in placement.notes)
+    assert any("nothing was measured" in note for note in placement.notes)
+    text = to_text(placement, width=120)
     assert (
         "a takes 50% of the time, so no placement part by part can be faster than 2.0x one device (sum / max)" in text
     )
-    assert found.commands("net.toml") == ("outlay run net --size 2 --layout net.toml --mode placed --devices 1",)
+    assert placement.commands("net.toml") == ("outlay run net --size 2 --layout net.toml --mode placed --devices 1",)
     split = choice(ring(per_transfer=2.0))
     assert split.headline.startswith("cpu:3: by-neuron on 3 devices, about 3.7 s a step, 1.62x as fast")
     assert split.commands("f.toml")[0] == "outlay run net --size 2 --layout by-neuron --devices 3"
-    json.dumps(found.to_dict())
+    json.dumps(placement.to_dict())
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +105,9 @@ def test_the_file_is_a_layout_that_runs(measured, tmp_path):
 @pytest.mark.compiles
 @needs_gpu_compiler
 def test_elsewhere_everything_is_estimated():
-    found = choose_placement(GraphLoop(WAVES), init_of(WAVES), inputs(), Target.parse("h100:1x4"), recipe="waves")
-    assert not found.costs.is_measured
-    assert found.costs.num_cores is None
-    assert all(way.measured is None for way in found.ways)
-    assert found.headline.startswith("h100:1x4: one device is best")
-    assert found.commands() == ("outlay run waves --layout THIS_FILE --mode placed",)
+    placement = choose_placement(GraphLoop(WAVES), init_of(WAVES), inputs(), Target.parse("h100:1x4"), recipe="waves")
+    assert not placement.costs.is_measured
+    assert placement.costs.num_cores is None
+    assert all(way.measured is None for way in placement.ways)
+    assert placement.headline.startswith("h100:1x4: one device is best")
+    assert placement.commands() == ("outlay run waves --layout THIS_FILE --mode placed",)

@@ -14,21 +14,21 @@ def test_the_busiest_place_sets_the_pace():
 
 
 def test_exchange_is_counted_by_place_and_by_transfer():
-    found = expect_placed(ring(per_group=0.1, per_transfer=0.01, bandwidth=1000.0), APART)
+    costs = expect_placed(ring(per_group=0.1, per_transfer=0.01, bandwidth=1000.0), APART)
     # a to b, a to c, b to c, c to a
-    assert found.num_bytes == 211
-    assert found.exchange == pytest.approx(3 * 0.1 + 4 * 0.01 + 0.211)
+    assert costs.num_bytes == 211
+    assert costs.exchange == pytest.approx(3 * 0.1 + 4 * 0.01 + 0.211)
 
 
 def test_what_two_parts_of_a_place_read_is_sent_once():
-    found = expect_placed(ring(per_transfer=1.0), {"a": 0, "b": 1, "c": 1})
-    assert found.num_bytes == 101
-    assert found.exchange == 2
+    costs = expect_placed(ring(per_transfer=1.0), {"a": 0, "b": 1, "c": 1})
+    assert costs.num_bytes == 101
+    assert costs.exchange == 2
 
 
 def test_one_place_exchanges_nothing():
-    found = expect_placed(ring(per_group=1.0, per_transfer=1.0), dict.fromkeys("abc", 4))
-    assert (found.work, found.exchange, found.num_bytes) == (6, 0, 0)
+    costs = expect_placed(ring(per_group=1.0, per_transfer=1.0), dict.fromkeys("abc", 4))
+    assert (costs.work, costs.exchange, costs.num_bytes) == (6, 0, 0)
 
 
 def test_later_reading_makes_exchanges_rarer():
@@ -45,10 +45,10 @@ def test_shared_cores_do_the_work_of_all():
 
 def test_by_rows_the_fullest_device_counts():
     # Of 5 rows 3 on one of two devices, of 4 two; c is computed by both.
-    found = expect_by_rows(ring(), 2)
-    assert found.work == pytest.approx(3 * 3 / 5 + 2 / 2 + 1)
-    assert found.exchange == 0.25
-    assert found.num_bytes == 110
+    costs = expect_by_rows(ring(), 2)
+    assert costs.work == pytest.approx(3 * 3 / 5 + 2 / 2 + 1)
+    assert costs.exchange == 0.25
+    assert costs.num_bytes == 110
     assert expect_by_rows(ring(num_cores=1), 2).work == pytest.approx(2 * 3.8)
 
 

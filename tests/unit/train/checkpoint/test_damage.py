@@ -39,8 +39,8 @@ def test_damage_is_refused_by_the_files_name_and_an_older_one_is_taken(kind, tmp
     with pytest.raises(CheckpointError, match=rf"1 damaged checkpoint(?s:.)*{message}(?s:.)*restore step 10"):
         checkpoints.restore(program(), 20)
     with pytest.warns(CheckpointWarning, match=rf"step 10 is restored(?s:.)*{message}"):
-        found, restored = checkpoints.restore(program())
-    assert found == 10
+        restored_step, restored = checkpoints.restore(program())
+    assert restored_step == 10
     assert_same(restored, state)
 
 
@@ -52,7 +52,7 @@ def test_when_all_are_damaged_every_file_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"2 damaged checkpoints") as error:
         checkpoints.restore(program())
     for line in ("step 10", "step 20"):
-        assert sum(found.startswith(f"  {line}: ") for found in str(error.value).splitlines()) == 2
+        assert sum(restored_step.startswith(f"  {line}: ") for restored_step in str(error.value).splitlines()) == 2
 
 
 def test_a_later_format_is_refused(tmp_path):

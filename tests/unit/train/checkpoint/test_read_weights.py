@@ -70,13 +70,13 @@ def model(tmp_path_factory):
 
 
 def test_names_of_another_program_in_several_files_each_read_to_its_place(model):
-    found = outlay.train.read_weights(model, state([("params.layers.*.up", P("data", "model"))]), NAMES)
-    up = found["params"]["layers"][1]["up"]
+    weights = outlay.train.read_weights(model, state([("params.layers.*.up", P("data", "model"))]), NAMES)
+    up = weights["params"]["layers"][1]["up"]
     assert up.sharding.spec == P("data", "model")
     expected = HUGGING_FACE["model.layers.1.mlp.up_proj.weight"].astype(np.float32).T
     np.testing.assert_array_equal(up, expected)
-    np.testing.assert_array_equal(found["params"]["embed"], HUGGING_FACE["model.embed_tokens.weight"])
-    assert int(found["step"]) == 7
+    np.testing.assert_array_equal(weights["params"]["embed"], HUGGING_FACE["model.embed_tokens.weight"])
+    assert int(weights["step"]) == 7
 
 
 def test_layers_that_are_stacked_here(model):
@@ -85,11 +85,11 @@ def test_layers_that_are_stacked_here(model):
         {"params": {"embed": jnp.zeros((32, 8)), "layers": layers, "norm": jnp.zeros(8)}},
         [("params.layers.up", P(None, "data", "model"))],
     )
-    found = outlay.train.read_weights(model / "model.safetensors.index.json", into, STACKED)
+    weights = outlay.train.read_weights(model / "model.safetensors.index.json", into, STACKED)
     for n in range(3):
         for name in ("up", "down"):
             expected = HUGGING_FACE[f"model.layers.{n}.mlp.{name}_proj.weight"].astype(np.float32).T
-            np.testing.assert_array_equal(found["params"]["layers"][name][n], expected)
+            np.testing.assert_array_equal(weights["params"]["layers"][name][n], expected)
 
 
 def test_a_dim_of_the_file_is_several_of_the_leaf(tmp_path):
@@ -115,9 +115,9 @@ def test_npz(order, tmp_path):
     values = {"w": np.asarray(RANDOM.normal(size=(16, 8)), order=order), "empty": np.zeros((0, 3)), "scalar": np.pi}
     np.savez(tmp_path / "w.npz", **values)
     into = placed({name: jnp.zeros(np.shape(x)) for name, x in values.items()}, [("w", P("data", "model"))])
-    found = outlay.train.read_weights(tmp_path / "w.npz", into, [("**", "**")])
+    weights = outlay.train.read_weights(tmp_path / "w.npz", into, [("**", "**")])
     for name, x in values.items():
-        np.testing.assert_array_equal(found[name], np.float32(x))
+        np.testing.assert_array_equal(weights[name], np.float32(x))
 
 
 @pytest.mark.parametrize(("is_one_store", "is_zarr3"), [(True, False), (False, True)])
@@ -168,9 +168,9 @@ def test_a_part_and_what_no_name_leads_to(model):
     with pytest.warns(CheckpointWarning, match=r"1 leaf is not in .*\n  params.bias\n  fix: only="):
         into = outlay.train.read_weights(model, into, NAMES)
     into["params"]["norm"] = placed({"x": jnp.full(8, 5.0)})["x"]
-    found = outlay.train.read_weights(model, into, NAMES, only="params.layers.**")
-    assert float(found["params"]["norm"][0]) == 5.0
-    assert not found["params"]["norm"].is_deleted()
+    weights = outlay.train.read_weights(model, into, NAMES, only="params.layers.**")
+    assert float(weights["params"]["norm"][0]) == 5.0
+    assert not weights["params"]["norm"].is_deleted()
 
 
 @pytest.mark.parametrize(

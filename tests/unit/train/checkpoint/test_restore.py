@@ -33,8 +33,8 @@ def submesh(num, **axes):
 def test_restored_onto_another_arrangement_and_trained_on(other, tmp_path):
     checkpoints, state = saved(tmp_path, 2)
     target = other()
-    found, restored = checkpoints.restore(target)
-    assert found == 2
+    restored_step, restored = checkpoints.restore(target)
+    assert restored_step == 2
     assert_same(restored, state)
     for path, leaf in zip([leaf.path for leaf in target.plan.state], jax.tree.leaves(restored), strict=True):
         assert leaf.sharding.shard_shape(leaf.shape) == target.plan[path].local_shape

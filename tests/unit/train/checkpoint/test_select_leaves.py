@@ -38,12 +38,12 @@ def test_only_what_matches_is_read_and_the_rest_stays_as_initialised(checkpoint)
     target = program(data=8)
     fresh = target.init(jax.random.key(1))
     untouched = jax.tree.map(jnp.copy, {name: leaf for name, leaf in fresh.items() if name != "params"})
-    step, found = checkpoints.restore(target, only="params.**", into=fresh)
+    step, restored = checkpoints.restore(target, only="params.**", into=fresh)
     assert step == 2
-    assert_same(found["params"], state["params"])
-    assert_same({name: leaf for name, leaf in found.items() if name != "params"}, untouched)
+    assert_same(restored["params"], state["params"])
+    assert_same({name: leaf for name, leaf in restored.items() if name != "params"}, untouched)
     assert fresh["params"]["mlp/~/linear.0"]["w"].is_deleted()  # its memory went to what was read
-    target(found, BATCH)
+    target(restored, BATCH)
 
 
 def test_a_trained_model_inside_of_a_larger_one_by_names(checkpoint):
@@ -52,10 +52,10 @@ def test_a_trained_model_inside_of_a_larger_one_by_names(checkpoint):
     fresh = target.init(jax.random.key(1))
     adapter = np.asarray(fresh["params"]["adapter"])
     names = [("params.**", "params.base.**")]
-    _, found = checkpoints.restore(target, into=fresh, only="params.base.**", names=names)
-    assert_same(found["params"]["base"], state["params"])
-    np.testing.assert_array_equal(found["params"]["adapter"], adapter)
-    layer = found["params"]["base"]["mlp/~/linear.0"]["w"]
+    _, restored = checkpoints.restore(target, into=fresh, only="params.base.**", names=names)
+    assert_same(restored["params"]["base"], state["params"])
+    np.testing.assert_array_equal(restored["params"]["adapter"], adapter)
+    layer = restored["params"]["base"]["mlp/~/linear.0"]["w"]
     assert layer.sharding.shard_shape(layer.shape) == (4, 8)
 
 
