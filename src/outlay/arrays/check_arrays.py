@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 
-from outlay.core.array_leaves import non_arrays
+from outlay.core.array_leaves import non_arrays, used_up
 from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, format_bytes
@@ -34,16 +33,7 @@ def check_arrays(tree: Any) -> None:
     Raises:
         PlaceError: with one problem per leaf.
     """
-    problems = non_arrays(tree) or [
-        Problem(
-            "used up",
-            path or "the tree itself",
-            "its memory was given to a program that ran, or deleted",
-            "place what the program returned",
-        )
-        for path, leaf in flatten_paths(tree)[0]
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
-    ]
+    problems = non_arrays(tree) or used_up(tree, "place what the program returned")
     if problems:
         raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be placed:", problems)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.options import ForceOption, JsonOption, command_group
-from outlay.cli.output import check_output, print_json, print_picture, say
+from outlay.cli.output import check_outputs, print_json, print_picture, say
 
 brain = command_group(
     "brain",
@@ -41,7 +41,7 @@ def show(
     from outlay.core.jax_compat import settle_on_cpu
 
     settle_on_cpu()
-    check_output(picture, force=force)
+    check_outputs(picture, force=force)
     loaded = read_brain(file, inputs=parse_shapes(inputs or ()))
     if as_json:
         print_json(loaded.inspect().to_dict())

@@ -8,7 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import Any
 
 import typer
 
@@ -51,19 +51,23 @@ class Question:
             self._warnings: list[str] = []
             self._hear_warnings()
 
-    def answer_again(self) -> int | None:
-        """Print the answer if it is known, and return the exit code; None if it is to be found."""
+    def answer_again(self) -> None:
+        """Print the answer and end the command with its exit code, if the answer is known.
+
+        Raises:
+            typer.Exit: it is.
+        """
         known = self._cache.load(self._key) if self._cache else None
         try:
             if not known or not are_unchanged(known["files"]):
-                return None
+                return
             printed, messages, code = str(known["printed"]), str(known["messages"]), int(known["code"])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None
+        except (KeyError, TypeError, ValueError, AttributeError):  # of another version, or somebody has changed it
+            return
         output.print_again(printed)
         typer.echo(messages, err=True, nl=False)
         output.say(_NOTE, err=True)
-        return code
+        raise typer.Exit(code)
 
     def keep(self, tell: Callable[[], int]) -> None:
         """Keep an answer.
@@ -90,14 +94,7 @@ class Question:
     def _hear_warnings(self) -> None:
         show = warnings.showwarning
 
-        def heard(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def heard(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
             self._warnings.append(warnings.formatwarning(message, category, filename, lineno, line))
             show(message, category, filename, lineno, file, line)
 

@@ -9,7 +9,7 @@ import typer
 
 from outlay.cli.interrupt import watch
 from outlay.cli.options import DevicesOption, ForceOption, JsonOption
-from outlay.cli.output import check_output, print_json, print_picture, say
+from outlay.cli.output import check_outputs, print_facts, say
 
 
 def calibrate(
@@ -26,7 +26,7 @@ def calibrate(
 
     watch()
     path = output or calibrated_file()
-    check_output(path if path.exists() else None, force=force)  # a missing folder is created
+    check_outputs(path if path.exists() else None, force=force)  # a missing folder is created
     if devices is not None:
         from outlay.devices.simulated import simulate
 
@@ -35,8 +35,5 @@ def calibrate(
 
     measured = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
     measured.write(path, force=force)
-    if as_json:
-        print_json({"key": measured.base.key, **measured.to_dict()})
-    else:
-        print_picture(measured)
+    print_facts(measured, as_json=as_json, key=measured.base.key)
     say(f"wrote {path}", err=True)

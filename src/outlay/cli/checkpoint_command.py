@@ -12,7 +12,7 @@ from outlay.cli.options import JsonOption, command_group
 from outlay.cli.output import print_json, print_picture, say
 
 if TYPE_CHECKING:
-    from outlay.train.checkpoint.contents import Contents
+    from outlay.train.checkpoint.folder import Contents
 
 checkpoint = command_group(
     "checkpoint",
@@ -32,7 +32,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show paths, shapes, dtypes and bytes of a checkpoint, and who wrote it. Exit code 1 if one is damaged."""
-    from outlay.train.checkpoint.contents import contents
+    from outlay.train.checkpoint.folder import contents
 
     inside = contents(folder, step)
     if as_json:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
-from outlay.cli.output import check_output, print_facts, say, write_page
-from outlay.search.workers import NUM_CANDIDATES, TIMEOUT, default_processes
+from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.search.workers import NUM_CANDIDATES, TIMEOUT
 
 if TYPE_CHECKING:
     from outlay.search.placement.choice import PlacementChoice
@@ -70,39 +70,24 @@ def choose(
     to which devices; on a cpu target the parts are measured.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans: it must not occupy attached devices
-    check_output(output, force=force)
-    check_output(html, force=force)
+    check_outputs(output, html, force=force)
     from outlay.core.flag_check import check_flags
-    from outlay.devices.target import Target
-    from outlay.recipes.choose import ask, choose_for_graph
-    from outlay.search.search import search
+    from outlay.recipes.choose import choose_by_words
 
     check_flags()  # before the recipe's own file can start JAX
-    known, hardware = own_options(context, recipe), Target.parse(target)
-    narrowed = {"--layout": layout, "--mesh": mesh, "--mode": mode}
-    selection: Selection | PlacementChoice | None = choose_for_graph(
-        recipe, context.args, hardware, known=known, narrowed=narrowed
+    selection = choose_by_words(
+        recipe,
+        context.args,
+        target,
+        known=own_options(context, recipe),
+        narrowed={"--layout": layout, "--mesh": mesh, "--mode": mode},
+        compiler_options=compiler_options,
+        num_candidates=candidates,
+        processes=processes,
+        timeout=timeout,
     )
-    if selection is None:
-        question = ask(
-            recipe,
-            context.args,
-            hardware,
-            known=known,
-            layouts=layout,
-            meshes=mesh,
-            mode=mode,
-            compiler_options=compiler_options,
-        )
-        selection = search(
-            question,
-            num_candidates=candidates,
-            num_processes=processes or default_processes(),
-            timeout=timeout,
-        )
     print_facts(selection, as_json=as_json)
-    if html is not None:
-        write_page(html, selection.to_html(), force=force)
+    write_page(html, selection, force=force)
     file = _write(output, selection, force=force)
     if not as_json:
         say("\n" + "\n".join(selection.commands(file)))

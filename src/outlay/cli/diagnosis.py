@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from outlay.cli.known_messages import KNOWN, Weight
+from outlay.core.user_code import JAX_CAUSES
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<message>\S.*)")
-# The names with which JAX's tracebacks end, as text to search for: nothing private is imported for this.
-_NO_CAUSE = ("jax.errors.SimplifiedTraceback", "jax._src.traceback_util.UnfilteredStackTrace")
 _ORDER: tuple[Weight, ...] = ("error", "warning", "consequence")
 _MOST_SHOWN = 3
 """Cases of one message that are explained: a log can hold the same warning for hundreds of values."""
@@ -138,7 +137,7 @@ def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]
         start, end = match.span("message")
         begun = bisect.bisect_left(firsts, end)
         is_known = begun > 0 and lasts[begun - 1] > start
-        if not is_known and not match["message"].startswith(_NO_CAUSE):
+        if not is_known and not match["message"].startswith(JAX_CAUSES):
             yield line(start), match["message"]
 
 

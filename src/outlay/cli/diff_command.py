@@ -40,9 +40,7 @@ def diff(
     from outlay.report.explain.explain_diff import diff_reports, read_report
 
     if recipe is None:
-        given = {f"--{name}": getattr(options, name) for name in ("devices", "target", "mesh", "mode")}
-        odd = [option for option, value in given.items() if value is not None] + list(context.args)
-        if odd:
+        if odd := [*options.given("compiler_options"), *context.args]:
             raise typer.BadParameter("reports are compiled already: it goes with --recipe", param_hint=odd[0])
         reports = [read_report(Path(name)) for name in (before, after)]
     else:
@@ -53,5 +51,4 @@ def diff(
         reports = [explain(program, cache=cache).to_dict() for program in programs]
     differing = diff_reports(*reports)
     print_facts(differing, as_json=as_json, same=not differing)
-    if differing:
-        raise typer.Exit(CHECK_FAILED)
+    raise typer.Exit(CHECK_FAILED if differing else 0)

@@ -12,7 +12,7 @@ import typer
 
 from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import JsonOption
-from outlay.cli.output import print_json, say
+from outlay.cli.output import print_facts
 from outlay.core.error_types import BackendError
 
 MessageOption = Annotated[
@@ -31,10 +31,7 @@ def doctor(message: MessageOption = None, as_json: JsonOption = False) -> None:
         _explain(pasted, as_json)
         return
     facts = examine()
-    if as_json:
-        print_json(facts.to_dict())
-    else:
-        say(str(facts))
+    print_facts(facts, as_json=as_json)
     if facts.failure:
         raise typer.Exit(CHECK_FAILED)
 
@@ -45,10 +42,7 @@ def _explain(text: str, as_json: bool) -> None:
     if not text.strip():
         raise typer.BadParameter("there is nothing to explain: the text is empty", param_hint="--message")
     diagnosis = diagnose_text(text)
-    if as_json:
-        print_json(diagnosis.to_dict())
-    else:
-        say(str(diagnosis))
+    print_facts(diagnosis, as_json=as_json)
     if not diagnosis.findings:
         raise typer.Exit(CHECK_FAILED)
 

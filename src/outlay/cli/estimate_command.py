@@ -12,7 +12,7 @@ from outlay.cli.options import (
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import print_json, say
+from outlay.cli.output import print_facts, say
 
 
 @with_program_options()
@@ -30,8 +30,7 @@ def estimate(
     from outlay.cli.asked_before import Question
 
     question = Question(recipe, options, context.args, ask=cache)
-    if (known := question.answer_again()) is not None:
-        raise typer.Exit(known)
+    question.answer_again()
     prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit
     from outlay.report.explain.explain import estimate as estimate_program
@@ -46,10 +45,7 @@ def estimate(
     def tell() -> int:
         for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
             say(line, err=True)
-        if as_json:
-            print_json({**estimated.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})
-        else:
-            say(str(estimated))
+        print_facts(estimated, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways])
         return 0
 
     tell()

@@ -19,7 +19,7 @@ from outlay.cli.options import (
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import check_output, print_facts, print_picture, say, write_page, write_trace
+from outlay.cli.output import check_outputs, print_facts, print_picture, say, write_page, write_trace
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -76,22 +76,20 @@ def explain(
     The recipe is compiled, never run. With --target it is compiled by the real compiler for GPUs or TPUs that need not
     be attached.
     """
-    check_output(html, force=force)
-    check_output(trace, force=force)
+    check_outputs(html, trace, force=force)
     from outlay.cli.asked_before import Question
 
     question = Question(recipe, options, context.args, ask=cache and not (html or trace or fix))
-    if (known := question.answer_again()) is not None:
-        raise typer.Exit(known)
+    question.answer_again()
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     ways: list[WayToFit] = []
     fixed: Fix | None = None
-    if fix and recipe.endswith((".hlo", ".txt")):
-        raise typer.BadParameter(f"{recipe} is already compiled, and has no layout to change", param_hint="--fix")
     if recipe.endswith((".hlo", ".txt")):
+        if fix:
+            raise typer.BadParameter(f"{recipe} is already compiled, and has no layout to change", param_hint="--fix")
         explanation = _of_file(context, recipe, options)
     else:
         from outlay.cli.interrupt import watch
@@ -126,26 +124,16 @@ def explain(
 
     code = tell(explanation)
     question.keep(lambda: tell(replace(explanation, from_cache=True, compile_seconds=None)))
-    if html is not None:
-        write_page(html, explanation.to_html(), force=force)
+    write_page(html, explanation, force=force)
     if trace is not None:
         from outlay.report.explain.timeline_trace import timeline_trace
 
-        write_trace(trace, timeline_trace(explanation), force=force)
-    if code:
-        raise typer.Exit(code)
+        write_trace(trace, lambda: timeline_trace(explanation), force=force)
+    raise typer.Exit(code)
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:
-    compiler_options = None if options.compiler_options == "preset" else options.compiler_options
-    given = {
-        "--devices": options.devices,
-        "--layout": options.layout,
-        "--mode": options.mode,
-        "--compiler-options": compiler_options,
-    }
-    extra = [option for option, value in given.items() if value is not None] + list(context.args)
-    if extra:
+    if extra := [*options.given("target", "mesh"), *context.args]:
         raise typer.BadParameter(f"{file} is already compiled: {extra[0]} is for recipes only", param_hint=extra[0])
     from outlay.report.explain.explain import explain as explain_text
 

@@ -159,7 +159,8 @@ def _of_environment(error: BaseException) -> str | None:
     """Return the message for an error that comes from the machine or the settings; None for others."""
     if isinstance(error, OSError) and error.errno is not None:
         of = f"{error.filename}: " if error.filename is not None else ""
-        return f"{of}{os.strerror(error.errno)}" + (_room(error.errno))
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return f"{of}{os.strerror(error.errno)}" + ("\n  fix: make room there, and run it again" if is_full else "")
     if isinstance(error, MemoryError):
         return f"this machine has no memory left{f': {error}' if str(error) else ''}"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _MACHINE):
@@ -172,10 +173,6 @@ def _of_environment(error: BaseException) -> str | None:
     return None
 
 
-def _room(number: int) -> str:
-    return "\n  fix: make room there, and run it again" if number in (errno.ENOSPC, errno.EDQUOT) else ""
-
-
 def _report(error: BaseException, words: Sequence[str]) -> str:
     """Return what to send with the report of a bug; the traceback goes to a file."""
     import shlex
@@ -183,21 +180,20 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
 
     from outlay.core.runtime_flags import versions
 
-    trace = "".join(traceback.format_exception(error))
-    installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax", "jaxlib")).items())
-    facts = f"{shlex.join(['outlay', *words])}\n{installed}, Python {sys.version.split()[0]}, {sys.platform}"
+    trace, command = "".join(traceback.format_exception(error)), shlex.join(["outlay", *words])
+    packages = {**versions(("outlay", "jax", "jaxlib")), "Python": sys.version.split()[0]}
+    installed = ", ".join(f"{name} {version}" for name, version in packages.items())
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="outlay-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
-            file.write(f"{facts}\n\n{trace}")
+            file.write(f"{command}\n{installed}, {sys.platform}\n\n{trace}")
         where = f"the traceback and all of this is in {file.name}"
     except OSError:
         where = "outlay --traceback prints the traceback"
     summary = "".join(traceback.format_exception_only(error)).strip()
     return (
-        f"this is a bug in Outlay: {summary}\n  command: {shlex.join(['outlay', *words])}\n"
-        f"  versions: {installed}, Python {sys.version.split()[0]}\n  {where}\n"
+        f"this is a bug in Outlay: {summary}\n  command: {command}\n  versions: {installed}\n  {where}\n"
         "  please report it, with these lines, to Outlay's maintainers; nothing is known to be wrong with your command"
     )
 

@@ -158,7 +158,7 @@ def _padded(values: Values) -> Values:
 
 
 def _suggested(values: Values) -> Values:
-    names = [name.strip(" '\"") for name in values["axes"].split(",") if name.strip(" '\"")]
+    names = _axis_names(values["axes"])
     hint = did_you_mean(values["axis"], names)
     near = f"; {hint}" if hint.startswith("did") else ""
     return {**values, "hint": near, "names": ", ".join(map(repr, names))}
@@ -195,8 +195,12 @@ def _difference(values: Values) -> Values:
 
 def _named(values: Values) -> Values:
     """Add the names of axes in the set that JAX prints, with quotes in older and without in newer versions."""
-    names = [name.strip(" '\"") for name in values["axes"].split(",") if name.strip(" '\"")]
+    names = _axis_names(values["axes"])
     return {**values, "axes": ", ".join(map(repr, names)) or "an axis", "tuple": repr(tuple(names))}
+
+
+def _axis_names(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip(" '\""))]
 
 
 def _amount(values: Values) -> Values:

@@ -97,6 +97,12 @@ class ProgramOptions:
     mode: ModeOption = None
     compiler_options: CompilerOptionsOption = "preset"
 
+    def given(self, *but: str) -> list[str]:
+        """Return the options that the user has given a value of their own, apart from some."""
+        own = {field.name: field for field in fields(self) if field.name not in but}
+        names = [name for name, field in own.items() if getattr(self, name) != field.default]
+        return [f"--{name.replace('_', '-')}" for name in names]
+
     def prepare(self, recipe: Recipe) -> Prepared:
         """Return the program of a recipe: planned, not yet compiled.
 
@@ -105,14 +111,9 @@ class ProgramOptions:
         """
         from outlay.recipes.prepare import prepare
 
-        return prepare(
-            recipe,
-            layout=self.layout,
-            mesh=self.mesh,
-            mode=self.mode,
-            target=self.target,
-            compiler_options=self.compiler_options,
-        )
+        how = dict(vars(self))
+        del how["devices"]  # simulated when the recipe was loaded: its own file may already use them
+        return prepare(recipe, **how)
 
 
 def with_program_options(*, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:

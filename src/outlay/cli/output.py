@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -252,11 +252,13 @@ def print_again(text: str) -> None:
 
 
 def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
-    """Print what a command found: with `--json` its `to_dict()` and more, else a picture of it."""
+    """Print what a command found: with `--json` its `to_dict()` and more, else a picture of it, or its text."""
     if as_json:
         print_json({**facts.to_dict(), **more})
-    else:
+    elif hasattr(facts, "__rich__") or hasattr(facts, "__rich_console__"):
         print_picture(facts)
+    else:
+        say(str(facts))
 
 
 def print_answer(folder: Path) -> None:
@@ -276,37 +278,51 @@ def print_failure(facts: Mapping[str, Any]) -> None:
         print_json(facts)
 
 
-def check_output(path: Path | None, *, force: bool) -> None:
+def check_outputs(*paths: Path | None, force: bool) -> None:
     """Raise OutputError if a file that a command writes at its end would replace one that Outlay did not make.
+
+    Args:
+        paths: the files; None for one that was not asked for.
+        force: allow any file to be replaced.
 
     Raises:
         OutputError: it would, or cannot be written.
     """
+    from outlay.core.output_file import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path, force=force)
+
+
+def write_trace(path: Path | None, trace: Callable[[], Mapping[str, Any]], *, force: bool) -> None:
+    """Write a trace to the file of `--trace`, if one is asked for, and print its name.
+
+    Args:
+        path: the file.
+        trace: makes the trace.
+        force: replace any file.
+
+    Raises:
+        OutputError: it would replace a file that Outlay did not make, or cannot be written.
+    """
     if path is not None:
-        from outlay.core.output_file import check_writable
-
-        check_writable(path, force=force)
-
-
-def write_trace(path: Path, trace: Mapping[str, Any], *, force: bool) -> None:
-    """Write a trace to the file of `--trace`, and print its name.
-
-    Raises:
-        OutputError: it would replace a file that Outlay did not make, or cannot be written.
-    """
-    from outlay.core.output_file import write_output
-
-    write_output(path, json.dumps({"otherData": {"generator": "outlay"}, **trace}), force=force)
-    say(f"wrote {path}: open it at https://ui.perfetto.dev", err=True)
+        marked = {"otherData": {"generator": "outlay"}, **trace()}
+        _write(path, json.dumps(marked), "open it at https://ui.perfetto.dev", force=force)
 
 
-def write_page(path: Path, page: str, *, force: bool) -> None:
-    """Write a page to the file of `--html`, and print its name.
+def write_page(path: Path | None, facts: Any, *, force: bool) -> None:
+    """Write the page of facts to the file of `--html`, if one is asked for, and print its name.
 
     Raises:
         OutputError: it would replace a file that Outlay did not make, or cannot be written.
     """
+    if path is not None:
+        _write(path, facts.to_html(), "open it in a browser", force=force)
+
+
+def _write(path: Path, content: str, advice: str, *, force: bool) -> None:
     from outlay.core.output_file import write_output
 
-    write_output(path, page, force=force)
-    say(f"wrote {path}: open it in a browser", err=True)
+    write_output(path, content, force=force)
+    say(f"wrote {path}: {advice}", err=True)

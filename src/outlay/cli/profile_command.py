@@ -16,7 +16,7 @@ from outlay.cli.options import (
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import check_output, print_facts, say, write_trace
+from outlay.cli.output import check_outputs, print_facts, say, write_trace
 
 
 @with_program_options()
@@ -47,15 +47,13 @@ def profile(
     """
     from outlay.report.profile.profile import profile as profile_program
 
-    check_output(trace, force=force)
-    check_output(calibrate, force=force)
+    check_outputs(trace, calibrate, force=force)
     if calibrate is not None and calibrate.suffix != ".toml":
         raise typer.BadParameter(f"{calibrate}: a target names a file that ends in .toml", param_hint="--calibrate")
     prepared = prepare_program(context, recipe, options)
     measured = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read, target=options.target)
     print_facts(measured, as_json=as_json)
-    if trace is not None:
-        write_trace(trace, measured.to_trace(), force=force)
+    write_trace(trace, measured.to_trace, force=force)
     if calibrate is not None:
         speeds = measured.fitted_speeds()
         speeds.write(calibrate, force=force)

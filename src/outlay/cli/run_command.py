@@ -12,7 +12,7 @@ import typer
 
 from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
 from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
-from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
+from outlay.cli.output import ANSWERS, print_answer, print_facts, print_picture, say, warn_unread
 
 if TYPE_CHECKING:
     from outlay.jobs.stall import Limits
@@ -144,12 +144,10 @@ def run(
 def _print(result: Result, as_json: bool) -> None:
     from outlay.train.multihost import is_first
 
-    if not is_first():
-        return
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        say(f"\n{result}")
+    if is_first():
+        if not as_json:
+            say("")
+        print_facts(result, as_json=as_json)
 
 
 def run_in_processes(

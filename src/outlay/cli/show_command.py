@@ -13,7 +13,7 @@ from outlay.cli.options import (
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import check_output, print_facts, write_page
+from outlay.cli.output import check_outputs, print_facts, write_page
 
 
 @with_program_options(without="compiler_options")
@@ -26,11 +26,10 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""
-    check_output(html, force=force)
+    check_outputs(html, force=force)
     prepared = prepare_program(context, recipe, options)
     from outlay.report.show import show as show_plan
 
     shown = show_plan(prepared.program.plan)
     print_facts(shown, as_json=as_json)
-    if html is not None:
-        write_page(html, shown.to_html(), force=force)
+    write_page(html, shown, force=force)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
@@ -40,6 +41,20 @@ def non_arrays(tree: Any) -> list[Problem]:
         Problem("not an array", path or "the tree itself", f"a {type(leaf).__name__}: {leaf!r:.60}", fix)
         for path, leaf in flatten_paths(tree)[0]
         if not is_array(leaf)
+    ]
+
+
+def used_up(tree: Any, fix: str) -> list[Problem]:
+    """Return a problem for every array of a tree whose memory is gone: a program that ran has taken it (donation).
+
+    Args:
+        tree: the tree.
+        fix: what to use instead.
+    """
+    return [
+        Problem("used up", path or "the tree itself", "its memory was given to a program that ran, or deleted", fix)
+        for path, leaf in flatten_paths(tree)[0]
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
     ]
 
 

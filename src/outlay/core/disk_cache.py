@@ -8,15 +8,14 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlay.core.output_file import whole_file
-from outlay.core.user_code import is_library
+from outlay.core.output_file import open_plain, whole_file
+from outlay.core.user_code import imported_files, is_library
 
 MAX_BYTES = 2**28
 """The default size of a cache: some thousand compiled programs."""
@@ -52,8 +51,7 @@ def loaded_code() -> str:
     It covers Outlay's own code and the user's modules that are imported now. Installed packages are not read: their
     versions belong into the key.
     """
-    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    files = sorted({file for file in modules if file and not is_library(file)})
+    files = sorted({file for file in imported_files() if not is_library(file)})
     return hashlib.sha256("".join([_own_code(), *map(_hash_of, files)]).encode()).hexdigest()
 
 
@@ -89,8 +87,8 @@ class DiskCache:
         """Read the JSON-ready data of a key; None if there is none, or it cannot be read."""
         path = self._path(key)
         try:
-            content = _content(path, self.max_bytes)
-            head, _, packed = content.partition(b"\n")
+            with open_plain(path) as file:
+                head, _, packed = file.read(self.max_bytes).partition(b"\n")
             if head != _MARKER + hashlib.sha256(packed).hexdigest().encode():
                 return None
             unpacking = zlib.decompressobj()
@@ -146,16 +144,9 @@ class DiskCache:
         return self.folder / f"{key}{_ENDING}"
 
 
-def _content(path: Path, most: int) -> bytes:
-    """Read the first bytes of a plain file, without following a link or waiting for a pipe."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is not a plain file")
-        return file.read(most)
-
-
 def _is_ours(path: Path) -> bool:
     try:
-        return _content(path, len(_MARKER)) == _MARKER
+        with open_plain(path) as file:
+            return file.read(len(_MARKER)) == _MARKER
     except OSError:
         return False

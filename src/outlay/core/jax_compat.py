@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import jaxlib
-from jax._src import compilation_cache, config, distributed, hardware_utils, xla_bridge
+from jax._src import compilation_cache, compiler, config, distributed, hardware_utils, xla_bridge
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
@@ -134,6 +134,26 @@ def without_compilation_cache(device: jax.Device | None = None) -> Iterator[None
             yield
     finally:
         compilation_cache.reset_cache()
+
+
+def cache_programs_of_every_process() -> None:
+    """Have this process of a job write what it compiles for CPU devices to JAX's persistent compilation cache too.
+
+    JAX (0.10.2 and 0.12) writes from process 0 only, lest several write one entry at once. The keys of programs for
+    GPUs and TPUs are the same in all processes, so the others read what process 0 has written. Those for CPU devices
+    differ from process to process: the others would find nothing, and compile each program whenever the job starts.
+    """
+    write = compiler._cache_write
+
+    # The newest JAX passes no `host_callbacks`: they are not part of its programs.
+    def write_own(key: str, seconds: float, name: str, backend: Any, executable: Any, *host_callbacks: Any) -> None:
+        if backend.platform != "cpu" or distributed.global_state.process_id == 0:
+            write(key, seconds, name, backend, executable, *host_callbacks)
+        elif not any(host_callbacks) and seconds >= config.persistent_cache_min_compile_time_secs.value:
+            with contextlib.suppress(Exception):  # process 0 warns of a cache that cannot be written to
+                compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
+
+    compiler._cache_write = write_own
 
 
 def source_lines_may_be_of_another() -> bool:

@@ -40,18 +40,17 @@ def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
     Args:
         ignoring: path prefixes of files to skip, besides those of JAX and of this folder.
     """
-
-    def is_user_code(code: CodeType) -> bool:
-        return source_info_util.is_user_filename(code.co_filename) and not code.co_filename.startswith(
-            (_CORE, *ignoring)
-        )
-
+    skipped = (_CORE, *ignoring)
     forward = source_info_util._source_info_context.context.traceback
     instructions = list(zip(*forward.raw_frames(), strict=True)) if forward else []
     # JAX's traceback ends where an inner jitted function begins; the Python stack goes on to its caller.
-    if not any(is_user_code(code) for code, _ in instructions):
+    if not any(_is_user_file(code.co_filename, skipped) for code, _ in instructions):
         instructions = [(frame.f_code, frame.f_lasti) for frame in _stack()]
-    frames = [source_info_util.raw_frame_to_frame(code, offset) for code, offset in instructions if is_user_code(code)]
+    frames = [
+        source_info_util.raw_frame_to_frame(code, offset)
+        for code, offset in instructions
+        if _is_user_file(code.co_filename, skipped)
+    ]
     return [Frame(f.file_name, f.start_line, (f.start_column, f.end_column), f.function_name) for f in frames]
 
 
@@ -77,8 +76,8 @@ def source_line_of_error(error: BaseException) -> str:
     return next((f"{file}:{line}" for file, line in reversed(lines) if _is_user_file(file)), "")
 
 
-def _is_user_file(file: str) -> bool:
-    return source_info_util.is_user_filename(file) and not file.startswith(_OUTLAY)
+def _is_user_file(file: str, skipped: tuple[str, ...] = (_OUTLAY,)) -> bool:
+    return source_info_util.is_user_filename(file) and not file.startswith(skipped)
 
 
 MARK = "outlay_mark"

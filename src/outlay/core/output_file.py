@@ -9,11 +9,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlay.core.error_types import OutputError
+from outlay.core.error_types import OutlayError, OutputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,16 +157,37 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _as_output_error(path: Path) -> Iterator[None]:
+def raising(error_of: Callable[[str], OutlayError]) -> Iterator[None]:
+    """Raise what the file system refuses in this block as an error of Outlay's; those that it raises itself stay.
+
+    Args:
+        error_of: makes the error of the reason in words.
+    """
     try:
         yield
-    except OutputError:
+    except OutlayError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        reason = getattr(error, "strerror", None) or error
-        raise OutputError(
-            f"{_named(path)} cannot be written: {reason}\n  fix: choose another name or folder"
-        ) from error
+        raise error_of(getattr(error, "strerror", None) or str(error)) from error
+
+
+def _as_output_error(path: Path) -> AbstractContextManager[None]:
+    return raising(
+        lambda why: OutputError(f"{_named(path)} cannot be written: {why}\n  fix: choose another name or folder")
+    )
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading, without following a link or waiting for a pipe: anybody may have made it.
+
+    Raises:
+        OSError: it is something else, or cannot be opened.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path} is not a plain file")
+    return file
 
 
 def _named(path: Path) -> str:

@@ -13,11 +13,13 @@ import socket
 import stat
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from outlay.core.error_types import CheckpointWarning, OutlayError
-from outlay.core.quantities import counted
+from outlay.core.output_file import open_plain, raising
+from outlay.core.quantities import counted, listed
 
 MARK = "outlay.txt"
 """The file that marks a folder. Its first line says what the folder is; the others are only ever added to."""
@@ -67,10 +69,9 @@ class OwnFolder:
                 raise self._error(f"{self.path} is a file, not a folder\n  fix: {self._fix()}")
             entries = sorted(entry.name for entry in self.path.iterdir())
             if self.id is None and entries and not self._is_hardly_begun(entries):
-                listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
                 raise self._error(
                     f"{self.path} is not a {self._kind} of Outlay: it holds "
-                    f"{counted(len(entries), 'entry', 'entries')} ({listed}) and no {MARK} that says so"
+                    f"{counted(len(entries), 'entry', 'entries')} ({listed(entries, 6)}) and no {MARK} that says so"
                     f"\n  nothing in it was touched\n  fix: {self._fix()}"
                 )
 
@@ -129,18 +130,10 @@ class OwnFolder:
         with self.as_error():
             self._append(f"\nwrote {name}")
 
-    @contextlib.contextmanager
-    def as_error(self) -> Iterator[None]:
+    def as_error(self) -> AbstractContextManager[None]:
         """Raise file system errors as errors of the class given."""
-        try:
-            yield
-        except OutlayError:
-            raise
-        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-            raise self._error(
-                f"{self.path} cannot be used: {_reason(error)}\n"
-                "  fix: give permission, free some space, or choose another folder"
-            ) from error
+        fix = "give permission, free some space, or choose another folder"
+        return raising(lambda why: self._error(f"{self.path} cannot be used: {why}\n  fix: {fix}"))
 
     def _is_hardly_begun(self, entries: list[str]) -> bool:
         """Return whether the folder holds only an empty mark: a process was killed while it made it."""
@@ -211,16 +204,10 @@ def _first_line(kind: str, id: str) -> str:
 def _lines(path: Path) -> list[str]:
     """Return the lines of a folder's mark; none if there is no readable mark."""
     try:
-        if not stat.S_ISREG(os.lstat(path / MARK).st_mode):
-            return []
-        with (path / MARK).open(encoding="utf-8") as file:
-            return file.read(_MOST_BYTES).splitlines()
+        with open_plain(path / MARK) as file:
+            return file.read(_MOST_BYTES).decode().splitlines()
     except (OSError, ValueError):
         return []
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 def _now() -> str:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from outlay.core.user_code import imported_files
+
 State = list[int] | None
 """Of a file or folder: inode, size, and when its content and when itself was last changed, in ns; None without it.
 
@@ -70,7 +72,7 @@ class UsedFiles:
         if not self.is_complete or libraries is None:
             return None
         places = [os.path.abspath(place) for place in (*sys.path, *also)]
-        used = [*self._read, *_modules(), *libraries, *places]
+        used = [*self._read, *map(os.path.abspath, imported_files()), *libraries, *places]
         # A module that was read as bytecode has its source in the list as well.
         ends, starts = (".pyc", "__pycache__"), self._ignored
         states = {path: state_of(path) for path in used if not (path.endswith(ends) or f"{path}/".startswith(starts))}
@@ -90,11 +92,6 @@ def state_of(path: str) -> State:
 def are_unchanged(states: Mapping[str, State]) -> bool:
     """Return whether everything is as it was."""
     return all(state_of(path) == state for path, state in states.items())
-
-
-def _modules() -> list[str]:
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return [os.path.abspath(file) for file in files if isinstance(file, str)]
 
 
 def _libraries() -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -
     one: traceback.TracebackException | None = shown
     while one is not None:
         # JAX attaches its own, longer view of the same stack as the cause of the error.
-        if one.__cause__ is not None and "".join(one.__cause__.format_exception_only()).startswith(_JAX_CAUSES):
+        if one.__cause__ is not None and "".join(one.__cause__.format_exception_only()).startswith(JAX_CAUSES):
             one.__cause__ = None
             one.__suppress_context__ = True
         one.stack = _trimmed(one.stack, files)
@@ -64,11 +65,12 @@ def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -
     return "".join(shown.format()).replace(_JAX_NOTE, "").rstrip()
 
 
-_JAX_CAUSES = (
+JAX_CAUSES = (
     "jax._src.source_info_util.JaxStackTraceBeforeTransformation",
     "jax._src.traceback_util.UnfilteredStackTrace",
     "jax.errors.SimplifiedTraceback",
 )
+"""What JAX attaches to an error as its cause, and prints after it; names in texts, since JAX is not imported here."""
 _JAX_NOTE = (
     "--------------------\nFor simplicity, JAX has removed its internal frames from the traceback of the following "
     "exception. Set JAX_TRACEBACK_FILTERING=off to include these.\n"
@@ -84,6 +86,12 @@ def _trimmed(stack: traceback.StackSummary, files: frozenset[str]) -> traceback.
 
 def _is_users(file: str, files: frozenset[str]) -> bool:
     return file in files or not (file.startswith("<") or is_library(file))
+
+
+def imported_files() -> list[str]:
+    """Return the files of all modules that are imported now."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return [file for file in files if isinstance(file, str)]
 
 
 def is_library(file: str) -> bool:

@@ -76,17 +76,15 @@ def mesh(
 
 def _target_mesh(requested: MeshSpec, target: Target, explicit: bool) -> Mesh:
     """Return the mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
-    compile_only = target_devices(target)
-    if target.hardware.kind == "tpu":
+    compile_only, island_of = target_devices(target), host_of
+    if target.torus:
+        island_of = _slice_of
         compile_only = sorted(
             compile_only, key=lambda device: (_slice_of(device), tuple(device.coords), device.core_on_chip)
         )
-        groups = group_by_host([_slice_of(device) for device in compile_only])
-        resolved = requested.resolve(len(compile_only), len(groups), target=str(target), host="slice")
-        return _mesh_of(compile_only, arrange(resolved, groups, target.torus), resolved, explicit)
-    groups = group_by_host([host_of(device) for device in compile_only])
-    resolved = requested.resolve(len(compile_only), len(groups), target=str(target))
-    return _mesh_of(compile_only, arrange(resolved, groups), resolved, explicit)
+    groups = group_by_host([island_of(device) for device in compile_only])
+    resolved = requested.resolve(len(compile_only), len(groups), target=str(target), host=target.island)
+    return _mesh_of(compile_only, arrange(resolved, groups, target.torus), resolved, explicit)
 
 
 def _slice_of(device: jax.Device) -> int:

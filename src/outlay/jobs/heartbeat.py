@@ -28,10 +28,10 @@ _listener: Callable[[], object] | None = None
 _marks: tuple[int, ...] = ()
 
 
-def start_beating(folder: Path, process: int) -> None:
+def start_beating(folder: JobFolder, process: int) -> None:
     """Write each heartbeat of this process to the job's folder from now on."""
     global _file, _last_step, _last_of, _marks
-    path = JobFolder(folder).beat_path(process)
+    path = folder.beat_path(process)
     with contextlib.suppress(OSError):  # no room on the disk: the launcher knows less of this process
         path.write_bytes(b" " * BEAT_SIZE)
         with path.open("r+b") as opened:

@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from outlay.jobs import process_info
 from outlay.jobs.proc_files import find
 
 BEAT_SIZE = 256
@@ -200,6 +201,12 @@ class JobFolder:
             with contextlib.suppress(FileNotFoundError):  # not yet
                 self._read[path] = kind(**json.loads(path.read_text(encoding="utf-8")))
         return self._read.get(path)
+
+
+def own_job_folder() -> JobFolder | None:
+    """Return the folder of the job that a launcher has started this process in; None where there is no launcher."""
+    path = os.environ.get(process_info.JOB_DIR)
+    return JobFolder(Path(path)) if path else None
 
 
 _PREFIX = "outlay-job-"

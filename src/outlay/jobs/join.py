@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 from outlay.core import backend_watch
@@ -15,7 +14,7 @@ from outlay.core.flag_check import check_flags
 from outlay.jobs import process_info
 from outlay.jobs.exit_hooks import ExitHooks
 from outlay.jobs.heartbeat import ask_of_devices, beat, start_beating
-from outlay.jobs.job_folder import JOINED, JobFolder, JoinedProcess
+from outlay.jobs.job_folder import JOINED, JoinedProcess, own_job_folder
 from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.peer_watch import PeerWatch
 from outlay.jobs.process import die_with_parent
@@ -150,11 +149,10 @@ def _check_not_started(info: ProcessInfo) -> None:
 
 
 def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_after: float | None) -> Joined:
-    job_dir = os.environ.get(process_info.JOB_DIR)
-    folder = JobFolder(Path(job_dir)) if job_dir else None
+    folder = own_job_folder()
     if folder:
         die_with_parent()
-        start_beating(folder.path, info.process)
+        start_beating(folder, info.process)
         beat(None, "joining")
     hooks = ExitHooks(info.process, folder)
     hooks.install()  # imports JAX, which takes seconds on a busy machine
@@ -215,6 +213,9 @@ def _set_devices() -> None:
 def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
     import jax
 
+    from outlay.core.jax_compat import cache_programs_of_every_process
+
+    cache_programs_of_every_process()
     if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:  # else it is wanted
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     info = met.info

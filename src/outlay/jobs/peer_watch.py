@@ -169,11 +169,9 @@ class PeerWatch:
 
     def _verdict(self, gone: set[int], running: set[int], looked: float) -> Message | None:
         # Causes before echoes: one that lost another process may have reported before that one did.
-        causes = {process: failed for process, failed in self._failed.items() if not failed["echo"]}
+        causes = [process for process, failed in self._failed.items() if not failed["echo"]]
         if causes:
-            process, failed = next(iter(causes.items()))
-            text = f"{self._named(process)} failed first: {failed['reason']}; exit code {failed['code']}"
-            return {"code": failed["code"], "text": text, "stacks": [], "but": process}
+            return self._failed_first(causes[0])
         for process in gone:
             since, why = self._gone[process]
             # One that hung up may be about to end well; one whose machine does not answer is not.
@@ -183,8 +181,7 @@ class PeerWatch:
         if self._failed and not gone:  # of which nobody knows more
             process, failed = next(iter(self._failed.items()))
             if looked - failed.setdefault("heard", looked) > _GRACE:
-                text = f"{self._named(process)} failed first: {failed['reason']}; exit code {failed['code']}"
-                return {"code": failed["code"], "text": text, "stacks": [], "but": process}
+                return self._failed_first(process)
         if running and self._finished and self._left_early(running, looked):
             text = (
                 f"{', '.join(map(self._named, sorted(self._finished)))} ended early, while the others wait for it: all "
@@ -195,6 +192,11 @@ class PeerWatch:
             lines = [f"{self._named(process)}: {self._silence[process]}" for process in sorted(running)]
             return {"code": STUCK, "text": "\n".join(["the job is stuck", *lines]), "stacks": sorted(running)}
         return None
+
+    def _failed_first(self, process: int) -> Message:
+        code, reason = self._failed[process]["code"], self._failed[process]["reason"]
+        text = f"{self._named(process)} failed first: {reason}; exit code {code}"
+        return {"code": code, "text": text, "stacks": [], "but": process}
 
     def _left_early(self, running: set[int], looked: float) -> bool:
         """Return whether all that remain wait for those that have finished: in JAX, or in a step too many."""

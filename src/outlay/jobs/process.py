@@ -40,10 +40,9 @@ class Process:
         launcher = os.getpid()
 
         def end_with_launcher() -> None:
-            if _LIBC is not None:
-                _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != launcher:  # it ended before the line above
-                    os._exit(1)
+            die_with_parent()
+            if _LIBC is not None and os.getppid() != launcher:  # it ended before the line above
+                os._exit(1)
 
         self.popen = subprocess.Popen(
             command,

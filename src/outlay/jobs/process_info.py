@@ -82,7 +82,12 @@ class ProcessInfo:
 
     def origin_text(self) -> str:
         """Return where each value came from, in words."""
-        return ", ".join(f"{what} from {where}" for what, where in self.origin.items())
+        return origin_text(self.origin)
+
+
+def origin_text(origin: Mapping[str, str]) -> str:
+    """Write where values came from, such as the names of variables."""
+    return ", ".join(f"{what} from {where}" for what, where in origin.items())
 
 
 def is_launched() -> bool:

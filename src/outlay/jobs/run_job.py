@@ -10,9 +10,12 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from outlay.core.error_types import JoinError, LaunchError
+from outlay.core.output_file import raising
 from outlay.core.quantities import counted
 from outlay.jobs.exit_codes import STOPPING, TERMINATED
 from outlay.jobs.job import Job, free_port
@@ -25,7 +28,7 @@ from outlay.jobs.screen import NobodyReads, Screen
 from outlay.jobs.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
-_MORE_PROCESSES = "  fix: start fewer processes, or raise the limit (ulimit -u for processes)"
+_MORE_PROCESSES = "start fewer processes, or raise the limit (ulimit -u for processes)"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TO_SAVE = 25  # seconds after SIGTERM to save the state; SLURM and Kubernetes often send SIGKILL after 30
 _TO_READ = 3.0  # seconds in which a reader must take some of the rest after a failure, or it is dropped
@@ -104,17 +107,27 @@ def launchers_beside(num_processes: int, environment: Mapping[str, str]) -> str:
     )
 
 
+T = TypeVar("T")
+
+
 @contextlib.contextmanager
-def _folder() -> Iterator[JobFolder]:
+def _entered(context: AbstractContextManager[T], failed: str, fix: str) -> Iterator[T]:
+    """Enter a context whose beginning may be refused by the system, which then is an error of the launcher's.
+
+    Args:
+        context: the context.
+        failed: what could not be done; the message begins with it.
+        fix: what to do about it.
+    """
     with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(new_job_folder())
-        except OSError as error:
-            raise LaunchError(
-                f"the launcher cannot write its own files to {tempfile.gettempdir()}: {error.strerror}\n"
-                "  fix: set TMPDIR to a writable folder with free space"
-            ) from error
-        yield folder
+        with raising(lambda why: LaunchError(f"{failed}: {why}\n  fix: {fix}")):
+            value = stack.enter_context(context)
+        yield value
+
+
+def _folder() -> AbstractContextManager[JobFolder]:
+    failed = f"the launcher cannot write its own files to {tempfile.gettempdir()}"
+    return _entered(new_job_folder(), failed, "set TMPDIR to a writable folder with free space")
 
 
 def _show(screen: Screen, result: JobResult) -> None:
@@ -177,23 +190,16 @@ def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple
         output.close()
 
 
-@contextlib.contextmanager
-def _killing_leftovers(folder: JobFolder) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(killing_leftovers(folder.mark))
-        except OSError as error:
-            raise LaunchError(
-                f"the process that cleans up after a job cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
-            ) from error
-        yield
+def _killing_leftovers(folder: JobFolder) -> AbstractContextManager[None]:
+    failed = "the process that cleans up after a job cannot be started"
+    return _entered(killing_leftovers(folder.mark), failed, _MORE_PROCESSES)
 
 
 def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
     if error.errno not in _NO_ROOM:
         return LaunchError(f"{job.command[0]} cannot be run: {error.strerror}")
     return LaunchError(
-        f"process {number} of {job.num_processes} cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
+        f"process {number} of {job.num_processes} cannot be started: {error.strerror}\n  fix: {_MORE_PROCESSES}"
     )
 
 

@@ -7,12 +7,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
-from outlay.jobs import process_info
 from outlay.jobs.exit_codes import STOPPED, TERMINATED
-from outlay.jobs.job_folder import Flag, JobFolder
+from outlay.jobs.job_folder import Flag, JobFolder, own_job_folder
 
 _is_requested = False
 _folder: JobFolder | None = None
@@ -38,8 +36,7 @@ class Stopped(SystemExit):
 def listen() -> None:
     """Let SIGUSR1 ask this process to stop from now on; under `outlay launch`, SIGUSR1 to the launcher does."""
     global _folder
-    if path := os.environ.get(process_info.JOB_DIR):
-        _folder = JobFolder(Path(path))
+    if _folder := own_job_folder():
         with contextlib.suppress(OSError):  # a full disk: the launcher does not know that this process could save
             _folder.set(Flag.LISTENS)
     elif threading.current_thread() is threading.main_thread():

@@ -20,6 +20,7 @@ from outlay.jobs.job_result import JobResult
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.proc_files import is_stopped
 from outlay.jobs.process import Pipes, Process, end_all
+from outlay.jobs.process_info import origin_text
 from outlay.jobs.screen import is_writable
 from outlay.jobs.stall import BEFORE_THE_FIRST, Limits, Silence
 
@@ -214,7 +215,7 @@ def process_table(joined: Sequence[JoinedProcess]) -> str:
     lines = [to_text(table(columns, rows, right=("process", "pid")), width=_WIDTH)]
     by_origin: dict[str, list[int]] = collections.defaultdict(list)
     for process in joined:
-        by_origin[", ".join(f"{what} from {where}" for what, where in process.origin.items())].append(process.process)
+        by_origin[origin_text(process.origin)].append(process.process)
     for origin, processes in by_origin.items():
         of = "" if len(by_origin) == 1 else f" (process {', '.join(map(str, processes))})"
         lines.append(f"{origin}{of}")

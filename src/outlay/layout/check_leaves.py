@@ -62,9 +62,14 @@ def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:
         pairs = [f'("{path}", outlay.layout.follow("{other}"))' for path, other in copy.leaves.items()]
         return ", ".join(pairs[:3])
     below = f"{copy.below}.**"
-    others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
+    others = _split_outside(copy, leaves)
     reach = [below] if not any(matches(below, path) for path in others) else globs(copy.leaves, others)
     return " or ".join(globs_text(reach, f'outlay.layout.follow("{source}")') for source in copy.sources)
+
+
+def _split_outside(copy: Copies, leaves: Sequence[LeafPlan]) -> list[str]:
+    """Return the split leaves of the state that are not among these copies."""
+    return [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
 
 
 def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
@@ -125,8 +130,7 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
         f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
         f"under {' and '.join(map(repr, copy.sources))} are split: {_paths(whole)}; {first} is {source.spec}"
     )
-    others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
-    replicated = globs_text(globs([leaf.path for leaf in whole], others), "outlay.replicate()")
+    replicated = globs_text(globs([leaf.path for leaf in whole], _split_outside(copy, leaves)), "outlay.replicate()")
     fix = f"add {follow_text(copy, leaves)} as the first rule"
     fix += f"\nor add {replicated} as the first rule if whole copies are meant"
     return Problem("copy left whole", f"{copy.below}.**" if copy.below else copy.sources[0], what, fix)

@@ -12,8 +12,17 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
 
-_COMPARED = ("kind", "shape", "dtype", "dims", "local_shape", "device_ids", "stored")
-"""The fields that make a leaf different. Rule and reason are not among them: they can change without moving bytes."""
+_COMPARED = {
+    "kind": "kind",
+    "shape": "shape",
+    "dtype": "dtype",
+    "dims": "spec",
+    "local_shape": "local",
+    "device_ids": "devices",
+    "stored": "stored",
+}
+"""The fields that make a leaf different, and what they are called. Rule and reason are not among them: they can change
+without moving bytes."""
 
 
 @dataclass(frozen=True)
@@ -141,19 +150,8 @@ def _words(leaf: LeafDiff) -> str:
         assert there is not None
         return f"{there.shape} {there.dtype} {spec_text(there.spec)}"
     return ", ".join(
-        f"{_WORDS[name]} {_written(leaf.before, name)} -> {_written(leaf.after, name)}" for name in leaf.fields
+        f"{_COMPARED[name]} {_written(leaf.before, name)} -> {_written(leaf.after, name)}" for name in leaf.fields
     )
-
-
-_WORDS = {
-    "kind": "kind",
-    "shape": "shape",
-    "dtype": "dtype",
-    "dims": "spec",
-    "local_shape": "local",
-    "device_ids": "devices",
-    "stored": "stored",
-}
 
 
 def _written(leaf: LeafPlan, name: str) -> str:

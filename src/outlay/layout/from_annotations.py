@@ -51,13 +51,8 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
     tree = _tree(model)
     asked = {path: annotation for path, annotation in read_annotations(tree).items() if not is_optimizer(path)}
     if not asked:
-        problem = Problem(
-            "no annotations",
-            type(model).__name__,
-            "none of its arrays is annotated",
-            "nn.with_partitioning(init, (None, 'model')) in the model, or rules by path: outlay.Layout([...])",
-        )
-        raise LayoutError("a layout cannot be made from annotations:", [problem])
+        fix = "nn.with_partitioning(init, (None, 'model')) in the model, or rules by path: outlay.Layout([...])"
+        raise _unusable("no annotations", model, "none of its arrays is annotated", fix)
     known = None if rules is None else tuple(_pairs(rules))
     _check_known(asked, known)
     specs = {path: _spec(annotation, known) for path, annotation in asked.items()}
@@ -76,17 +71,17 @@ def _tree(model: Any) -> Any:
     if nnx and isinstance(model, nnx.Module):
         return nnx.state(model)
     if linen and isinstance(model, linen.Module):
-        problem = Problem(
-            "no arrays",
-            type(model).__name__,
-            "a Linen module has no arrays before it is initialized",
-            "outlay.layout.from_annotations(lambda key: model.init(key, example))",
-        )
-        raise LayoutError("a layout cannot be made from annotations:", [problem])
+        fix = "outlay.layout.from_annotations(lambda key: model.init(key, example))"
+        raise _unusable("no arrays", model, "a Linen module has no arrays before it is initialized", fix)
     if callable(model) and jax.tree_util.all_leaves([model]):  # and not a module that is a tree
         with unplaced():
             return jax.eval_shape(model, jax.random.key(0))
     return model
+
+
+def _unusable(kind: str, model: Any, what: str, fix: str) -> LayoutError:
+    problem = Problem(kind, type(model).__name__, what, fix)
+    return LayoutError("a layout cannot be made from annotations:", [problem])
 
 
 def _names(annotation: Annotation) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -87,10 +87,11 @@ class Storage:
         raise LayoutError("this placement cannot be used:", [Problem("not a placement", str(self), what, fix)])
 
     def __str__(self) -> str:
-        return _CALLS[self.stored] + ("" if self.spec is None else f" + {self.spec}")
+        return f"{STORAGE_NAMES[self.stored]}()" + ("" if self.spec is None else f" + {self.spec}")
 
 
-_CALLS = {"device": "keep()", "host": "on_host()", "recomputed": "recompute()"}
+STORAGE_NAMES: Mapping[Stored, str] = {"device": "keep", "host": "on_host", "recomputed": "recompute"}
+"""The function that makes each storage; it is also its key in a layout file."""
 
 
 @dataclass(frozen=True)

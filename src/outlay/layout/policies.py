@@ -15,7 +15,23 @@ from outlay.layout.placement import CannotPlace, Choice, LeafView
 
 
 @dataclass(frozen=True)
-class LargestDim:
+class _OverOneAxis:
+    """A policy that splits a dim over one mesh axis, or none.
+
+    Attributes:
+        axis: the mesh axis.
+    """
+
+    axis: str
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,)
+
+
+@dataclass(frozen=True)
+class LargestDim(_OverOneAxis):
     """Split the largest divisible free dim; leaves with fewer than `min_size` elements stay whole.
 
     Attributes:
@@ -23,13 +39,7 @@ class LargestDim:
         min_size: the number of elements below which a leaf is not worth splitting.
     """
 
-    axis: str
     min_size: int
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The mesh axes it uses."""
-        return (self.axis,)
 
     def __call__(self, leaf: LeafView) -> Choice:
         """Choose for one leaf."""
@@ -55,7 +65,7 @@ class LargestDim:
 
 
 @dataclass(frozen=True)
-class OneDim:
+class OneDim(_OverOneAxis):
     """Split one given dim, counted from the end when negative; leaves without that dim stay whole.
 
     Attributes:
@@ -64,14 +74,8 @@ class OneDim:
         min_dims: leaves with fewer dims stay whole.
     """
 
-    axis: str
     dim: int
     min_dims: int = 1
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The mesh axes it uses."""
-        return (self.axis,)
 
     def __call__(self, leaf: LeafView) -> Choice:
         """Choose for one leaf."""
@@ -89,7 +93,7 @@ class OneDim:
 
 
 @dataclass(frozen=True)
-class SplitRows:
+class SplitRows(_OverOneAxis):
     """Split the rows of the parts of a graph; everything else is replicated.
 
     Attributes:
@@ -98,13 +102,7 @@ class SplitRows:
             and None means that it has not been asked.
     """
 
-    axis: str
     rows: tuple[tuple[str, int], ...] | None = None
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The mesh axes it uses."""
-        return (self.axis,)
 
     def __call__(self, leaf: LeafView) -> Choice:
         """Choose for one leaf."""

@@ -18,7 +18,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
 from outlay.layout.layout import Layout
-from outlay.layout.placement import Placement, Storage, follow, keep, on, on_host, recompute, replicate
+from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
 from outlay.layout.rule import OTHERWISE, Otherwise, Rule
 from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
 
@@ -221,7 +221,7 @@ _PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
     "on": on,
     "follow": follow,
 }
-_STORAGES: dict[str, Callable[[], Storage]] = {"keep": keep, "recompute": recompute, "on_host": on_host}
+_STORAGES = {name: Storage(stored) for stored, name in STORAGE_NAMES.items() if stored}
 _TRUE: Form = (lambda value: value is True, "true")
 _RULE_FORMS: dict[str, Form] = {
     "match": (_is_text, 'a pattern such as "params.**.kernel"'),
@@ -257,7 +257,7 @@ ARGUMENT_FORMS: dict[Any, Form] = {
 def _rule(table: Mapping[str, Any]) -> Rule:
     """Build the rule of a table in which `_rule_problems` found nothing wrong."""
     placed = [_PLACEMENTS[key](table[key]) for key in _PLACEMENTS if key in table]
-    stored = [storage() for key, storage in _STORAGES.items() if key in table]
+    stored = [storage for key, storage in _STORAGES.items() if key in table]
     placement = stored[0] + placed[0] if stored and placed else (*stored, *placed)[0]
     return Rule(table["match"], placement, **{key: table[key] for key in ("otherwise", "optional") if key in table})
 

@@ -164,12 +164,10 @@ class Resolution:
         rule = self.rules[number]
         if isinstance(rule.placement, Follow):
             followed = self._follow(assignment, self.mirrors.of(assignment.path, rule.placement.source))
-            application = Application(requested=True, granted=followed)
-            if not followed:  # a rule to follow does not cover a leaf that mirrors nothing
-                self.matched[assignment.path] = [i for i in self.matched[assignment.path] if i != number]
+            application, covers = Application(requested=True, granted=followed), followed
         else:
-            application = apply_rule(rule, number, assignment)
-        if self._only_stores(number):  # another rule must say how the leaf is split
+            application, covers = apply_rule(rule, number, assignment), not self._only_stores(number)
+        if not covers:  # it mirrors nothing; or another rule must say how the leaf is split
             self.matched[assignment.path] = [i for i in self.matched[assignment.path] if i != number]
         self.applications[number][assignment.path] = application
 

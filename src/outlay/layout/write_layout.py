@@ -11,7 +11,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted
 from outlay.core.toml import toml_line
 from outlay.layout.layout import Layout
-from outlay.layout.placement import Follow, On, Replicate, Storage
+from outlay.layout.placement import STORAGE_NAMES, Follow, On, Replicate, Storage
 from outlay.layout.policies import LargestDim, OneDim
 from outlay.layout.rule import Rule
 from outlay.layout.strategies import data_parallel
@@ -101,12 +101,9 @@ def _one_dim(pattern: str, placement: OneDim) -> dict[str, Any]:
     return {**keys, "columns": [], "rows": [pattern], **outputs}
 
 
-_STORAGES = {"device": "keep", "recomputed": "recompute", "host": "on_host"}
-
-
 def _placement(placement: Any) -> dict[str, Any]:
     if isinstance(placement, Storage):
-        return {_STORAGES[placement.stored]: True, **({} if placement.spec is None else _placement(placement.spec))}
+        return {STORAGE_NAMES[placement.stored]: True, **({} if placement.spec is None else _placement(placement.spec))}
     if isinstance(placement, P):
         return {"spec": ["-" if e is None else e if isinstance(e, str) else list(e) for e in placement]}
     if isinstance(placement, Replicate):

@@ -91,15 +91,53 @@ def choose(
         print(selection)
         Path("chosen.toml").write_text(selection.toml)
     """
-    words = words_of(options or {})
-    narrowed = {"layouts": layouts, "meshes": meshes, "mode": mode}
-    chosen = choose_for_graph(name_of(recipe), words, Target.parse(target), narrowed=narrowed)
+    return choose_by_words(
+        name_of(recipe),
+        words_of(options or {}),
+        target,
+        narrowed={"layouts": layouts, "meshes": meshes, "mode": mode},
+        compiler_options=compiler_options,
+        num_candidates=num_candidates,
+        processes=processes,
+        timeout=timeout,
+    )
+
+
+def choose_by_words(
+    recipe: str,
+    words: Sequence[str],
+    target: str,
+    *,
+    known: Sequence[str] = (),
+    narrowed: Mapping[str, Any],
+    compiler_options: str | None,
+    num_candidates: int,
+    processes: int | None,
+    timeout: float,
+) -> Selection | PlacementChoice:
+    """Choose for a recipe whose options are words of a command line; all else is as for `choose`.
+
+    Args:
+        recipe: the recipe by name, as a file that is one, or as `path/to/file.py:function`.
+        words: the recipe's options.
+        target: the hardware.
+        known: the command's own options, which a mistyped word may have meant.
+        narrowed: the layouts, the meshes and the mode to choose from, by the names that the user knows them by.
+        compiler_options: as for `choose`, like the next three.
+        num_candidates: likewise.
+        processes: likewise.
+        timeout: likewise.
+    """
+    hardware = Target.parse(target)
+    chosen = choose_for_graph(recipe, words, hardware, known=known, narrowed=narrowed)
     if chosen is not None:
         return chosen
+    layouts, meshes, mode = narrowed.values()
     question = ask(
-        name_of(recipe),
+        recipe,
         words,
-        Target.parse(target),
+        hardware,
+        known=known,
         layouts=layouts,
         meshes=meshes,
         mode=mode,

@@ -253,12 +253,3 @@ def result_not_lost(result: Result) -> Iterator[None]:
         yield
     except RunFolderError as error:
         raise ResultNotWritten(f"the run ended well, but {error}", result) from error
-
-
-def metrics_in_words(metrics: Mapping[str, Any]) -> str:
-    """Write the numbers; a metric with several numbers is left to the metrics file."""
-    return ", ".join(
-        f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
-        for name, value in metrics.items()
-        if name not in ("step", "seconds") and not isinstance(value, list)
-    )

@@ -14,9 +14,8 @@ from outlay.core.error_types import CheckpointError, RecipeError
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import versions
 from outlay.devices.mesh_info import check_runnable
-from outlay.jobs import process_info
 from outlay.jobs.heartbeat import beat
-from outlay.jobs.job_folder import Flag, JobFolder
+from outlay.jobs.job_folder import Flag, own_job_folder
 from outlay.program.program import Program
 from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared
@@ -162,6 +161,7 @@ def _config(
     training: TrainingOptions,
 ) -> dict[str, Any]:
     recipe, program = kind.recipe, kind.program
+    last = [{name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
     return {
         "recipe": recipe.name,
         "layout": kind.prepared.layout_name,
@@ -176,17 +176,12 @@ def _config(
         **{name: value for name, value in asdict(training).items() if value is not None},
         **kind.config(),
         "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
-        "before": _arrangements(earlier),
+        "before": [*earlier.get("before", ()), *last],
     }
 
 
 _ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
-"""What may be another each time a run is continued."""
-
-
-def _arrangements(earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how the run was arranged each time before; nothing for a new run."""
-    return [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
+"""What may be another each time a run is continued; its config tells how it was each time before."""
 
 
 def check_ready(program: Program, folder: RunFolder, *, saves: bool) -> None:
@@ -257,16 +252,11 @@ def _hand_over(result: Result) -> None:
 
 def _has_begun() -> bool:
     """Return whether an earlier start of this job has taken the run folder, so that this one continues it."""
-    folder = _job_folder()
+    folder = own_job_folder()
     return folder is not None and folder.has(Flag.BEGUN)
 
 
 def _mark_begun() -> None:
     """Mark that this job has taken the run folder, for later starts of it."""
-    if folder := _job_folder():
+    if folder := own_job_folder():
         folder.set(Flag.BEGUN)
-
-
-def _job_folder() -> JobFolder | None:
-    path = os.environ.get(process_info.JOB_DIR)
-    return JobFolder(Path(path)) if path else None

@@ -12,13 +12,13 @@ import jax
 from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.user_code import users_traceback
-from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, metrics_in_words, result_not_lost
+from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, result_not_lost
 from outlay.report.run_page import Picture, run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.contract import check_recordable
 from outlay.train.data import Data, TrainData, num_of
 from outlay.train.loop import fit
-from outlay.train.metrics_file import as_numbers, finite
+from outlay.train.metrics_file import as_numbers, finite, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.recording import RecordedLeaves

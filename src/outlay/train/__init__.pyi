@@ -1,6 +1,6 @@
 from .data import Data as Data
 from .loop import Fit as Fit
-from .buckets import BucketedData as BucketedData
+from .data import BucketedData as BucketedData
 from .recording import Recording as Recording
 from .patience import Patience as Patience
 from .objective import as_model as as_model

@@ -8,8 +8,8 @@ from typing import Any
 from outlay.core.error_types import ProgramError
 from outlay.program.program import Program
 from outlay.program.several_steps import check_can_repeat
-from outlay.train.buckets import shapes_of
 from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.data import shapes_of
 from outlay.train.patience import Patience
 
 

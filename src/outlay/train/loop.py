@@ -17,12 +17,11 @@ from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.program.several_steps import several_steps
-from outlay.train.buckets import programs_by_shape, shapes_of
 from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, check_recordable
-from outlay.train.data import Data, ReadAhead
-from outlay.train.metrics_file import History, MetricsFile, as_numbers
+from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
+from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED, Patience, PatienceCounter
 from outlay.train.progress import Progress
@@ -302,7 +301,7 @@ class _Training(StepLoop):
             is_asked_to_end = bool(self._on_step and self._on_step(dict(metrics)))
             is_out_of_patience = bool(self._counter and self._counter.is_used_up_after(metrics))
             self.is_enough = self.is_enough or is_asked_to_end or is_out_of_patience
-        return _in_words(metrics)
+        return metrics_in_words(metrics, between="  ")
 
     def partial(self) -> tuple[Any, str]:
         where = f"; the metrics so far are kept in {self._writer.path}" if self._writer else ""
@@ -312,12 +311,6 @@ class _Training(StepLoop):
 def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Progress:
     each = counted(samples_a_step, "sample")
     return Progress(steps, each, lambda rate: f"{rate * samples_a_step:,.0f} samples/s", after=after)
-
-
-def _in_words(metrics: Mapping[str, Any]) -> str:
-    """Write the scalar metrics as text; those with several numbers are only in the metrics file."""
-    numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
-    return "  ".join(f"{name} {value:.4f}" for name, value in numbers.items() if name not in ("step", "seconds"))
 
 
 def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, float]:

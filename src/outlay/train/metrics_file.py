@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from outlay.core.error_types import CheckpointError, OutputError
-from outlay.core.output_file import whole_file
+from outlay.core.output_file import raising, whole_file
 from outlay.core.quantities import counted
 
 MOST_REMEMBERED = 10_000
@@ -76,17 +76,14 @@ class MetricsFile:
         self.earlier = _read(path, after) if after else []
         _check_is_metrics(path)
         # Write a new file and rename it: a kill in between loses no line, and others may be reading the old file.
-        try:
-            with whole_file(path) as rewritten:
-                self._file = rewritten.open("wb", buffering=0)
-                try:
-                    for metrics in self.earlier:
-                        self.write(metrics)
-                except BaseException:
-                    self._file.close()
-                    raise
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with raising(self._unwritable), whole_file(path) as rewritten:
+            self._file = rewritten.open("wb", buffering=0)
+            try:
+                for metrics in self.earlier:
+                    self.write(metrics)
+            except BaseException:
+                self._file.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -102,19 +99,18 @@ class MetricsFile:
         """
         line = (json.dumps(finite(metrics)) + "\n").encode()
         before = self._file.tell()
-        try:
-            if self._file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(before)
-            raise self._unwritable(error) from error
+        with raising(self._unwritable):
+            try:
+                if self._file.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(before)
+                raise
 
-    def _unwritable(self, error: OSError) -> OutputError:
-        if isinstance(error, OutputError):
-            return error
+    def _unwritable(self, why: str) -> OutputError:
         return OutputError(
-            f"{self.path} cannot be written: {error.strerror}; it has the metrics up to here"
+            f"{self.path} cannot be written: {why}; it has the metrics up to here"
             "\n  fix: free space or fix the permissions, or use another folder"
         )
 
@@ -126,6 +122,19 @@ def as_numbers(value: Any) -> Any:
     (0.5, [1.0, 2.0])
     """
     return np.asarray(value, np.float64).tolist()
+
+
+def metrics_in_words(metrics: Mapping[str, Any], *, between: str = ", ") -> str:
+    """Write the numbers of a step or an evaluation; a metric with several numbers is left to the metrics file.
+
+    >>> metrics_in_words({"step": 3, "loss": 0.5, "accuracy": 0.975, "counts": [1.0, 2.0]})
+    'loss 0.5000, accuracy 97.50%'
+    """
+    return between.join(
+        f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
+        for name, value in metrics.items()
+        if name not in ("step", "seconds") and not isinstance(value, list)
+    )
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.arrays.gather_scatter import gather
-from outlay.core.error_types import DataError, OutlayError, OutputError, ProgramError, message
-from outlay.core.output_file import real_path
+from outlay.core.error_types import DataError, OutputError, ProgramError, message
+from outlay.core.output_file import raising, real_path
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -213,23 +213,22 @@ class ZarrRecorder:
         keep_before: int | None = None,
         keep_rows: int | None = None,
     ) -> None:
-        self._path = path
+        self._path, self.num_rows = path, 0
         with self._as_output_error("cannot be made"):
             self._path = real_path(path)
-        self.num_rows = 0
-        if keep_before is None:
-            with self._as_output_error("cannot be made"):
+            if keep_before is None:
                 self._arrays = _create_group(self._path, types, dt)
-        elif not self._path.is_dir():
+        if keep_before is None:
+            return
+        if not self._path.is_dir():
             raise OutputError(f"{path}, the recording of the run, is gone\n  fix: restore it, or start a new run")
-        else:
-            num_rows = int(np.searchsorted(Recording.read(self._path).steps, keep_before))
-            self.num_rows = num_rows if keep_rows is None else min(num_rows, keep_rows)
-            with self._as_output_error("cannot be continued"):
-                self._arrays = {name: open_array(self._path / name, write=True) for name in (*types, STEPS)}
-                for name, array in self._arrays.items():
-                    shape = (self.num_rows, *array.shape[1:])
-                    self._arrays[name] = array.resize(exclusive_max=shape, shrink_only=True).result()
+        num_rows = int(np.searchsorted(Recording.read(self._path).steps, keep_before))
+        self.num_rows = num_rows if keep_rows is None else min(num_rows, keep_rows)
+        with self._as_output_error("cannot be continued"):
+            self._arrays = {name: open_array(self._path / name, write=True) for name in (*types, STEPS)}
+            for name, array in self._arrays.items():
+                shape = (self.num_rows, *array.shape[1:])
+                self._arrays[name] = array.resize(exclusive_max=shape, shrink_only=True).result()
 
     def append(self, steps: np.ndarray, rows: Rows) -> None:
         """Add one row of each address for each step.
@@ -253,19 +252,12 @@ class ZarrRecorder:
         """Return the recording so far; its arrays are read when they are accessed."""
         return Recording.read(self._path)
 
-    @contextlib.contextmanager
-    def _as_output_error(self, what: str) -> Iterator[None]:
-        """Convert errors of the file system and of TensorStore to `OutputError`."""
-        try:
-            yield
-        except OutlayError:
-            raise
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error).partition("[")[0].strip()
-            raise OutputError(
-                f"the recording {self._path} {what}: {reason}"
-                "\n  fix: free space or fix the permissions, or use another folder"
-            ) from error
+    def _as_output_error(self, what: str) -> AbstractContextManager[None]:
+        """Convert errors of the file system and of TensorStore, whose source locations are left out, to OutputError."""
+        fix = "free space or fix the permissions, or use another folder"
+        return raising(
+            lambda why: OutputError(f"the recording {self._path} {what}: {why.partition('[')[0].strip()}\n  fix: {fix}")
+        )
 
 
 def _create_group(path: Path, types: RowTypes, dt: float) -> dict[str, Any]:

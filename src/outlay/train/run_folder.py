@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outlay.core.error_types import RunFolderError
-from outlay.core.output_file import picture_bytes, write_whole
+from outlay.core.output_file import picture_bytes, raising, write_whole
 from outlay.core.own_folder import MARK, OwnFolder
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, listed
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first, wait_for_all
@@ -148,10 +148,10 @@ class RunFolder:
         path = self.path / name
         if is_first():
             self.will_write(name)
-            try:
+            fix = "free space or fix the permissions, then continue with --resume if the run saved checkpoints"
+            after = f"; earlier files of this run are intact\n  fix: {fix}"
+            with raising(lambda why: RunFolderError(f"{path} cannot be written: {why}{after}")):
                 write_whole(path, content)
-            except OSError as error:
-                raise _cannot_be_written(path, error) from error
         return path
 
     def will_write(self, name: str) -> Path:
@@ -172,7 +172,7 @@ class RunFolder:
         if name not in self._own.names():
             return
         path = self.path / name
-        try:
+        with raising(lambda why: RunFolderError(f"{path} cannot be removed: {why}\n  fix: another --run-folder")):
             if path.is_symlink() or not path.is_dir():
                 path.unlink(missing_ok=True)
                 return
@@ -185,8 +185,6 @@ class RunFolder:
                     entry.unlink()
             with contextlib.suppress(OSError):  # not empty: it has files of somebody else
                 path.rmdir()
-        except OSError as error:
-            raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  fix: another --run-folder") from error
 
     def close(self) -> None:
         """Unlock the folder for other runs."""
@@ -205,9 +203,8 @@ class RunFolder:
         entries = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
         if not entries or force:
             return
-        listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
         raise RunFolderError(
-            f"the run folder {self.path} exists and holds {counted(len(entries), 'file')}: {listed}\n"
+            f"the run folder {self.path} exists and holds {counted(len(entries), 'file')}: {listed(entries, 6)}\n"
             f"  fix: --run-folder {_free(self.path)} for a new one, or --force to replace the run in it"
         )
 
@@ -217,13 +214,6 @@ def _free(path: Path) -> Path:
     while os.path.lexists(free := path.parent / f"{path.name}-{number}"):
         number += 1
     return free
-
-
-def _cannot_be_written(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(
-        f"{path} cannot be written: {error.strerror}; earlier files of this run are intact"
-        "\n  fix: free space or fix the permissions, then continue with --resume if the run saved checkpoints"
-    )
 
 
 def _config_of(path: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from outlay.core.error_types import CheckpointError
-from outlay.core.output_file import write_whole
+from outlay.core.output_file import raising, write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.multihost import StopTogether, is_first
@@ -110,7 +110,9 @@ class Saving:
 
     def _write(self, folder: Path, step: int, collected: Mapping[str, np.ndarray]) -> None:
         path = folder / f"{step}.npz"
-        try:
+        head = f"step {step} cannot be saved: {path} cannot be written"
+        fix = "make room or give permission; what was saved before is there"
+        with raising(lambda why: CheckpointError(f"{head}: {why}\n  fix: {fix}")):
             folder.mkdir(parents=True, exist_ok=True)
             saved = set(self.checkpoints.steps())
             for gone in self._written - saved:  # and no other file: it may belong to somebody else
@@ -119,8 +121,3 @@ class Saving:
             arrays = io.BytesIO()
             np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is not an array
             write_whole(path, arrays.getvalue())
-        except OSError as error:
-            raise CheckpointError(
-                f"step {step} cannot be saved: {path} cannot be written: {error.strerror}"
-                "\n  fix: make room or give permission; what was saved before is there"
-            ) from error

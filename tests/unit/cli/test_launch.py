@@ -163,10 +163,10 @@ def test_a_suspended_job_goes_on_and_is_not_stuck(start):
 
 
 BEATS = """
-import os, sys, time
-from pathlib import Path
+import sys, time
 from outlay.jobs.heartbeat import beat, start_beating
-start_beating(Path(os.environ["OUTLAY_JOB_DIR"]), 0)
+from outlay.jobs.job_folder import own_job_folder
+start_beating(own_job_folder(), 0)
 beat(5, "step 6")
 time.sleep(0.5)
 sys.exit(3)

@@ -80,7 +80,7 @@ def test_a_restart_remembers_that_the_job_has_begun(tmp_path):
 
 def test_a_beat_keeps_what_it_is_not_told(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "_file", None)  # and again when the test ends
-    heartbeat.start_beating(tmp_path, 0)
+    heartbeat.start_beating(JobFolder(tmp_path), 0)
     beat(3, "step 4", 9)
     beat(None, "saving")
     last_beat = JobFolder(tmp_path).beat(0)

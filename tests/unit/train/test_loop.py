@@ -155,7 +155,7 @@ def test_what_cannot_be_saved_or_continued_is_refused_first(program, options, me
 
 def test_after_the_last_step_a_program_is_not_taken_to_be_stepping(program, tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "_file", None)  # and again when the test ends
-    heartbeat.start_beating(tmp_path, 0)
+    heartbeat.start_beating(JobFolder(tmp_path), 0)
     run(program)
     beat = JobFolder(tmp_path).beat(0)
     assert (beat.step, beat.doing) == (6, "what follows the last step")

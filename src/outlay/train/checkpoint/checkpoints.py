@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from outlay.core.array_leaves import non_arrays
-from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
+from outlay.core.array_leaves import non_arrays, used_up
+from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
@@ -252,7 +252,7 @@ class Checkpoints:
         manifest = read_manifest(folder)
         if isinstance(manifest, str):  # process 0 sees the file, this process does not
             raise CheckpointError(f"{manifest}\n  fix: a folder that every process of the job sees")
-        expected = dict(_leaves(unpadded_state(program)))
+        expected = dict(flatten_paths(unpadded_state(program))[0])
         if into is None:
             check_same_state(folder, manifest, expected)
             part, unchanged = {path: path for path in expected}, {}
@@ -331,10 +331,6 @@ class Checkpoints:
         return self._arrays
 
 
-def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    return flatten_paths(tree)[0]
-
-
 def _arrays(state: Any) -> dict[str, jax.Array]:
     """Return the leaves of a state by path, after checking that they can be saved.
 
@@ -346,7 +342,9 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
         raise CheckpointError(
             f"a checkpoint holds arrays, and {counted(len(problems), 'leaf is not one', 'leaves are not')}", problems
         )
-    arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
+    arrays = {
+        path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in flatten_paths(state)[0]
+    }
     if not arrays:
         raise CheckpointError("the state holds no array, so that there is nothing to save\n  fix: save what init made")
     traced = [path for path, leaf in arrays.items() if isinstance(leaf, Tracer)]
@@ -356,12 +354,11 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
             f"like, such as {traced[0]}"
             "\n  fix: save outside of it, what it returns"
         )
-    donated = [path for path, leaf in arrays.items() if leaf.is_deleted()]
-    if donated:
-        fix = "save the state that the program returned: state, _ = program(state, batch)"
+    fix = "save the state that the program returned: state, _ = program(state, batch)"
+    if problems := used_up(state, fix):
         raise CheckpointError(
-            f"{counted(len(donated), 'leaf was', 'leaves were')} donated to a call that this state was given to",
-            [Problem("used up", path, "its memory was handed on (donated)", fix) for path in donated],
+            f"{counted(len(problems), 'leaf was', 'leaves were')} donated to a call that this state was given to",
+            problems,
         )
     return arrays
 

@@ -7,7 +7,6 @@ or pipe is opened, whatever the manifest says. None of this needs JAX.
 from __future__ import annotations
 
 import concurrent.futures
-import io
 import json
 import os
 import stat
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from outlay.core.output_file import open_plain
 
 MANIFEST = "checkpoint.json"
 ARRAYS = "arrays"
@@ -167,7 +168,7 @@ def read_manifest(folder: Path) -> Manifest | str:
     """Read the manifest of a checkpoint's folder, or say why it cannot be read."""
     path = folder / MANIFEST
     try:
-        with _opened(path) as file:
+        with open_plain(path) as file:
             text = file.read(_MOST_MANIFEST_BYTES + 1)
         if len(text) > _MOST_MANIFEST_BYTES:
             return f"{path} cannot be read: it has more than {_MOST_MANIFEST_BYTES:,} bytes"
@@ -252,19 +253,10 @@ def _other_bytes(path: Path, file: SavedFile) -> str:
 
 def _checksum(path: Path) -> int:
     block, crc32 = memoryview(bytearray(_BLOCK)), 0
-    with _opened(path) as file:
+    with open_plain(path) as file:
         while count := file.readinto(block):
             crc32 = zlib.crc32(block[:count], crc32)
     return crc32
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading; a pipe must not block this process."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a plain file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _wrong_size(path: Path, its: os.stat_result | None, file: SavedFile) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from outlay.arrays.from_slices import StoredArray, from_callback
 from outlay.arrays.process_agreement import exchange
+from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
 from outlay.core.quantities import counted
@@ -183,11 +184,7 @@ def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
         for path, leaf in named
         if not isinstance(leaf, jax.Array)
     ]
-    problems += [
-        Problem("used up", path, "its memory was handed on (donated)", "the state that the last call returned")
-        for path, leaf in named
-        if isinstance(leaf, jax.Array) and leaf.is_deleted()
-    ]
+    problems += used_up(into, "the state that the last call returned")
     if problems:
         raise CheckpointError(f"weights cannot be read into {counted(len(problems), 'leaf', 'leaves')}", problems)
     return named, structure

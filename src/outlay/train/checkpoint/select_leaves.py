@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from outlay.arrays.check_arrays import leaf_differences
+from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths, join_parts, matches, pattern_problem, split_path
 from outlay.core.quantities import counted
@@ -233,13 +234,7 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
     Raises:
         CheckpointError: the state is not the program's, or was donated.
     """
-    problems = leaf_differences(state, program.plan.state)
-    fix = "another one: program.init(key)"
-    problems += [
-        Problem("used up", path, "its memory was handed on (donated)", fix)
-        for path, leaf in flatten_paths(state)[0]
-        if isinstance(leaf, jax.Array) and leaf.is_deleted()
-    ]
+    problems = leaf_differences(state, program.plan.state) + used_up(state, "another one: program.init(key)")
     if problems:
         raise CheckpointError(f"into= is not a state of this program: {counted(len(problems), 'problem')}", problems)
     return dict(flatten_paths(program.crop(state))[0])

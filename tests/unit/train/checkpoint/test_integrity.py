@@ -13,7 +13,7 @@ import outlay
 from outlay.core.error_types import CheckpointError
 from outlay.core.table import to_text
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.checkpoint.contents import contents
+from outlay.train.checkpoint.folder import contents
 from outlay.train.checkpoint.integrity import Manifest
 
 NUM_MUTATIONS = 300
