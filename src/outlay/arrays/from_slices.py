@@ -108,7 +108,7 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
     path = Path(path)
     try:
         stored, fault = _open(path), None
-    except _Unreadable as error:
+    except Unreadable as error:
         stored, fault = None, error.args
     # If one process raised alone, the others would wait for its devices; so all learn of it and raise.
     answers = exchange({"fault": fault, "array": stored and f"{stored.shape} {stored.dtype}"})
@@ -136,8 +136,8 @@ class StoredArray:
     read: Read
 
 
-class _Unreadable(Exception):
-    """The file cannot be read slice by slice.
+class Unreadable(Exception):
+    """A file cannot be read slice by slice.
 
     Args:
         what: what is wrong with it.
@@ -152,9 +152,9 @@ def _open(path: Path) -> StoredArray:
     if path.is_dir():
         return _zarr(path)
     if not path.exists():
-        raise _Unreadable("there is no such file", f"check what is in {path.parent}")
+        raise Unreadable("there is no such file", f"check what is in {path.parent}")
     if path.suffix != ".npy":
-        raise _Unreadable(f"slices cannot be read from {path.suffix or 'a file without a suffix'}", _SAVE)
+        raise Unreadable(f"slices cannot be read from {path.suffix or 'a file without a suffix'}", _SAVE)
     return _npy(path)
 
 
@@ -165,7 +165,7 @@ def _npy(path: Path) -> StoredArray:
     try:
         array = mapped()
     except (ValueError, OSError, EOFError) as error:
-        raise _Unreadable(f"numpy cannot map it: {error}", _SAVE) from error
+        raise Unreadable(f"numpy cannot map it: {error}", _SAVE) from error
     # Mapped again for every slice: the pages of one slice are released before the next is read.
     return StoredArray(array.shape, array.dtype, lambda index: np.array(mapped()[index]))
 
@@ -176,20 +176,26 @@ _ZARR = {"zarr.json": "zarr3", ".zarray": "zarr"}
 def _zarr(path: Path) -> StoredArray:
     driver = next((driver for name, driver in _ZARR.items() if (path / name).is_file()), None)
     if driver is None:
-        raise _Unreadable(
+        raise Unreadable(
             f"the folder holds none of {', '.join(_ZARR)}, so it is not a Zarr array", "give the folder of one array"
         )
     try:
+        return in_tensorstore({"driver": driver, "kvstore": {"driver": "file", "path": str(path.resolve())}})
+    except ValueError as error:
+        raise Unreadable(f"TensorStore cannot open it: {error}", "write the array again") from error
+
+
+def in_tensorstore(spec: dict[str, Any]) -> StoredArray:
+    """Open an array that TensorStore can read, by its specification there.
+
+    Raises:
+        Unreadable: TensorStore is not installed.
+        ValueError: there is no such array.
+    """
+    try:
         import tensorstore
     except ImportError as error:
-        raise _Unreadable(
-            "Zarr is read through TensorStore, which is not installed", "pip install tensorstore"
-        ) from error
-    spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(path.resolve())}}
-    try:
-        store = tensorstore.open(spec, open=True, read=True).result()
-    except ValueError as error:
-        raise _Unreadable(f"TensorStore cannot open it: {error}", "write the array again") from error
-    return StoredArray(
-        tuple(store.shape), np.dtype(store.dtype.numpy_dtype), lambda index: store[index].read().result()
-    )
+        raise Unreadable("it is read through TensorStore, which is not installed", "pip install tensorstore") from error
+    store = tensorstore.open(spec, open=True, read=True).result()
+    shape, dtype = tuple(store.shape), np.dtype(store.dtype.numpy_dtype)
+    return StoredArray(shape, dtype, lambda index: np.asarray(store[index].read().result()))

@@ -35,8 +35,8 @@ def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
         parse: converts the bytes of one record to one example, a tree of arrays and numbers; such as
             `lambda record: {"x": np.frombuffer(record, np.float32)}`.
 
-    DataError: there are no such files, or files were cut short (all are listed); or examples differ in shape.
-        DataError: there are no such files, or one was cut short; every file is listed. Or examples have other shapes.
+    Raises:
+        DataError: there are no such files, or some were cut short; every file is listed. Or examples differ in shape.
 
     Example:
         >>> from array_record.python.array_record_module import ArrayRecordWriter

@@ -64,17 +64,14 @@ def _rules_as_keys(rules: Sequence[Rule]) -> list[dict[str, Any]]:
     keys, position = [], 0
     while position < len(rules):
         rule = rules[position]
-        if _is_data_parallel(rules[position : position + 2]):
+        pair = rules[position : position + 2]
+        if len(rule.axes) == 1 and tuple(pair) == data_parallel(rule.axes[0]).rules:
             keys.append({"strategy": "data_parallel", "axis": rule.axes[0]})
             position += 2
         else:
             keys.append(_keys(rule))
             position += 1
     return keys
-
-
-def _is_data_parallel(pair: Sequence[Rule]) -> bool:
-    return len(pair[0].axes) == 1 and tuple(pair) == data_parallel(pair[0].axes[0]).rules
 
 
 def _keys(rule: Rule) -> dict[str, Any]:

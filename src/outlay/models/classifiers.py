@@ -72,17 +72,26 @@ def classifier(
     def make(key: jax.Array) -> Classifier:
         return Classifier(sizes, dropout_rate=dropout_rate, dtype=dtype, rngs=nnx.Rngs(key))
 
-    definition = nnx.graphdef(nnx.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0))))
+    definition = _definition(make)
 
     def init_params(key: jax.Array) -> Any:
         return nnx.state(make(key), nnx.Param)
 
     def loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logits = nnx.merge(definition, params)(batch["image"], keys)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
-        return losses, {"accuracy": jnp.argmax(logits, axis=-1) == batch["label"]}
+        return _losses(nnx.merge(definition, params)(batch["image"], keys), batch["label"])
 
     return init_params, loss
+
+
+def _definition(make: Callable[[jax.Array], nnx.Module]) -> Any:
+    """Return the graph definition of the module that a function makes of a key; nothing is allocated."""
+    return nnx.graphdef(nnx.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0))))
+
+
+def _losses(logits: jax.Array, label: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return the cross-entropy of each sample, and whether its likeliest class is right."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    return losses, {"accuracy": jnp.argmax(logits, axis=-1) == label}
 
 
 def dropout(x: jax.Array, keys: jax.Array | None, rate: float) -> jax.Array:
@@ -192,7 +201,7 @@ def resnet_classifier(
     def make(key: jax.Array) -> ResNet:
         return ResNet(image_shape[-1], num_classes, width=width, blocks=blocks, rngs=nnx.Rngs(key))
 
-    definition = nnx.graphdef(nnx.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0))))
+    definition = _definition(make)
 
     def init(key: jax.Array) -> tuple[Any, Any]:
         _, params, averages = nnx.split(make(key), nnx.Param, nnx.BatchStat)
@@ -201,9 +210,7 @@ def resnet_classifier(
     def loss(params: Any, averages: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, Any], Any]:
         model = nnx.merge(definition, params, averages, copy=True)  # BatchNorm updates its statistics in place
         logits = model(as_floats(batch["image"]), use_averages=keys is None)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
-        accuracy = jnp.argmax(logits, axis=-1) == batch["label"]
-        return losses, {"accuracy": accuracy}, nnx.state(model, nnx.BatchStat)
+        return *_losses(logits, batch["label"]), nnx.state(model, nnx.BatchStat)
 
     return init, loss
 

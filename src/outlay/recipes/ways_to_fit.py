@@ -16,7 +16,6 @@ from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 from outlay.program.execution import Mode
-from outlay.program.program import Program
 from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, example_batch, layout_names, layout_of, mode_of, on_devices
@@ -84,7 +83,7 @@ def ways_for(
     hardware, memory = Target.parse(target), explanation.memory
     failed = [finding.cost_bytes for finding in explanation.findings if finding.kind == "out-of-memory"]
     changes = Changes(
-        Candidate(prepared.layout_name, _mesh_text(prepared.program)),
+        Candidate(prepared.layout_name, str(MeshSpec(prepared.program.plan.mesh.axis_sizes))),
         prepared.program.plan,
         prepared.program.mode,
         recipe,
@@ -305,7 +304,3 @@ class Changes:
     def _factor(self) -> float:
         """By how much more the compiler needed than the arithmetic says; never less than 1."""
         return max(1.0, self.peak / max(1, expect(self._workloads(self.own), self.plan, self.target).num_bytes))
-
-
-def _mesh_text(program: Program) -> str:
-    return ",".join(f"{name}={size}" for name, size in program.mesh.shape.items())

@@ -29,13 +29,16 @@ def check_steps(steps: int, first: int, checkpoints: Checkpoints | None, checkpo
         raise ProgramError(f"steps={steps}: a run needs at least 1 step")
     if steps < first:
         raise ProgramError(f"steps={steps}: the run to continue has already taken {first} steps")
-    if checkpoint_every is not None and checkpoint_every < 1:
-        raise ProgramError(f"checkpoint_every={checkpoint_every}: checkpoints must be at least 1 step apart")
-    if checkpoint_every is not None and checkpoints is None:
-        raise ProgramError(
-            f"checkpoint_every={checkpoint_every}, but no folder for checkpoints"
-            "\n  fix: checkpoints=outlay.Checkpoints(folder)"
-        )
+    lack, fix = "no folder for checkpoints", "checkpoints=outlay.Checkpoints(folder)"
+    _check_interval("checkpoint_every", checkpoint_every, "checkpoints", checkpoints, lack, fix)
+
+
+def _check_interval(name: str, every: int | None, events: str, needed: Any, lack: str, fix: str) -> None:
+    """Raise if events cannot happen every so many steps: the interval is too small, or what they need is missing."""
+    if every is not None and every < 1:
+        raise ProgramError(f"{name}={every}: {events} must be at least 1 step apart")
+    if every is not None and needed is None:
+        raise ProgramError(f"{name}={every}, but {lack}\n  fix: {fix}")
 
 
 def check_evaluations(evaluate: Any, evaluate_every: int | None, patience: Patience | None) -> None:
@@ -50,13 +53,8 @@ def check_evaluations(evaluate: Any, evaluate_every: int | None, patience: Patie
         ProgramError: the interval is too small, `evaluate` is missing, or patience watches a metric of evaluations that
             never happen.
     """
-    if evaluate_every is not None and evaluate_every < 1:
-        raise ProgramError(f"evaluate_every={evaluate_every}: evaluations must be at least 1 step apart")
-    if evaluate_every is not None and evaluate is None:
-        raise ProgramError(
-            f"evaluate_every={evaluate_every}, but no evaluation function"
-            "\n  fix: pass evaluate=lambda program, state: {...} to outlay.fit or to the recipe"
-        )
+    fix = "pass evaluate=lambda program, state: {...} to outlay.fit or to the recipe"
+    _check_interval("evaluate_every", evaluate_every, "evaluations", evaluate, "no evaluation function", fix)
     if patience and patience.is_of_evaluations and evaluate_every is None:
         raise ProgramError(
             f"patience watches {patience.metric!r}, but training is evaluated only after its last step"

@@ -222,12 +222,10 @@ def _as_before(new: Any, old: Any) -> Any:
             f"  took     {jax.tree.structure(old)}\n  returned {jax.tree.structure(new)}\n"
             "  fix: build the new state with the type of the old one"
         )
-    return jax.tree.map(lambda x: x if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else _strong(x), new)
-
-
-def _strong(x: Any) -> jax.Array:
     # Arithmetic with Python numbers leaves weak types, which jit treats as other types than those of the old state.
-    return jax.lax.convert_element_type(x, x.dtype)
+    return jax.tree.map(
+        lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype), new
+    )
 
 
 def _typed(x: Any) -> str:
@@ -324,5 +322,4 @@ def check_recordable(outputs: Any) -> None:
             )
             problems.append(Problem("no metric", name, what, "return its mean, or a histogram of it, or leave it out"))
     if problems:
-        head = f"{counted(len(problems), 'output')} of the step cannot be metrics of a run:"
-        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+        raise ProgramError(f"{counted(len(problems), 'output')} of the step cannot be metrics of a run:", problems)

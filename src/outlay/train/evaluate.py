@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
-from outlay.core.error_types import Problem, ProgramError, message
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
@@ -96,7 +96,10 @@ def evaluate(
         run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
         # One batch at a time: simulated devices deadlock when many steps are in flight. Sum in float64 on the host.
         with program.context():
-            parts.append(jax.device_get(run(state, *_placed((batch, weights), (where, whole)))))
+            placed = jax.tree.map(
+                put, (batch, weights), (where, whole)
+            )  # jit takes no host arrays for several processes
+            parts.append(jax.device_get(run(state, *placed)))
     totals = {name: sum(np.asarray(sums[name], np.float64) for sums in parts) for name in parts[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
     return {name: as_numbers(totals[name] / totals["weight"]) for name in ("loss", *metrics) if name in totals}
@@ -120,9 +123,7 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
     if "weight" in named:
         problems.append(Problem("taken name", "weight", "this name is reserved for the sample weights", "rename it"))
     if problems:
-        raise ProgramError(
-            message(f"{counted(len(problems), 'output')} of the program without a mean over samples:", problems)
-        )
+        raise ProgramError(f"{counted(len(problems), 'output')} of the program without a mean over samples:", problems)
     dtype = jnp.promote_types(weights.dtype, jnp.float32)
     sums = {path: weighted_sum(weights.astype(dtype), leaf.astype(dtype)) for path, leaf in named.items()}
     return {**sums, "weight": jnp.sum(weights.astype(dtype))}
@@ -137,9 +138,4 @@ def _check_examples(program: Program, examples: Any, batch_size: int) -> None:
     problems = leaf_differences(batch, program.plan.of_kind("batch"), root="batch")
     if problems:
         head = f"the examples are not like the program's batch: {counted(len(problems), 'difference')}"
-        raise ProgramError(message(head, problems))
-
-
-def _placed(arrays: Any, where: Any) -> Any:
-    """Place arrays for a jitted function; with several processes, jit does not accept host arrays."""
-    return jax.tree.map(put, arrays, where)
+        raise ProgramError(head, problems)

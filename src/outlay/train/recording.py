@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.arrays.gather_scatter import gather
-from outlay.core.error_types import DataError, OutputError, ProgramError, message
+from outlay.core.error_types import DataError, OutputError, ProgramError
 from outlay.core.output_file import raising, real_path
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -117,8 +117,7 @@ class RecordedLeaves:
         }
         paths, problems = matching(patterns, leaves, "record=")
         if problems:
-            headline = f"{counted(len(problems), 'pattern')} of what to record cannot be used"
-            raise ProgramError(message(headline, problems))
+            raise ProgramError(f"{counted(len(problems), 'pattern')} of what to record cannot be used", problems)
         self.types = {path: (leaves[path].shape, np.dtype(leaves[path].dtype)) for path in paths}
 
     def of(self, state: Any, step: int) -> dict[str, Any]:

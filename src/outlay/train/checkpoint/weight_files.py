@@ -6,14 +6,13 @@ import json
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outlay.arrays.from_slices import StoredArray
+from outlay.arrays.from_slices import StoredArray, Unreadable, in_tensorstore
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -45,7 +44,7 @@ def open_weights(files: Paths) -> dict[str, StoredArray]:
         try:
             read = _orbax if path.is_dir() else _npz if path.suffix == ".npz" else _safetensors
             opened = dict(read(path))
-        except _Unreadable as error:
+        except Unreadable as error:
             problems.append(Problem("cannot read", str(path), *error.args))
             continue
         problems += [
@@ -61,13 +60,6 @@ def open_weights(files: Paths) -> dict[str, StoredArray]:
     if not arrays:
         raise CheckpointError("there is no array in these files, or no file was given\n  fix: a .safetensors file")
     return arrays
-
-
-class _Unreadable(Exception):
-    """The reason why a file cannot be read, and the fix."""
-
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(what, fix)
 
 
 def _files(path: Path, problems: list[Problem]) -> list[Path]:
@@ -105,7 +97,7 @@ def _files(path: Path, problems: list[Problem]) -> list[Path]:
 def _check_present(path: Path) -> None:
     if not path.is_file():
         beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise _Unreadable("there is no such file", did_you_mean(path.name, beside))
+        raise Unreadable("there is no such file", did_you_mean(path.name, beside))
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
@@ -113,7 +105,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
     try:
         import safetensors
     except ImportError as error:
-        raise _Unreadable("the library safetensors is not installed", "pip install 'outlay[safetensors]'") from error
+        raise Unreadable("the library safetensors is not installed", "pip install 'outlay[safetensors]'") from error
     try:
         file = safetensors.safe_open(path, framework="numpy")  # which maps the file, and checks lengths and offsets
         names = file.keys()
@@ -122,7 +114,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
     except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
         size = f"{path.stat().st_size:,} bytes"
         what = f"not a complete safetensors file, {size}: {in_short(error)}"
-        raise _Unreadable(what, "download it again; it may have been cut short") from error
+        raise Unreadable(what, "download it again; it may have been cut short") from error
 
 
 def _tensor(file: Any, name: str) -> StoredArray:
@@ -141,21 +133,17 @@ def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
             for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED:
                     what = f"{member.filename} is compressed, and would have to be read whole"
-                    raise _Unreadable(what, "write it with np.savez, which does not compress")
+                    raise Unreadable(what, "write it with np.savez, which does not compress")
                 file.seek(member.header_offset)
                 lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
                 file.seek(sum(lengths), 1)
                 yield member.filename.removesuffix(".npy"), _mapped(path, file)
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, EOFError) as error:
-        raise _Unreadable(f"not a complete .npz file: {in_short(error)}", "write it again with np.savez") from error
+        raise Unreadable(f"not a complete .npz file: {in_short(error)}", "write it again with np.savez") from error
 
 
 def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
     """Open the arrays of a tree that Orbax saved, named by their keys, joined by dots."""
-    try:
-        import tensorstore
-    except ImportError as error:
-        raise _Unreadable("Orbax's arrays are read through TensorStore", "pip install tensorstore") from error
     try:
         tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
         leaves = [
@@ -173,15 +161,10 @@ def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
                 kvstore = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
             else:
                 kvstore = {**folder, "path": f"{folder['path']}{name}/"}
-            store = tensorstore.open({"driver": driver, "kvstore": kvstore}, open=True, read=True).result()
-            yield name, StoredArray(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), partial(_read_store, store))
+            yield name, in_tensorstore({"driver": driver, "kvstore": kvstore})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"not a complete checkpoint of Orbax: {in_short(error)}"
-        raise _Unreadable(what, "the folder of one step as it was saved, with all its files") from error
-
-
-def _read_store(store: Any, index: tuple[slice, ...]) -> np.ndarray:
-    return np.asarray(store[index].read().result())
+        raise Unreadable(what, "the folder of one step as it was saved, with all its files") from error
 
 
 def _mapped(path: Path, file: Any) -> StoredArray:
