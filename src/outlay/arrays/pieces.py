@@ -100,7 +100,7 @@ def _part(process: int, call: Any, grid: Shape, sharding: NamedSharding) -> _Par
 
 def _grid(sharding: NamedSharding, rank: int) -> Shape:
     """Return the number of blocks along each dim."""
-    check_fits([("", (0,) * rank)], sharding)
+    check_fits([("", (0,) * rank)], sharding)  # of the rank alone: a size of 0 is always divisible
     sizes = sharding.mesh.shape
     return tuple(math.prod(sizes[axis] for axis in axes) for axes in spec_dims(sharding.spec, rank))
 

@@ -105,4 +105,4 @@ def _range(entry: Any, size: int, dim: int) -> Range | Problem:
         text = f"{'' if entry.start is None else entry.start}:{'' if entry.stop is None else entry.stop}"
         return Problem("out of range", where, f"slice {text}, size {size}", f"use bounds from 0 to {size}")
     start, stop, step = entry.indices(size)
-    return start, max(start, stop), step
+    return start, max(start, stop), step  # x[5:3] is empty, as in NumPy; lax.slice would refuse it

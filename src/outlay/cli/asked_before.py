@@ -20,7 +20,7 @@ from outlay.recipes.plugins import RECIPES
 
 # What shells change from one command to the next.
 _OF_SHELLS = ("_", "OLDPWD", "SHLVL")
-_FORM = 1
+_FORM = 1  # of what is stored, and a part of the key: answers of another form are not looked at
 _NOTE = "answered from the cache: nothing that this depends on has changed; --no-cache computes it anew"
 
 
@@ -39,7 +39,7 @@ class Question:
     def __init__(self, recipe: str, options: ProgramOptions, words: Sequence[str], *, ask: bool) -> None:
         self._cache = None
         is_known = recipe in RECIPES and not any(word.startswith("--data") for word in words)
-        # Options of the process may name files that only the compiler reads.
+        # Options of the process may name files that only the compiler reads, where no audit hook sees them.
         flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
         is_first = "jax" not in sys.modules and output.ANSWERS not in os.environ  # in a process that did nothing else
         folder = _working_folder()

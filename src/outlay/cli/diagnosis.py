@@ -105,6 +105,7 @@ def diagnose_text(text: str) -> Diagnosis:
       fix    correct the name in the spec, or give the mesh an axis 'modle'
       outlay  a layout refuses the rule that names such an axis, and says which rule
     """
+    # Terminals and rich colour what is pasted; Windows and pseudo-terminals end lines with two characters.
     plain = _COLOURS.sub("", text).replace("\r\n", "\n")
     line = _lines_of(plain)
     findings: list[Finding] = []

@@ -170,7 +170,7 @@ def _section(title: str, rows: Mapping[str, str]) -> list[str]:
 
 
 _DASHES = "‐‑‒–—−"
-_GPU = Path("/dev/nvidia0")
+_GPU = Path("/dev/nvidia0")  # the driver makes it, whether or not JAX can use the GPU
 
 
 def known_problems(

@@ -79,6 +79,7 @@ def explain(
     check_outputs(html, trace, force=force)
     from outlay.cli.asked_before import Question
 
+    # An answer that is kept is what was printed: it would write no files.
     question = Question(recipe, options, context.args, ask=cache and not (html or trace or fix))
     question.answer_again()
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size

@@ -184,6 +184,7 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
     packages = {**versions(("outlay", "jax", "jaxlib")), "Python": sys.version.split()[0]}
     installed = ", ".join(f"{name} {version}" for name, version in packages.items())
     try:
+        # The traceback may quote what UTF-8 cannot encode, such as the lone surrogates of an undecodable file name.
         with tempfile.NamedTemporaryFile(
             "w", prefix="outlay-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:

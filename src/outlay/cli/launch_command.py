@@ -52,7 +52,7 @@ StartWithinOption = Annotated[
 class LaunchCommand(TyperCommand):
     """Require two dashes before the command, so that no option goes to the wrong program."""
 
-    allow_interspersed_args = False
+    allow_interspersed_args = False  # what follows the command are options of its own, even where they are ours too
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Check for the dashes, then parse."""

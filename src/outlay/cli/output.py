@@ -16,7 +16,7 @@ import typer
 
 from outlay.core.error_types import visible
 
-_PIPED_WIDTH = 120
+_PIPED_WIDTH = 120  # as wide as `str()` of a report: a pipe and a log get the same text
 ANSWERS = "OUTLAY_ANSWERS"
 """The variable that names the folder in which a launcher looks for the JSON document of its job."""
 
@@ -61,7 +61,7 @@ class Lasting(io.RawIOBase):
                 self.failure = error
                 if self.raises:
                     raise
-        return len(data)
+        return len(data)  # what is dropped counts as written: the buffer above would try again for ever
 
 
 def _closed() -> OSError:
@@ -85,6 +85,7 @@ def raise_when_unread() -> None:
 def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
     raw = Lasting(descriptor if stream is not None else None)
     encoding = stream.encoding if stream is not None else "utf-8"
+    # As Python's own streams; a launcher sets the variable, so that it sees lines when they are printed.
     at_once = raw.isatty() or descriptor == 2 or bool(os.environ.get("PYTHONUNBUFFERED"))
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=at_once)
 
@@ -130,7 +131,7 @@ def _give_stdout_to_stderr() -> int | None:
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, Lasting) or raw._descriptor is None:
         return None
-    sys.stdout.flush()
+    sys.stdout.flush()  # what it still holds was meant for stdout
     raw._descriptor = os.dup(1)
     os.dup2(2, 1)
     return raw._descriptor

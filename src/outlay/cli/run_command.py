@@ -175,7 +175,7 @@ def run_in_processes(
     from outlay.jobs.job import Job
     from outlay.jobs.run_job import run_job
 
-    check_flags()  # here once: the processes inherit the answer
+    check_flags()  # here once: the processes inherit the answer, and need not start XLA to ask
     if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(
             f"{devices} devices cannot be shared evenly by {num_processes} processes; "

@@ -142,6 +142,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield path
         return
     # The extension stays at the end: matplotlib and NumPy choose the format by it, or append one.
+    # Cut, because most file systems take names of at most 255 bytes.
     unfinished = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}.partial{path.suffix}")
     try:
         yield unfinished

@@ -112,7 +112,7 @@ def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
     with _opened(file) as image:
         try:
             scaled = image.convert("L" if channels == 1 else "RGB").resize((width, height))
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError) as error:  # SyntaxError: Pillow's word for a broken PNG file
             raise DataError(f"{file} is not a complete image: {error}\n  fix: remove it from the folder") from error
     return np.asarray(scaled).reshape(height, width, channels)
 

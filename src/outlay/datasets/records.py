@@ -92,7 +92,7 @@ class TFRecords(Sequence):
         self._starts: list[int] = []
         self._lengths: list[int] = []
         self._map = b""
-        if not size:
+        if not size:  # which cannot be mapped
             return
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

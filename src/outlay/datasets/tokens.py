@@ -124,4 +124,4 @@ def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
             f"{size} bytes are {size // dtype.itemsize} tokens of {dtype} and {more} more: "
             "it was cut short, or its tokens have another dtype; write it again, or give dtype= (--token-dtype)"
         )
-    return np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)
+    return np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)  # an empty file cannot be mapped

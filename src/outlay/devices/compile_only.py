@@ -42,7 +42,7 @@ def target_devices(target: Target | str) -> list[jax.Device]:
         simulate(target.num_devices)
         return jax.devices()
     if target not in compile_only_devices:
-        settle_on_cpu()
+        settle_on_cpu()  # else JAX would first look for such hardware here, and complain that there is none
         compile_only_devices[target] = _compile_only_devices(target)
     return compile_only_devices[target]
 

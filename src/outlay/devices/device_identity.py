@@ -58,7 +58,7 @@ def device_id(device: jax.Device) -> int:
     return DeviceId.at(device.id, process=device.process_index, index=index)
 
 
-@functools.cache
+@functools.cache  # asked for each device of a mesh, while those of a platform never change
 def _ids_by_process(platform: str) -> dict[int, list[int]]:
     ids: dict[int, list[int]] = {}
     for device in sorted(jax.devices(platform), key=lambda device: device.id):

@@ -160,6 +160,7 @@ def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_number(value: Any) -> bool:
+    # TOML has true, inf and nan; Python counts the first as an integer.
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

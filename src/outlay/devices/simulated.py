@@ -48,7 +48,7 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
         check_flags()
         keep_memory()
         os.environ.update(simulated_environment(num_devices, os.environ))
-        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_platforms", "cpu")  # else the devices would be those of an accelerator, if there is one
         jax.config.update("jax_num_cpu_devices", num_devices)
     simulate_hosts(num_devices // num_hosts if num_hosts > 1 else None)
 

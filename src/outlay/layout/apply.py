@@ -99,7 +99,7 @@ def _unstorable(storage: Storage, assignment: LeafAssignment) -> str:
 
 
 def _apply_policy(rule: Rule, number: int, assignment: LeafAssignment) -> Application:
-    if assignment.is_scalar:
+    if assignment.is_scalar:  # no policy need think of them
         return Application(requested=False, granted=False)
     if assignment.closed_by is not None:
         return Application(requested=True, granted=False)

@@ -121,6 +121,7 @@ class PlanDiff:
             rows = [[leaf.path, leaf.what, _words(leaf), _bytes(leaf.bytes_per_device)] for leaf in self.leaves]
             rows, left_out = folded(rows, names=(0,), all_at="the diff's leaves")
             shown = to_text(table(["path", "", "what", "a device"], rows, right=("a device",)), width=220)
+            # Before the counts: what is read in a terminal ends with the sums.
             parts[-1:-1] = [shown, f"({left_out})"] if left_out else [shown]
         totals = (
             f"state: {_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"

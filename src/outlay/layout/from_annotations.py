@@ -49,6 +49,7 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
         1. params.kernel  P(None, 'model')
     """
     tree = _tree(model)
+    # Optimizer state carries copies of its parameters' annotations, and follows them anyway.
     asked = {path: annotation for path, annotation in read_annotations(tree).items() if not is_optimizer(path)}
     if not asked:
         fix = "nn.with_partitioning(init, (None, 'model')) in the model, or rules by path: outlay.Layout([...])"

@@ -53,7 +53,7 @@ class Layout:
     """
 
     def __init__(self, rules: Iterable[Any] = ()) -> None:
-        items = rules if isinstance(rules, Iterable) else [rules]
+        items = rules if isinstance(rules, Iterable) else [rules]  # of which `Rule.of` says what is wrong
         self._rules: tuple[Rule, ...] = tuple(Rule.of(item) for item in items)
 
     @property

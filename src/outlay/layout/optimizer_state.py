@@ -147,6 +147,7 @@ def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
         return {}
     copies = find_copies(shapes, [path for path in shapes if not is_optimizer(path)])
     alone = [pair for copy in copies if len(copy.sources) == 1 for pair in copy.leaves.items()]
+    # A name must tell the copy from the original: of two alike without one, nobody knows which follows which.
     return {path: other for path, other in alone if copy_names(path) - copy_names(other)}
 
 

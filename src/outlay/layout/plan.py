@@ -128,7 +128,7 @@ class Plan:
         read: list[LeafPlan] = []
         problems: list[Problem] = []
         for number, leaf in enumerate(leaves):
-            try:
+            try:  # data of any form: what is a list in place of a table raises any of these
                 read.append(LeafPlan.from_dict(leaf, mesh))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 name = leaf.get("path") if isinstance(leaf, dict) else None

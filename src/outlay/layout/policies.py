@@ -51,7 +51,7 @@ class LargestDim(_OverOneAxis):
         size = leaf.free_axes[self.axis]
         fitting = [dim for dim in leaf.free_dims if leaf.shape[dim] and leaf.shape[dim] % size == 0]
         if fitting:
-            dim = max(fitting, key=lambda d: (leaf.shape[d], -d))
+            dim = max(fitting, key=lambda d: (leaf.shape[d], -d))  # of equal ones the first
             reason = f"dim {dim} is the largest free dim divisible by {self.axis}={size}"
             return Choice(_split(dim, self.axis), reason)
         if len(leaf.free_dims) < len(leaf.shape):

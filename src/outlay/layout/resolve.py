@@ -94,7 +94,7 @@ class Resolution:
     def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
         """Return the length of the chain of `follow` rules that starts at this leaf."""
         sources = [cast(Follow, rule.placement).source for rule in self._follows if rule.matches(path, "state")]
-        if not sources or path in before:
+        if not sources or path in before:  # rules may follow one another in a circle
             return 0
         leaders = [other for source in sources for other in self.mirrors.of(path, source)]
         return 1 + max((self._num_hops(other, (*before, path)) for other in leaders), default=0)

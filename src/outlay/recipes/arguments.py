@@ -162,7 +162,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     left = list(words)
     while left:
         option, equals, value = left.pop(0).partition("=")
-        follows = not equals and left and not left[0].startswith("--")
+        follows = not equals and left and not left[0].startswith("--")  # one dash may begin a negative number
         yield option, left.pop(0) if follows else value if equals else None
 
 
@@ -200,6 +200,7 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     >>> alternatives(int | None)
     (<class 'int'>, <class 'NoneType'>)
     """
+    # Before Python 3.14, `Optional[int]` and `int | None` are of different types.
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return typing.get_args(kind)
     return (kind,)

@@ -296,7 +296,7 @@ def answer(job: Job) -> dict[str, Any]:
     try:
         target = Target.parse(job.target)
         if not target.is_compile_only:
-            simulate(target.num_devices)  # before the recipe may start JAX
+            simulate(target.num_devices)  # before the recipe's file can start JAX with one device
         recipe = find_recipe(job.recipe, job.words)
         prepared = prepare(
             recipe,

@@ -187,7 +187,7 @@ def load_file(file: str) -> ModuleType:
     LOADED.add(str(path))
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.insert(_index_after_library(), folder)
+        sys.path.insert(_index_after_library(), folder)  # before installed packages, as `python file.py` has it
     name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

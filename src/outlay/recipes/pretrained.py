@@ -30,7 +30,7 @@ _PROJECTIONS = {
 }
 """PyTorch's kernels are (outputs, inputs); a dim that is given twice here is heads and their features."""
 
-_MAY_BE_NULL = ("head_dim", "num_key_value_heads")
+_MAY_BE_NULL = ("head_dim", "num_key_value_heads")  # Hugging Face then computes them from the width and the heads
 
 
 def pretrained(files: str, config: TransformerConfig, root: str) -> Callable[[Program, Any], Any]:

@@ -230,4 +230,4 @@ def _run_in_processes(recipe: str, words: Sequence[str]) -> Result:
             raise KeyboardInterrupt
         if code:
             raise LaunchError(f"the run of {recipe} in processes of its own ended with exit code {code}: see above why")
-        return pickle.loads(file.read_bytes())
+        return pickle.loads(file.read_bytes())  # safe: only what this process has started knows the folder

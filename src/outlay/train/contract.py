@@ -84,6 +84,7 @@ def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any
             continue
         inside = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: isinstance(one, optax.MaskedNode))[0]
         num_masked = sum(isinstance(leaf, optax.MaskedNode) for _, leaf in inside)
+        # The optimizer's state repeats the paths of the parameters below paths of its own.
         is_used = any(
             leaf_path[len(leaf_path) - len(end) :] == end and not isinstance(leaf, optax.MaskedNode)
             for leaf_path, leaf in inside
@@ -166,6 +167,7 @@ def called(
     gives = "losses, metrics, model_state" if state else "losses, metrics"
     with contextlib.suppress(ValueError):  # some callables have no signature to look at
         signature = inspect.signature(loss)
+        # Before the call, since a TypeError from inside of the loss looks the same.
         try:
             signature.bind(params, *state, batch, keys)
         except TypeError as error:

@@ -111,6 +111,7 @@ class _Placed:
             for shape, sharding in zip(self._shapes, self._shardings, strict=True)
             for bounds in blocks(shape.shape, sharding, process=process)
         ]
+        # Leaves may be split differently: an example that any of them needs is read once, for all of them.
         self.own_rows = np.unique(np.concatenate(rows)).astype(int)
         """The positions in a batch of the examples that are read here."""
 

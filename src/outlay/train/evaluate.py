@@ -96,9 +96,8 @@ def evaluate(
         run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
         # One batch at a time: simulated devices deadlock when many steps are in flight. Sum in float64 on the host.
         with program.context():
-            placed = jax.tree.map(
-                put, (batch, weights), (where, whole)
-            )  # jit takes no host arrays for several processes
+            # Put by hand: with several processes, jit does not accept host arrays.
+            placed = jax.tree.map(put, (batch, weights), (where, whole))
             parts.append(jax.device_get(run(state, *placed)))
     totals = {name: sum(np.asarray(sums[name], np.float64) for sums in parts) for name in parts[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})

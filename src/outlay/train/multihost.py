@@ -32,6 +32,7 @@ def wait_for_all(what: str) -> None:
         what: the name of the wait; all processes must reach the same waits in the same order.
     """
     if jax.process_count() > 1:
+        # With the name in the key, processes that wait for different things do not take each other for arrived.
         key = f"together/{next(_meetings)}/{zlib.crc32(what.encode())}"
         gather_all(key, range(jax.process_count()), jax.process_index())
 

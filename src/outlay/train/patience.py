@@ -110,7 +110,7 @@ class PatienceCounter:
 
     def _add(self, value: float) -> None:
         value = -value if self.patience.larger_is_better else value
-        if value < self._best - self.patience.min_change:
+        if value < self._best - self.patience.min_change:  # which NaN never is
             self._best, self._since = value, 0
         else:
             self._since += 1

@@ -45,7 +45,7 @@ class Progress:
         self._console = console or Console(stderr=True, highlight=False)
         self._bar: bars.Progress | None = None
         self._task = bars.TaskID(0)
-        self._lines = self._after[0] * _NUM_LINES // num_steps
+        self._lines = self._after[0] * _NUM_LINES // num_steps  # as if the earlier run had printed its share
         self._pause = _FIRST_PAUSE
         self._next = time.monotonic() + _FIRST_PAUSE
 

@@ -84,6 +84,7 @@ class Recording(Mapping[str, np.ndarray]):
             steps = open_array(root / STEPS).read().result()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"{path} is not a recording of a run\n  fix: the folder recording.zarr of a run") from error
+        # A killed run may leave rows without their step, which is written last: those are not complete.
         readers = {name: (lambda name=name: open_array(root / name).read().result()[: len(steps)]) for name in names}
         return cls(np.asarray(steps), dt, readers)
 

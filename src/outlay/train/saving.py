@@ -100,7 +100,7 @@ class Saving:
             return Saved(step, state)
         file = self._collected / f"{step}.npz"
         try:
-            with np.load(file, allow_pickle=False) as arrays:
+            with np.load(file, allow_pickle=False) as arrays:  # a pickle from elsewhere could run any code
                 return Saved(step, state, dict(arrays))
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(

@@ -92,7 +92,7 @@ def train_step(
     check_metric_names(metrics, tuple(_OF_THE_STEP))
 
     objective = Objective(loss, model_state, reduction, groups)
-    optimizer = optax.with_extra_args_support(optimizer)
+    optimizer = optax.with_extra_args_support(optimizer)  # most take no `value`, `grad` and `value_fn`
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         state = arrays_only(state)

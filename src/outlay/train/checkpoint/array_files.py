@@ -135,7 +135,7 @@ class InBackground:
         self._call = call
         self._failed = failed
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="outlay checkpoint")
+        self._thread = threading.Thread(target=self._run, name="outlay checkpoint")  # no daemon: Python waits for it
         atexit.register(self._complain)
         self._thread.start()
 

@@ -142,6 +142,7 @@ class Checkpoints:
             self._array_files().start_writing(partial / ARRAYS, arrays)
         except BaseException as error:
             self._give_up(partial)
+            # Ctrl-C must stay what it is, and our own errors say enough.
             if not isinstance(error, Exception) or isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(f"{failed}: {in_short(error)}") from error

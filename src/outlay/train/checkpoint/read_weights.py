@@ -67,6 +67,7 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
         fault = None
     except CheckpointError as error:
         fault = error
+    # All processes raise, or none: one alone would leave the others waiting for its devices.
     faults = exchange(str(fault) if fault else None)
     if fault is not None:
         raise fault
