@@ -193,7 +193,7 @@ def _identity(structure: Any, leaves: tuple[Any, ...]) -> Any:
 
 
 def check_equal_values(tree: Any) -> None:
-    """Raise, in every process, unless all processes give the same host arrays.
+    """Raise in every process unless all processes give the same host arrays.
 
     Raises:
         PlaceError: with one problem per leaf that differs, naming the processes that differ from the majority.

@@ -205,7 +205,7 @@ def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
 
 @contextlib.contextmanager
 def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
-    """Within this, SIGUSR1 and SIGTERM ask the program to save; any other signal that stops the launcher raises.
+    """Take SIGUSR1 and SIGTERM as requests to save within the block; any other signal that stops the launcher raises.
 
     Only the first counts: ending takes a second anyway.
     """

@@ -102,6 +102,7 @@ def run(
         >>> result.to_dict()["num_steps"]
         2
     """
+    given = dict(locals())  # what the command is given too, if other processes are to run
     if force and resume:
         raise RecipeError(
             "with force=True the run that resume=True would continue is replaced\n  fix: give one of them"
@@ -114,26 +115,8 @@ def run(
         "start_within": start_within,
     }
     if processes is not None:
-        given = {
-            "devices": devices,
-            "target": target,
-            "mesh": mesh,
-            "layout": layout,
-            "mode": mode,
-            "compiler_options": compiler_options,
-            "steps": steps,
-            "run_folder": run_folder,
-            "force": force,
-            "resume": resume,
-            "checkpoint_every": checkpoint_every,
-            "evaluate_every": evaluate_every,
-            "patience": patience,
-            "steps_per_call": steps_per_call,
-            "record": patterns,
-            "stride": stride,
-            "processes": processes,
-            **of_job,
-        }
+        given |= {"record": patterns, **of_job}
+        del given["recipe"], given["options"]
         return _run_in_processes(_name_for_others(recipe), [*words_of_arguments(given), *words_of(options or {})])
     if asked := [name for name, value in of_job.items() if value]:
         raise RecipeError(f"{', '.join(asked)}: only with processes=\n  fix: processes=P too; P may be 1")

@@ -225,7 +225,7 @@ class Changes:
         yield (each for each in self._layouts() if each.layout != own.layout or each.mesh != own.mesh)
 
     def _all_changes(self) -> Iterator[Candidate]:
-        """Full recomputation with more and more microbatches: in the program's own layout, then in all."""
+        """Yield full recomputation with more and more microbatches: in the program's own layout, then in all."""
         strongest = tuple((name, values[-1]) for name in ("remat",) if (values := self._values(name)))
         microbatches = [(("accumulate", value),) for value in self._values("accumulate")]
         for layouts in ([self.own], self._layouts()):
@@ -247,7 +247,7 @@ class Changes:
         return values[values.index(present) + 1 :] if present in values else []
 
     def _layouts(self) -> list[Candidate]:
-        """Every layout of the recipe on every mesh of the target."""
+        """List every layout of the recipe on every mesh of the target."""
         return [
             Candidate(name, str(mesh))
             for name in layout_names(self._made, self.target)

@@ -126,7 +126,7 @@ class StopTogether:
         return decision
 
     def _steps_until_next(self, step: int) -> int:
-        """At most as many as were taken so far: the first steps say little about the speed of later ones."""
+        """Return at most as many as were taken so far: the first steps say little about the speed of later ones."""
         taken = step - self._first
         a_second = taken / max(time.monotonic() - self._began, 1e-6)
         return max(1, min(taken, round(_ASK_EVERY * a_second)))

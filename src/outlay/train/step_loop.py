@@ -202,7 +202,7 @@ class StepLoop(abc.ABC):
         return is_last or self.is_enough
 
     def _finish_what_can_be(self) -> None:
-        """After a failure, record the earlier results without waiting for other processes."""
+        """Record the earlier results after a failure, without waiting for other processes."""
         with contextlib.suppress(Exception):
             while self._in_flight and self.can_fetch(self._in_flight[0][2]):
                 self.finish(len(self._in_flight) - 1)

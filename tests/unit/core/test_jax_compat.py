@@ -133,3 +133,20 @@ def test_what_varies_over_which_axes_is_known_inside_a_region_by_hand():
 
 def test_a_process_alone_has_no_coordination_client():
     assert jax_compat.coordination_client() is None  # tests/multiprocess/test_faults.py uses one
+
+
+def test_a_process_that_is_not_the_first_of_its_job_finds_its_programs_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax_compat.compiler, "_cache_write", jax_compat.compiler._cache_write)  # as it is afterwards
+    monkeypatch.setattr(jax_compat.distributed.global_state, "process_id", 1)
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax_compat.compilation_cache.reset_cache()
+    try:
+        jax.jit(lambda x: x * 3)(1.0)
+        assert not list(tmp_path.iterdir()), "JAX itself writes from each process now: what makes it do so can go"
+        jax_compat.cache_programs_of_every_process()
+        jax.jit(lambda x: x * 5)(1.0)
+        assert any("lambda" in file.name for file in tmp_path.iterdir())
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax_compat.compilation_cache.reset_cache()
