@@ -109,6 +109,7 @@ def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -
 
 def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:
     shape, dtype = tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))
+    # Raw keys (uint32) have one dim more than typed ones, so that shape and dtype would be two wrong hints.
     if planned.dtype.startswith("key<") and dtype != planned.dtype:
         old_style = dtype == "uint32" and len(shape) == len(planned.shape) + 1
         fix = "jax.random.wrap_key_data(x)" if old_style else "create it with jax.random.key, of that kind"

@@ -54,7 +54,7 @@ def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Shardi
     for bounds, devices in blocks(shape, sharding, process=jax.process_index()).items():
         piece = np.asarray(read(as_index(bounds)))
         problems += _piece_problems(piece, shape_of(bounds), np.dtype(dtype), f"x{bounds_text(bounds)}")
-        if not problems:
+        if not problems:  # after the first problem the rest is only looked at, not kept
             pieces += _put_on_each(piece.astype(canonical, copy=False), devices, sharding)
     if problems:
         raise PlaceError(

@@ -201,7 +201,7 @@ def _receive(value: Any, header: _Header, all_blocks: list[Bounds], own: Iterabl
     is_source = jax.process_index() == header.source
     whole = np.asarray(value) if is_source else None
     for start in slabs.starts:
-        slab = np.zeros(slabs.shape, header.dtype)
+        slab = np.zeros(slabs.shape, header.dtype)  # zeros, since slabs are added up: only the source has others
         if whole is not None:
             for block in all_blocks:
                 slab[slabs.in_slab(block)] = whole[slabs.in_array(block, start)]

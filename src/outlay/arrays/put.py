@@ -182,6 +182,7 @@ def _on_the_same_devices(tree: Any, leaves: list[Sharding], where: Plan | Shardi
     """Return whether all leaves, old and new, live on the same devices, so that one compiled program can move them."""
     if isinstance(where, Plan):
         return {leaf.device_ids for leaf in where.state} <= {where.mesh.device_ids}
+    # Host arrays have no devices; jit puts them where its result is.
     device_sets = [leaf.sharding.device_set for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
     return all(devices == leaves[0].device_set for devices in device_sets)
 

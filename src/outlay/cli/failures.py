@@ -23,7 +23,7 @@ from outlay.recipes.plugins import EXTRAS
 CHECK_FAILED = 1
 WRONG_USE = 2
 UNKNOWN = 3
-OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h
+OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h: 1 must mean that a check failed, and nothing else (decision 16)
 EXIT_CODES: Mapping[int, str] = {
     0: "well",
     CHECK_FAILED: "a check failed",

@@ -122,6 +122,7 @@ def arrays_only(tree: Any) -> Any:
         return tree
 
     def one(leaf: Any) -> Any:
+        # Not None in their place: a state without its program could not be made whole again (decision 61).
         is_setting = isinstance(leaf, bool | int | float | complex) or not is_array(leaf)
         return Static(leaf) if is_setting else leaf
 

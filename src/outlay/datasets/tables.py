@@ -79,7 +79,7 @@ def _opened(file: Path, columns: Sequence[str] | None) -> Any:
     try:
         rows = pyarrow.ipc.open_stream(mapped).read_all()  # the format in which `datasets` writes
     except pyarrow.ArrowInvalid:
-        rows = pyarrow.ipc.open_file(mapped).read_all()
+        rows = pyarrow.ipc.open_file(mapped).read_all()  # that of Feather
     _check_columns(file, columns, rows.column_names)
     return rows if columns is None else rows.select(list(columns))
 

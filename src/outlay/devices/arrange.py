@@ -97,6 +97,7 @@ def along_torus(torus: Sequence[int], sizes: Sequence[int]) -> np.ndarray:
     [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
     """
     chips = np.arange(math.prod(torus)).reshape(tuple(torus))
+    # Neighbours along an axis are then neighbours on the torus.
     chosen = next(_whole_dims(torus, tuple(range(len(torus))), sizes), None)
     if chosen is not None:
         chips = chips.transpose([dim for dims in chosen for dim in dims])

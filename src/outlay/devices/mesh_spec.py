@@ -265,7 +265,7 @@ def nearest_sizes(sizes: Mapping[str, int], product: int) -> dict[str, int]:
     if one_changed:
         return min(one_changed, key=lambda fit: sum(_distance(fit[name], sizes[name]) for name in sizes))
     fit, left = {}, product
-    *first, last = sizes
+    *first, last = sizes  # what is left over goes to the innermost axis
     for name in first:
         fit[name] = _nearest_divisor(sizes[name], left)
         left //= fit[name]

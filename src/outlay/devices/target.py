@@ -185,7 +185,7 @@ def _near_cube(product: int, num_dims: int) -> tuple[int, ...]:
     """Return sizes that multiply to `product`, as equal as possible, smallest first."""
     if num_dims == 1:
         return (product,)
-    root = round(product ** (1 / num_dims))
+    root = round(product ** (1 / num_dims))  # rounded: the cube root of 64 is 3.9999999999999996 in float64
     size = max(d for d in range(1, root + 1) if product % d == 0)
     return (size, *_near_cube(product // size, num_dims - 1))
 

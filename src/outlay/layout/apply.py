@@ -81,6 +81,7 @@ def _store(rule: Rule, number: int, assignment: LeafAssignment, storage: Storage
         assignment.deciding_rules.append(number)
         assignment.reasons.append(f"{_STORED[storage.stored]} by rule {number + 1}")
     stored = Application(requested=True, granted=granted, lost=not granted)
+    # How a leaf is stored and how it is split are two claims: either may be lost to an earlier rule (decision 33).
     if storage.spec is None or not assignment.shape:  # an optimizer's counter is stored with its moments
         return stored
     split = _claim_spec(rule, number, assignment, storage.spec)
@@ -116,7 +117,7 @@ def _apply_policy(rule: Rule, number: int, assignment: LeafAssignment) -> Applic
     if not isinstance(choice.spec, P):
         what = f"{name} returned {choice.spec!r}"
         return _refuse(assignment, "not a placement", what, "return a PartitionSpec or outlay.layout.Choice")
-    if choice.spec == P():
+    if choice.spec == P():  # it claims nothing, and leaves the dims to later rules (decision 4)
         assignment.reasons.append(choice.reason)
         assignment.declined = True
         # A policy that takes whatever is free has lost nothing; one that asks for a certain dim has.

@@ -139,6 +139,7 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
 def _big_and_whole(
     leaves: Sequence[LeafPlan], resolution: Resolution, limit: int, reported: set[str]
 ) -> Iterable[Problem]:
+    # Apart, since ZeRO splits one of them and leaves the other whole on purpose.
     for optimizer in (False, True):
         group = [leaf for leaf in leaves if leaf.kind == "state" and is_optimizer(leaf.path) is optimizer]
         num_split = sum(leaf.is_split for leaf in group)
@@ -146,6 +147,7 @@ def _big_and_whole(
         for leaf in whole:
             if leaf.bytes_total >= limit:
                 yield _big(leaf, num_split, resolution, limit)
+        # What a policy has looked at and found too small is only noted: `min_size` was asked for (decision 15).
         small = [leaf for leaf in whole if leaf.bytes_total < limit and not resolution.assignments[leaf.path].declined]
         if sum(leaf.bytes_total for leaf in small) >= limit:
             yield _many(small, num_split, resolution, limit)

@@ -48,6 +48,7 @@ def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
     for dim, number in assignment.dim_rules.items():
         rule = resolution.rules[number]
         placement = rule.placement
+        # An axis of one device splits nothing: a layout may run on a smaller mesh (decision 15).
         if assignment.num_pieces(leaf.dims[dim]) == 1 or _names_layers(rule.axes):
             continue
         if isinstance(placement, OneDim):

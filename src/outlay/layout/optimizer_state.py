@@ -125,6 +125,7 @@ def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> 
     pairs: dict[tuple[Parts, tuple[Parts, ...]], dict[Parts, Parts]] = collections.defaultdict(dict)
     for path in paths:
         parts = split_path(path)
+        # Likeness alone is no evidence: `linear` and `linear_1` look alike and live apart on purpose (decision 15).
         if parts and parts[0] in PARAMETERS and not any(map(_COPY.fullmatch, parts)):
             continue
         heads, originals = _originals(parts, by_ending, shapes)

@@ -21,6 +21,7 @@ from outlay.layout.resolve import Resolution
 
 def notes_on_mesh(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
     """Return notes on the mesh: axes that split nothing, and layouts that only replicate."""
+    # On one device, and where modules have devices of their own, whole leaves are meant.
     if mesh.num_devices == 1 or not leaves or any(leaf.device_ids != mesh.device_ids for leaf in leaves):
         return ()
     used = {axis for leaf in leaves for axes in leaf.dims for axis in axes}

@@ -211,7 +211,7 @@ def _is_positions(value: Any) -> bool:
     return isinstance(value, list) and all(type(position) is int for position in value)
 
 
-def _spec(entries: list[Any]) -> P:
+def _spec(entries: list[Any]) -> P:  # TOML has no null, hence the dash
     return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
 
 

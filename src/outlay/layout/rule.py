@@ -78,6 +78,7 @@ class Rule:
         if self.is_by_source:
             name = path.rpartition("#")[0] or path  # values with one name and several shapes are numbered: `name#2`
             return kind == "intermediate" and path.startswith(SOURCE) and matches(self.pattern[1:], name[1:])
+        # Else fsdp() would split the largest dim of an image instead of the batch (decision 5).
         if kind != "state" and first_part(self.pattern) != split_path(path)[0]:
             return False
         return matches(self.pattern, path)

@@ -80,7 +80,7 @@ def _cover(chosen: list[Parts], others: list[Parts]) -> list[str]:
     if len(chosen) == 1:
         return [join_parts(chosen[0])]
     start = _num_common(chosen)
-    others = [path for path in others if path[:start] == chosen[0][:start]]
+    others = [path for path in others if path[:start] == chosen[0][:start]]  # no template below reaches any other
     for pattern in _templates(chosen, start):
         if not any(matches(pattern, join_parts(path)) for path in others):
             return [pattern]

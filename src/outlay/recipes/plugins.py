@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+# Texts, because an import from here would turn the order of the folders around (decision 37).
 RECIPES = {
     "digits": "outlay.recipes.digits:digits",
     "lm": "outlay.recipes.lm:lm",

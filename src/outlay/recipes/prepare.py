@@ -69,6 +69,7 @@ def prepare(
         LayoutError: the layout does not fit the state on the mesh.
         ProgramError: there is no such mode, or the step cannot run in it.
     """
+    # Who names only a mode means a layout that was written for it: the default one may not run so.
     name = _layout_for(recipe, mode) if layout is None else layout
     chosen, default_mesh = layout_of(recipe, name)
     step_mode = cast(Mode, mode_of(recipe, name) if mode is None else mode)  # what was typed; the program checks it

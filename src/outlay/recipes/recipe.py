@@ -195,7 +195,7 @@ def _problems(recipe: Recipe):
         value = getattr(recipe, field_name)
         if value is not None and not callable(value):
             yield f"{field_name} must be a function or None, not a {type(value).__name__}"
-    if not hasattr(recipe.data, "__getitem__"):
+    if not hasattr(recipe.data, "__getitem__"):  # an iterator could not be continued from a step (decision 50)
         yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
     if not isinstance(recipe.steps, int) or recipe.steps < 1:
         yield f"steps must be a whole number of at least 1, not {recipe.steps!r}"

@@ -128,14 +128,14 @@ def _run(
     config = _config(kind, steps, checkpoint_every, earlier, training)
     saving = _saving(kind, folder, checkpoint_every) if checkpoint_every else None
     start = None
-    if folder.earlier is not None:
+    if folder.earlier is not None:  # opened with `resume`, and there is one
         _check_same_run(folder, config, kind.identity)
         start = saving.restore(program) if saving else None
         _check_steps_left(folder, start.step if start else 0, steps)
     kind.check(steps)
     kind.check_training(training)
     kind = kind.for_steps(steps - (start.step if start else 0))
-    # Everything that can fail has failed by now: from here on the run that this one replaces goes.
+    # Everything that can fail has failed by now: from here on the run that this one replaces goes (decision 13).
     check_ready(kind.program, folder, saves=saving is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)

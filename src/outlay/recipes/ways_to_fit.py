@@ -303,4 +303,5 @@ class Changes:
     @functools.cached_property
     def _factor(self) -> float:
         """By how much more the compiler needed than the arithmetic says; never less than 1."""
+        # Arithmetic leaves out what the compiler adds; below 1 it would promise what nobody has seen (decision 45).
         return max(1.0, self.peak / max(1, expect(self._workloads(self.own), self.plan, self.target).num_bytes))

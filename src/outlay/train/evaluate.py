@@ -59,7 +59,7 @@ def evaluate(
         >>> outlay.evaluate(held_out, held_out.init(jax.random.key(0)), examples)
         {'loss': 35.0}
     """
-    if loss is None and program.donate:
+    if loss is None and program.donate:  # what donates its state returns a new one, and so trains (decision 41)
         raise ProgramError(
             "this program returns a new state, but evaluation only reads it\n  fix: outlay.evaluate(..., loss=loss), "
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"

@@ -247,6 +247,7 @@ def sum_over_microbatches(
     # Evaluate on the values, not on their shapes: on Explicit axes, shardings are part of the types.
     shapes = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
     zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), shapes))
+    # By this name a program's compiler options know the loop, which XLA must not pipeline (decision 54).
     with jax.named_scope(MICROBATCHES):
         (total, carried), _ = jax.lax.scan(add, (zeros, carried), microbatches)
         # Constrained here too: the compiler would otherwise let the loop carry the sums as their reader takes them.

@@ -155,6 +155,7 @@ class CheckpointFolder:
     def _why_not_ours(self, step: int) -> str:
         """Say why a step's folder must not be touched; empty if it is ours and has nothing else in it."""
         folder = self.step_folder(step)
+        # A data set may have its classes in folders 0 to 9: a name is no evidence, the mark in it is (decision 13).
         if not self._is_ours(step):
             return "Outlay did not write it there"
         manifest = read_manifest(folder)
