@@ -35,7 +35,7 @@ def test_a_full_folder_without_a_mark_is_refused_with_what_is_in_it(tmp_path):
     for name in "abcdefgh":
         (tmp_path / name).mkdir()
     with pytest.raises(
-        CheckpointError, match=r"is not a run folder of Outlay: it holds 8 entries .a, b, c, d, e, f, …"
+        CheckpointError, match=r"is not a run folder of Outlay: it holds 8 entries .a, b, c, d, e, f and 2 more"
     ):
         folder(tmp_path).take()
     assert sorted(os.listdir(tmp_path)) == list("abcdefgh")
