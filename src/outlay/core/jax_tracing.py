@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax._src import api, source_info_util
 from jax._src.core import trace_state_clean
-from jax.extend.core import Literal, Primitive
+from jax.extend.core import Literal, Primitive, jaxprs_in_params
 
 
 def is_tracing() -> bool:
@@ -67,6 +67,20 @@ def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[An
         with source_info_util.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
             known.update(zip(eqn.outvars, evaluate(eqn, [read(atom) for atom in eqn.invars], bind), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def operations(jaxpr: Any, name: str = "") -> Iterator[Any]:
+    """Yield the operations of a traced program, closed or not; those in a loop, branch or call before that itself.
+
+    Args:
+        jaxpr: the program.
+        name: the name of the operations; by default all are yielded.
+    """
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for inner in jaxprs_in_params(eqn.params):
+            yield from operations(inner, name)
+        if not name or eqn.primitive.name == name:
+            yield eqn
 
 
 SCAN, WHILE, COND = "scan", "while", "cond"

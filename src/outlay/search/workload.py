@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from jax.extend.core import Jaxpr, Var, jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType
 
 from outlay.analysis.work.traced import count_flops
+from outlay.core.jax_tracing import operations
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import num_bytes
 from outlay.devices.mesh_spec import MeshSpec
@@ -137,7 +138,7 @@ def scan_lengths(jaxpr: Any) -> set[int]:
     >>> scan_lengths(jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, y: (c + y, y), 0.0, x))(jnp.ones(8)))
     {8}
     """
-    return {eqn.params["length"] for eqn in _all_eqns(jaxpr) if eqn.primitive.name == "scan"}
+    return {eqn.params["length"] for eqn in operations(jaxpr, "scan")}
 
 
 def product_dtype(jaxpr: Any) -> str | None:
@@ -147,18 +148,10 @@ def product_dtype(jaxpr: Any) -> str | None:
     'bfloat16'
     """
     by_dtype: dict[str, int] = {}
-    for eqn in _all_eqns(jaxpr):
-        if eqn.primitive.name == "dot_general":
-            left = eqn.invars[0].aval
-            by_dtype[str(left.dtype)] = by_dtype.get(str(left.dtype), 0) + math.prod(left.shape)
+    for eqn in operations(jaxpr, "dot_general"):
+        left = eqn.invars[0].aval
+        by_dtype[str(left.dtype)] = by_dtype.get(str(left.dtype), 0) + math.prod(left.shape)
     return max(by_dtype, key=lambda dtype: by_dtype[dtype]) if by_dtype else None
-
-
-def _all_eqns(jaxpr: Any) -> Iterator[Any]:
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield eqn
-        for inner in jaxprs_in_params(eqn.params):
-            yield from _all_eqns(inner)
 
 
 def _last_uses(jaxpr: Jaxpr) -> dict[Var, int]:

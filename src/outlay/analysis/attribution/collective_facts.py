@@ -213,13 +213,8 @@ class Row:
 
 def total(collectives: Iterable[CollectiveFacts]) -> Total:
     """Add up some collectives."""
-    counted = list(collectives)
-    seconds = [one.seconds * one.count for one in counted if one.seconds is not None]
-    return Total(
-        len(counted),
-        sum(one.count for one in counted),
-        sum(one.bytes_per_step for one in counted),
-        sum(seconds) if len(seconds) == len(counted) else None,
+    return _sum(
+        [Total(1, one.count, one.bytes_per_step, one.seconds and one.seconds * one.count) for one in collectives]
     )
 
 

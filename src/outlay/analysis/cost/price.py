@@ -76,12 +76,21 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
             '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
     known = Target.parse(hardware) if isinstance(hardware, str) else hardware
-    if known.num_devices != schedule.num_devices:
-        raise ExplainError(
-            f"the program is for {counted(schedule.num_devices, 'device')}, but {known} has {known.num_devices}\n"
-            f"  fix: a target of {schedule.num_devices} devices, or another mesh"
-        )
+    check_num_devices(schedule.num_devices, known)
     return known
+
+
+def check_num_devices(num: int, target: Target) -> None:
+    """Raise an error if a program is for another number of devices than a target has.
+
+    Raises:
+        ExplainError: it is.
+    """
+    if target.num_devices != num:
+        raise ExplainError(
+            f"the program is for {counted(num, 'device')}, but {target} has {target.num_devices}\n"
+            f"  fix: a target of {num} devices, or a mesh for that target: outlay.mesh(..., target={str(target)!r})"
+        )
 
 
 def _islands(target: Target) -> str:

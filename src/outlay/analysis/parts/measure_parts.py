@@ -153,65 +153,59 @@ def measure_parts(
     graph, num_steps = graph_loop.graph, count_steps(inputs)
     with jax.default_device(where):
         inputs = {name: jax.device_put(value, where) for name, value in inputs.items()}
-        together = _Together(GraphLoop(graph, record=tuple(_ports(graph))), init, inputs, seed)
+        recording = jax.jit(GraphLoop(graph, record=tuple(_ports(graph))), donate_argnums=0)
+        together = Repeated(recording, jax.jit(init)(jax.random.key(seed)), inputs)
         seen = {tuple(port.split(":")): values for port, values in together.run()["recorded"].items()}
-        alone = {name: _Alone(graph, name, together.state[name], seen, inputs) for name in graph.parts}
-        for one in alone.values():
-            one.run()  # the first run compiles
-        runs: dict[str, list[float]] = {name: [] for name in alone}
-        of_all: list[float] = []
-        for _ in range(num_rounds):
-            of_all.append(together.seconds())
-            for name, one in alone.items():
-                runs[name].append(one.seconds())
+        alone = {name: _alone(graph, name, together.state[name], seen, inputs) for name in graph.parts}
+        took = median_seconds({"": together, **alone}, num_rounds)
     return PartTimes(
-        seconds={name: statistics.median(times) / num_steps for name, times in runs.items()},
-        together=statistics.median(of_all) / num_steps,
+        seconds={name: took[name] / num_steps for name in alone},
+        together=took[""] / num_steps,
         device=str(where.device_kind),
         num_steps=num_steps,
     )
 
 
-class _Together:
-    """All parts in one program."""
+class Repeated:
+    """Something that is run again and again, each time from the state that it has left.
 
-    def __init__(self, graph_loop: GraphLoop, init: Callable[[Any], Any], inputs: Any, seed: int) -> None:
-        self.state = jax.jit(init)(jax.random.key(seed))
-        self._run = jax.jit(graph_loop, donate_argnums=0)
-        self._inputs = inputs
+    Args:
+        step: `step(state, inputs)` returns a new state, and outputs.
+        state: the state to begin with; it may be donated.
+        inputs: the inputs of every run.
+    """
 
-    def run(self) -> dict[str, Any]:
-        self.state, outputs = jax.block_until_ready(self._run(self.state, self._inputs))
+    def __init__(self, step: Callable[[Any, Any], tuple[Any, Any]], state: Any, inputs: Any) -> None:
+        self.state = state
+        self._step, self._inputs = step, inputs
+
+    def run(self) -> Any:
+        """Run it once, to its end, and return its outputs."""
+        self.state, outputs = jax.block_until_ready(self._step(self.state, self._inputs))
         return outputs
 
-    def seconds(self) -> float:
-        return _seconds(self.run)
+
+def median_seconds(repeated: Mapping[str, Repeated], num_rounds: int = NUM_ROUNDS) -> dict[str, float]:
+    """Return the median time of a run of each; they take turns, since a machine slows down and speeds up."""
+    took: dict[str, list[float]] = {name: [] for name in repeated}
+    for number in range(num_rounds + 1):
+        for name, one in repeated.items():
+            start = time.perf_counter()
+            one.run()
+            if number:  # the first run compiles
+                took[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in took.items()}
 
 
-class _Alone:
-    """One part, which reads what the others produced before."""
-
-    def __init__(self, graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inputs: Any) -> None:
-        step = graph.parts[name].step
-        self._read = {
-            port: tuple(inputs[s.port] if s.part == INPUTS else seen[s.part, s.port] for s in sources)
-            for port, sources in graph.parts[name].reads.items()
-        }
-        num_steps = count_steps(inputs)
-        self._state = jax.tree.map(lambda leaf: leaf.copy(), state)
-        self._run = jax.jit(lambda state, read: jax.lax.scan(step, state, read, length=num_steps), donate_argnums=0)
-
-    def run(self) -> None:
-        self._state, _ = jax.block_until_ready(self._run(self._state, self._read))
-
-    def seconds(self) -> float:
-        return _seconds(self.run)
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def _alone(graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inputs: Any) -> Repeated:
+    """Return one part by itself, which reads what the others produced before."""
+    step, num_steps = graph.parts[name].step, count_steps(inputs)
+    read = {
+        port: tuple(inputs[s.port] if s.part == INPUTS else seen[s.part, s.port] for s in sources)
+        for port, sources in graph.parts[name].reads.items()
+    }
+    run = jax.jit(lambda state, read: jax.lax.scan(step, state, read, length=num_steps), donate_argnums=0)
+    return Repeated(run, jax.tree.map(lambda leaf: leaf.copy(), state), read)
 
 
 def _ports(graph: StepGraph) -> list[str]:
@@ -269,21 +263,15 @@ def _gather_seconds(devices: Sequence[jax.Device]) -> float:
 
     run = jax.jit(jax.shard_map(loop, mesh=mesh, in_specs=P(_AXIS), out_specs=P(_AXIS), check_vma=False))
     words = jax.device_put(np.zeros(16 * len(devices), np.uint32), NamedSharding(mesh, P(_AXIS)))
-    return _median(lambda: run(words))
+    return _seconds_a_step(Repeated(lambda words, _: (run(words), None), words, None))
 
 
 def _mesh(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
 
 
-def _median(run: Callable[[], Any]) -> float:
-    """Return the time of one of many steps; the first run compiles."""
-    took = []
-    for _ in range(NUM_ROUNDS + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        took.append((time.perf_counter() - start) / _NUM_STEPS)
-    return statistics.median(took[1:])
+def _seconds_a_step(loop: Repeated) -> float:
+    return median_seconds({"": loop})[""] / _NUM_STEPS
 
 
 def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
@@ -306,11 +294,4 @@ def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
     layout = by_module({name: number for number, name in enumerate(names)})
     inputs = {"step": np.arange(_NUM_STEPS)}
     program = Program(GraphLoop(StepGraph(parts)), init, inputs, layout, _mesh(devices), "placed")
-    state = program.init(jax.random.key(0))
-
-    def run() -> Any:
-        nonlocal state
-        state, outputs = program(state, inputs)
-        return state, outputs
-
-    return _median(run)
+    return _seconds_a_step(Repeated(program, program.init(jax.random.key(0)), inputs))

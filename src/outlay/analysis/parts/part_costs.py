@@ -13,7 +13,7 @@ from jax.sharding import SingleDeviceSharding
 
 from outlay.analysis.cost.estimate import Estimate, Range
 from outlay.analysis.cost.links import collective_seconds, payload_bytes
-from outlay.analysis.cost.price import price
+from outlay.analysis.cost.price import check_num_devices, price
 from outlay.analysis.cost.schedule import Schedule, schedule_of
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_collectives import collectives_of
@@ -22,7 +22,6 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_facts import CachedFacts, PartFacts, PlacedExplanation, SentFacts
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import TracedWork, traced_work
-from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.paths import join_parts, map_with_paths
 from outlay.core.quantities import counted, format_bytes, format_seconds, plural
@@ -51,12 +50,8 @@ def explain_placed(program: Program, target: Target | None = None) -> PlacedExpl
     """
     start = time.perf_counter()
     mesh = MeshInfo.of(program.mesh)
-    if target is not None and target.num_devices != mesh.num_devices:
-        raise ExplainError(
-            f"the program is for {counted(mesh.num_devices, 'device')}, but {target} has {target.num_devices}\n"
-            f"  fix: use a target of {mesh.num_devices} devices, or a mesh for that target: "
-            f"outlay.mesh(..., target={str(target)!r})"
-        )
+    if target is not None:
+        check_num_devices(mesh.num_devices, target)
     hardware = target or target_of(program.mesh)
     unknown: dict[str, list[str]] = {}
     parts = _with_shares([_part(program, name, hardware, unknown) for name in program.step.graph.parts])

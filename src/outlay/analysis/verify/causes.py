@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 from outlay.analysis.verify.host import by_path, near, typed
-from outlay.analysis.verify.replay import operations
 from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device
 from outlay.analysis.verify.verification import LeafCheck
 from outlay.arrays.shardings import shardings
+from outlay.core.jax_tracing import operations
 from outlay.core.paths import split_path
 from outlay.core.quantities import listed
 from outlay.graph.graph_loop import GraphLoop, count_steps

@@ -7,7 +7,7 @@ small that the two can be told apart at any learning rate; and of two results in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
-from outlay.core.jax_tracing import scan_operands
+from outlay.core.jax_tracing import operations, rerun_cond, rerun_scan, rerun_while
 
 _DTYPE_PARAMS = ("dtype", "new_dtype", "preferred_element_type", "output_dtype")
 # These read, make or draw bits of numbers, so they keep the dtypes that they were traced with.
@@ -75,7 +75,7 @@ class Replay:
         values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
         def read(atom: Any) -> Any:
-            return self._read(np.asarray(atom.val, _dtype_of(atom))) if isinstance(atom, Literal) else values[atom]
+            return self._read(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else values[atom]
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
@@ -113,32 +113,17 @@ class Replay:
     def _read(self, value: Any) -> Any:
         return _widened(value) if self.precise else value
 
-    def _inside(self, closed: Any, consts: Sequence[Any] = ()) -> Callable[..., list[Any]]:
-        return lambda *args: self(closed, *consts, *args)
+    def _run(self, closed: Any, values: Sequence[Any]) -> list[Any]:
+        return self(closed, *values)
 
     def _scan(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
-        num_consts, num_carry = scan_operands(params)
-        body = self._inside(params["jaxpr"], operands[:num_consts])
-
-        def one(carry: Any, x: Any) -> Any:
-            results = body(*carry, *x)
-            return results[:num_carry], results[num_carry:]
-
-        begin, xs = operands[num_consts : num_consts + num_carry], operands[num_consts + num_carry :]
-        carry, ys = jax.lax.scan(one, begin, xs, length=params["length"], reverse=params["reverse"])
-        return [*carry, *ys]
+        return rerun_scan(params, operands, lambda values: self(params["jaxpr"], *values))
 
     def _while(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
-        of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
-        cond = self._inside(params["cond_jaxpr"], operands[:of_cond])
-        body = self._inside(params["body_jaxpr"], operands[of_cond : of_cond + of_body])
-        begin = operands[of_cond + of_body :]
-        return jax.lax.while_loop(lambda carry: cond(*carry)[0], lambda carry: body(*carry), begin)
+        return rerun_while(params, operands, self._run)
 
     def _cond(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
-        index, *rest = operands
-        branches = [self._inside(branch) for branch in params["branches"]]
-        return jax.lax.switch(jax.lax.convert_element_type(index, np.int32), branches, *rest)
+        return rerun_cond(params, operands, self._run)
 
     def _shard_map(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
         axes = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
@@ -159,18 +144,16 @@ class Replay:
         for name in ("matvec", "vecmat", "solve"):
             consts, first = operands[first : first + getattr(lengths, name)], first + getattr(lengths, name)
         values = operands[first + lengths.transpose_solve :]
-        return self._inside(params["jaxprs"].solve, consts)(*values)
+        return self(params["jaxprs"].solve, *consts, *values)
 
     def _reduce(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
         half = len(operands) // 2
-        combine = self._inside(params["jaxpr"])
-        result = jax.lax.reduce(
-            tuple(operands[:half]),
-            tuple(operands[half:]),
-            lambda a, b: tuple(combine(*a, *b)),
-            params["dimensions"],
-        )
-        return list(result)
+
+        def combine(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(self(params["jaxpr"], *a, *b))
+
+        starts = tuple(operands[half:])
+        return list(jax.lax.reduce(tuple(operands[:half]), starts, combine, params["dimensions"]))
 
 
 _STRUCTURED: dict[str, Callable[[Replay, Mapping[str, Any], list[Any]], Sequence[Any]]] = {
@@ -205,21 +188,8 @@ def draw_alike(equation: Any, operands: list[Any], bits: Any) -> Sequence[Any] |
 
 def draws_until(jaxpr: Any) -> bool:
     """Return whether a traced program draws until a number is accepted, which equal numbers might never be."""
-    return any(
-        True for loop in operations(jaxpr, "while") for _ in operations(loop.params["body_jaxpr"].jaxpr, "random_bits")
-    )
-
-
-def operations(jaxpr: Any, name: str) -> Iterator[Any]:
-    """Yield every operation of that name, including those in loops and inner functions."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == name:
-            yield equation
-        for value in equation.params.values():
-            for one in value if isinstance(value, tuple) else (value,):
-                inner = getattr(one, "jaxpr", one)
-                if hasattr(inner, "eqns"):
-                    yield from operations(inner, name)
+    loops = operations(jaxpr, "while")
+    return any(True for loop in loops for _ in operations(loop.params["body_jaxpr"], "random_bits"))
 
 
 def _is_function(param: Any) -> bool:
@@ -227,10 +197,6 @@ def _is_function(param: Any) -> bool:
     return any(
         hasattr(one, "eqns") or hasattr(one, "jaxpr") for one in (param if isinstance(param, tuple) else (param,))
     )
-
-
-def _dtype_of(atom: Any) -> Any:
-    return atom.aval.dtype
 
 
 def _open(jaxpr: Any) -> Any:

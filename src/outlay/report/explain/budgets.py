@@ -8,7 +8,6 @@ from typing import get_args
 
 from outlay.analysis.attribution.collective_facts import rows
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind
-from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, how_often, listed
 from outlay.core.suggest import did_you_mean
@@ -63,28 +62,26 @@ def broken_budgets(
         max_memory: the bytes that a device may need at its peak.
         forbid: kinds of collectives that must not occur.
     """
-    if explanation.by_parts is not None:
-        return tuple(_broken_by_parts(explanation.by_parts, max_bytes, max_memory, forbid))
     return tuple(_broken(explanation, max_bytes, max_memory, forbid))
 
 
 def _broken(
     explanation: Explanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
 ) -> Iterator[str]:
-    unknown = explanation.hlo is None or bool(explanation.hlo.skipped)
-    if max_bytes is not None and explanation.bytes_per_step > max_bytes:
-        yield f"a device sends {format_bytes(explanation.bytes_per_step)} a step, limit {format_bytes(max_bytes)}"
+    parts, memory, sent = explanation.by_parts, explanation.memory, explanation.bytes_per_step
+    unknown = parts is None and (explanation.hlo is None or bool(explanation.hlo.skipped))
+    peak = parts.peak if parts is not None else memory.peak if memory is not None else None
+    if max_bytes is not None and sent > max_bytes:
+        yield f"a device sends {format_bytes(sent)} a step, limit {format_bytes(max_bytes)}"
     elif max_bytes is not None and unknown:
         yield "cannot check what a device sends: parts of the program could not be read"
-    if max_memory is not None and explanation.memory is None:
+    if max_memory is not None and peak is None:
         yield "cannot check the memory of a device: the compiler reported no memory figures"
-    elif max_memory is not None and explanation.memory is not None and explanation.memory.peak > max_memory:
-        yield f"a device needs {format_bytes(explanation.memory.peak)}, limit {format_bytes(max_memory)}"
+    elif max_memory is not None and peak is not None and peak > max_memory:
+        yield f"a device needs {format_bytes(peak)}, limit {format_bytes(max_memory)}"
     for kind in dict.fromkeys(forbid):
-        lines = [row for row in rows(explanation.collectives) if row.kind == kind]
-        if lines:
-            where = listed([f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines], _MAX_NAMED)
-            yield f"{kind} is forbidden, but runs {how_often(sum(row.total.num_runs for row in lines))}: {where}"
+        if where := _where_it_runs(explanation, kind):
+            yield f"{kind} is forbidden, but {where}"
         elif unknown:
             yield f"{kind} is forbidden, but cannot be checked: parts of the program could not be read"
 
@@ -93,16 +90,11 @@ _OF_ROWS: CollectiveKind = "all-gather"
 """The collective with which the devices of one part exchange its rows; between parts there are none."""
 
 
-def _broken_by_parts(
-    explanation: PlacedExplanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
-) -> Iterator[str]:
-    """Check a program of several parts; the arguments are those of `broken_budgets`."""
-    if max_bytes is not None and explanation.most_sent > max_bytes:
-        yield f"a device sends {format_bytes(explanation.most_sent)} a step, limit {format_bytes(max_bytes)}"
-    if max_memory is not None and explanation.peak is None:
-        yield "cannot check the memory of a device: the compiler reported no memory figures"
-    elif max_memory is not None and explanation.peak is not None and explanation.peak > max_memory:
-        yield f"a device needs {format_bytes(explanation.peak)}, limit {format_bytes(max_memory)}"
-    within = [one for one in explanation.sent if one.is_within]
-    if _OF_ROWS in forbid and within:
-        yield f"{_OF_ROWS} is forbidden, but exchanges the rows of {', '.join(one.part for one in within)}"
+def _where_it_runs(explanation: Explanation, kind: CollectiveKind) -> str:
+    """Say how often and where a program runs a kind of collective; empty if it does not."""
+    if explanation.by_parts is not None:
+        within = [one.part for one in explanation.by_parts.sent if one.is_within and kind == _OF_ROWS]
+        return f"exchanges the rows of {', '.join(within)}" if within else ""
+    lines = [row for row in rows(explanation.collectives) if row.kind == kind]
+    where = listed([f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines], _MAX_NAMED)
+    return f"runs {how_often(sum(row.total.num_runs for row in lines))}: {where}" if lines else ""

@@ -44,13 +44,13 @@ class Outcome:
         output: the compiler's output; None if it ran out of memory.
         messages: the known messages that it printed.
         failure: its error if it ran out of memory.
-        options: the compiler options that were used.
+        options: the compiler options that were used; None if it was compiled elsewhere.
     """
 
-    output: CompilerOutput | None
-    messages: tuple[str, ...]
-    failure: str
-    options: CompilerOptions
+    output: CompilerOutput | None = None
+    messages: tuple[str, ...] = ()
+    failure: str = ""
+    options: CompilerOptions | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -58,7 +58,7 @@ class Outcome:
             "output": self.output.to_dict() if self.output else None,
             "messages": list(self.messages),
             "failure": self.failure,
-            "options": self.options.to_dict(),
+            "options": self.options.to_dict() if self.options else None,
         }
 
     @classmethod

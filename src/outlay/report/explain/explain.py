@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.analysis.attribution.collective_facts import collective_facts
@@ -21,7 +20,7 @@ from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFac
 from outlay.analysis.attribution.timeline import dearest_operations, timeline
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.links import locations_of
-from outlay.analysis.cost.price import price, time_on_lanes
+from outlay.analysis.cost.price import check_num_devices, price, time_on_lanes
 from outlay.analysis.cost.schedule import schedule_of
 from outlay.analysis.findings.compiler_messages import message_findings
 from outlay.analysis.findings.finding import Evidence
@@ -34,6 +33,7 @@ from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
+from outlay.core.jax_tracing import operations
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
@@ -202,11 +202,8 @@ def _check_sizes(num: int, mesh: MeshInfo | None, target: Target | None) -> None
             f"the program is for {counted(num, 'device')}, but {mesh} has {mesh.num_devices}\n"
             "  fix: pass the mesh that it was compiled for, or none"
         )
-    if target is not None and target.num_devices != num:
-        raise ExplainError(
-            f"the program is for {counted(num, 'device')}, but {target} has {target.num_devices}\n"
-            f"  fix: a target of {num} devices, or a mesh for that target: outlay.mesh(..., target={str(target)!r})"
-        )
+    if target is not None:
+        check_num_devices(num, target)
 
 
 def _work(subject: Subject, module: HloModule, done: CompiledWork, mesh: MeshInfo | None) -> WorkFacts:
@@ -272,21 +269,13 @@ def largest_traced(jaxpr: Any) -> tuple[ValueFacts, ...]:
     Args:
         jaxpr: the jaxpr of the program, closed or not.
     """
-    names = {(tuple(aval.shape), str(aval.dtype)): name for name, aval in _made(getattr(jaxpr, "jaxpr", jaxpr))}
+    made = [(eqn.primitive.name, out.aval) for eqn in operations(jaxpr) for out in eqn.outvars]
+    arrays = [(name, aval) for name, aval in made if hasattr(aval, "shape") and hasattr(aval, "dtype")]
+    names = {(tuple(aval.shape), str(aval.dtype)): name for name, aval in arrays}
     values = [
         ValueFacts("", shape, dtype, num_bytes(shape, dtype), name, None) for (shape, dtype), name in names.items()
     ]
     return tuple(heapq.nlargest(_NUM, values, key=lambda value: value.num_bytes))
-
-
-def _made(jaxpr: Any) -> Iterator[tuple[str, Any]]:
-    for eqn in jaxpr.eqns:
-        inner = [getattr(one, "jaxpr", one) for one in jaxprs_in_params(eqn.params)]
-        for one in inner:
-            yield from _made(one)
-        for out in eqn.outvars:
-            if hasattr(out.aval, "shape") and hasattr(out.aval, "dtype"):
-                yield eqn.primitive.name, out.aval
 
 
 def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:

@@ -26,23 +26,18 @@ from outlay.render.page import (
     with_bars,
 )
 from outlay.render.pictures import Bar, Bars
+from outlay.report.explain.explain_tables import device_chips, devices_in_words
 
 _MAX_ROWS = 30
 
 
 def placed_page(facts: PlacedExplanation) -> Page:
     """Build the report from facts."""
-    axes = " × ".join(f"{name}={size}" for name, size in facts.mesh.axes)
-    simulated = Chip("simulated devices", "warning", "Simulated CPU devices: all share this machine's cores.")
-    where = str(facts.mesh)
-    target = f", target {facts.target}" if facts.target and str(facts.target) not in where else ""
     return Page(
         title=f"{facts.name}: what each part costs where it is placed",
-        headline=f"{counted(len(facts.parts), 'part')} on {where}{target}: {facts.name}",
+        headline=f"{counted(len(facts.parts), 'part')} on {devices_in_words(facts.mesh, facts.target)}: {facts.name}",
         chips=[
-            Chip(f"mesh {axes}"),
-            *([Chip(str(facts.target))] if facts.target else []),
-            *([simulated] if facts.mesh.kind == "simulated" else []),
+            *device_chips(facts.mesh, facts.target, "Simulated CPU devices: all share this machine's cores."),
             Chip("estimated, nothing was run"),
         ],
         blocks=[

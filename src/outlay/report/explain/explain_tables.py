@@ -13,9 +13,12 @@ from outlay.analysis.attribution.program_facts import CollectiveFacts, HostCopyF
 from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
+from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.target import Target
 from outlay.render.page import (
     Block,
     Cell,
+    Chip,
     Column,
     Columns,
     Line,
@@ -43,6 +46,22 @@ _MAX_PATH = 34
 def colour_of_kind(kind: str) -> str:
     """Return the page colour of a kind of collective, or of computation."""
     return "work" if kind == "compute" else colour_of(_COLOURS.get(kind, 5))
+
+
+def devices_in_words(mesh: MeshInfo | None, target: Target | None) -> str:
+    """Name the mesh of a program and its target, unless the mesh names that itself, as one of compile-only devices."""
+    where = str(mesh) if mesh else "no mesh known"
+    return f"{where}, target {target}" if target and str(target) not in where else where
+
+
+def device_chips(mesh: MeshInfo | None, target: Target | None, of_simulated: str) -> Iterator[Chip]:
+    """Yield what the page says of a program's devices, and a warning if they are simulated."""
+    if mesh:
+        yield Chip(f"mesh {' × '.join(f'{name}={size}' for name, size in mesh.axes)}")
+    if target:
+        yield Chip(str(target))
+    if mesh and mesh.kind == "simulated":
+        yield Chip("simulated devices", "warning", of_simulated)
 
 
 def collective_tables(

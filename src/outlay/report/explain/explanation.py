@@ -51,6 +51,8 @@ from outlay.report.explain.explain_parts import placed_page
 from outlay.report.explain.explain_tables import (
     collective_tables,
     colour_of_kind,
+    device_chips,
+    devices_in_words,
     host_copies,
     layout_of,
     operations,
@@ -210,9 +212,6 @@ def _to_dicts(totals: dict[str, Total]) -> dict[str, Any]:
 
 def _explain_page(facts: Explanation) -> Page:
     """Lay out the facts of an explanation as a page."""
-    where = str(facts.mesh) if facts.mesh else "no mesh known"
-    # A mesh of compile-only devices names its target itself.
-    target = f", target {facts.target}" if facts.target and str(facts.target) not in where else ""
     compiled = "" if facts.compile_seconds is None else f"Compiled in {format_seconds(facts.compile_seconds)}, "
     assumed = facts.estimate.assumptions if facts.estimate else ()
     sums = {
@@ -223,7 +222,7 @@ def _explain_page(facts: Explanation) -> Page:
     }
     return Page(
         title=f"{facts.name}: what the compiler made of it",
-        headline=f"{facts.name} on {where}{target}",
+        headline=f"{facts.name} on {devices_in_words(facts.mesh, facts.target)}",
         chips=list(_chips(facts)),
         blocks=[
             *_verdict(facts),
@@ -252,12 +251,8 @@ def _explain_page(facts: Explanation) -> Page:
 
 
 def _chips(facts: Explanation) -> Iterator[Chip]:
-    if facts.mesh:
-        yield Chip(f"mesh {' × '.join(f'{name}={size}' for name, size in facts.mesh.axes)}")
-    if facts.target:
-        yield Chip(str(facts.target))
-    if facts.mesh is not None and facts.mesh.kind == "simulated":
-        yield Chip("simulated devices", "warning", "Compiled by XLA's CPU compiler, not by that of a GPU or TPU.")
+    of_simulated = "Compiled by XLA's CPU compiler, not by that of a GPU or TPU."
+    yield from device_chips(facts.mesh, facts.target, of_simulated)
     if facts.fits is not None:
         yield Chip("fits", "good") if facts.fits else Chip("does not fit", "bad")
 

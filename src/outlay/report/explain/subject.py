@@ -35,36 +35,28 @@ HLO_ENDINGS = (".txt", ".hlo")
 """File name endings of compiled programs saved as text."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A compiled program and what is known about it.
+@dataclass(frozen=True, kw_only=True)
+class Subject(Outcome):
+    """A compiled program, what its compiler returned, and what else is known about it.
 
     Attributes:
         name: a description for the report.
-        output: the compiler's output; None if compilation failed.
         mesh: the mesh that it is partitioned over, if known.
         program: the `outlay.Program` that it was compiled from, if any.
         jaxpr: the traced program, if available.
         traced: the work counted in the traced function, for all devices together.
-        messages: the known messages that the compiler printed.
-        failure: the compiler's error if it ran out of memory.
         seconds: the compile time; None if it was compiled before.
         notes: what could not be determined, in words.
-        options: the compiler options; None if it was compiled elsewhere.
         from_cache: whether the compiler's output was read from the cache.
     """
 
     name: str
-    output: CompilerOutput | None = None
     mesh: Mesh | AbstractMesh | None = None
     program: Program | None = None
     jaxpr: Any = None
     traced: TracedWork | None = None
-    messages: tuple[str, ...] = ()
-    failure: str = ""
     seconds: float | None = None
     notes: tuple[str, ...] = ()
-    options: CompilerOptions | None = None
     from_cache: bool = False
 
 
@@ -101,13 +93,11 @@ def subject_of(
         return _of_program(x, cache)
     if isinstance(x, jax.stages.Compiled):
         output = CompilerOutput.of(x, of_program=False)
-        return Subject("a compiled function", output, mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
+        return Subject(name="a compiled function", output=output, mesh=mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
     if isinstance(x, jax.stages.Lowered):
-        return _compile(Subject("a lowered function", mesh=mesh), lambda: x, options, cache)
+        return _compile(Subject(name="a lowered function", mesh=mesh), lambda: x, options, cache)
     if isinstance(x, jax.stages.Traced):
-        return _compile(
-            Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower, options, cache
-        )
+        return _of_traced(x.fun_name, x, mesh, options, cache)
     if isinstance(x, Path):
         return _of_file(x, mesh)
     if isinstance(x, str):
@@ -120,7 +110,7 @@ def subject_of(
 def _of_program(program: Program, cache: DiskCache | None) -> Subject:
     # The user's step does not know the padding rows that make the number of rows divisible by the devices.
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
-    subject = Subject(getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
+    subject = Subject(name=getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
     try:
         with program.context():
             jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
@@ -147,22 +137,27 @@ def _of_function(
     cache: DiskCache | None,
 ) -> Subject:
     name = getattr(function, "__name__", "the function")
-    # Set the mesh only if it was passed: the function may then name axes by bare PartitionSpecs.
-    if mesh is None:
-        with fresh_traces():
-            traced = trace(function, args, kwargs)
-        subject = Subject(name, mesh=_mesh_in((args, kwargs)))
-        subject = replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
-        return _compile(subject, traced.lower, options, cache)
     if isinstance(mesh, AbstractMesh):
         raise ExplainError(
             f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
             '  fix: a mesh from outlay.mesh(...); with target="h100:32x8" its devices need not be here'
         )
-    with jax.set_mesh(mesh), fresh_traces():
-        traced = trace(function, args, kwargs)
-        subject = Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
-        return _compile(subject, traced.lower, options, cache)
+    # Set the mesh only if it was passed: the function may then name axes by bare PartitionSpecs.
+    with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
+        with fresh_traces():
+            traced = trace(function, args, kwargs)
+        return _of_traced(name, traced, mesh or _mesh_in((args, kwargs)), options, cache)
+
+
+def _of_traced(
+    name: str,
+    traced: jax.stages.Traced,
+    mesh: Mesh | AbstractMesh | None,
+    options: RequestedOptions,
+    cache: DiskCache | None,
+) -> Subject:
+    subject = Subject(name=name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
+    return _compile(subject, traced.lower, options, cache)
 
 
 def _over_arrays(function: Any) -> Any:
@@ -194,7 +189,8 @@ def _compile(
         kept_by = cache if mesh is not None and jax.process_count() == 1 else None
         key = outcome_key(lowered, options, mesh, of_program=program is not None) if kept_by and mesh else ""
         if kept_by and (outcome := Outcome.from_dict(kept_by.load(key))):
-            return _with_outcome(subject, outcome, from_cache=True, notes=(*subject.notes, _from_cache(kept_by)))
+            notes = (*subject.notes, _from_cache(kept_by))
+            return replace(subject, **vars(outcome), from_cache=True, notes=notes)
         start = time.perf_counter()
         try:
             if program is not None:
@@ -212,18 +208,7 @@ def _compile(
     if kept_by:
         kept_by.store(key, outcome.to_dict())
     mesh_of = subject.mesh or (_mesh_of(compiled) if compiled else None)
-    return _with_outcome(subject, outcome, mesh=mesh_of, seconds=seconds)
-
-
-def _with_outcome(subject: Subject, outcome: Outcome, **changes: Any) -> Subject:
-    return replace(
-        subject,
-        output=outcome.output,
-        messages=outcome.messages,
-        failure=outcome.failure,
-        options=outcome.options,
-        **changes,
-    )
+    return replace(subject, **vars(outcome), mesh=mesh_of, seconds=seconds)
 
 
 def _from_cache(cache: DiskCache) -> str:
@@ -248,13 +233,13 @@ def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ExplainError(f"{path} cannot be read: {error.strerror}") from error
-    return Subject(str(path), _only(text), mesh=mesh, notes=_notes_of_text(mesh))
+    return Subject(name=str(path), output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))
 
 
 def _of_text(text: str, mesh: Mesh | AbstractMesh | None) -> Subject:
     if "\n" not in text and text.endswith(HLO_ENDINGS):
         raise ExplainError(f"{text!r} is text, not a path\n  fix: outlay.explain(Path({text!r}))")
-    return Subject("saved text", _only(text), mesh=mesh, notes=_notes_of_text(mesh))
+    return Subject(name="saved text", output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))
 
 
 def _only(text: str) -> CompilerOutput:

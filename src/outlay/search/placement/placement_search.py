@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from outlay.analysis.parts.measure_parts import Repeated, median_seconds
 from outlay.core.quantities import counted, format_seconds
 from outlay.devices.target import Target
 from outlay.graph.graph_loop import GraphLoop, count_steps
@@ -182,9 +182,6 @@ def _in_order(placement: Placement) -> Placement:
     return {name: numbers.setdefault(device, len(numbers)) for name, device in placement.items()}
 
 
-_NUM_ROUNDS = 5
-
-
 def measured_ways(
     ways: Sequence[Way],
     graph_loop: GraphLoop,
@@ -204,29 +201,14 @@ def measured_ways(
         devices: attached devices.
     """
     first = {way.layout: way for way in reversed(ways) if way.layout != "copies"}
-    runs = {way.layout: _Run(_program(way, graph_loop, init, inputs, devices), inputs) for way in first.values()}
-    took: dict[str, list[float]] = {layout: [] for layout in runs}
-    for number in range(_NUM_ROUNDS + 1):
-        for layout, run in runs.items():
-            seconds = run.seconds()
-            if number:  # the first run compiles
-                took[layout].append(seconds)
+    runs = {}
+    for way in first.values():
+        made = _program(way, graph_loop, init, inputs, devices)
+        runs[way.layout] = Repeated(made, made.init(jax.random.key(0)), inputs)
     num_steps = count_steps(inputs)
-    known = {layout: statistics.median(times) / num_steps for layout, times in took.items()}
+    known = {layout: seconds / num_steps for layout, seconds in median_seconds(runs).items()}
     measured = [dataclasses.replace(w, measured=known[w.layout]) if first.get(w.layout) is w else w for w in ways]
     return tuple(sorted(measured, key=lambda way: (way.measured is None, way.seconds, way.num_devices)))
-
-
-class _Run:
-    def __init__(self, made: Program, inputs: Mapping[str, Any]) -> None:
-        self._program, self._inputs = made, inputs
-        self._state = made.init(jax.random.key(0))
-
-    def seconds(self) -> float:
-        """Run all steps once more, and return the time."""
-        start = time.perf_counter()
-        self._state, _ = jax.block_until_ready(self._program(self._state, self._inputs))
-        return time.perf_counter() - start
 
 
 def _program(way: Way, graph_loop: GraphLoop, init: Any, inputs: Any, devices: Sequence[jax.Device]) -> Program:
