@@ -8,8 +8,8 @@ from .attribution.program_facts import WorkFacts as WorkFacts
 from .attribution.program_facts import HostCopyFacts as HostCopyFacts
 from .attribution.program_facts import RecomputedFacts as RecomputedFacts
 from .attribution.program_facts import Segment as Segment
-from .attribution.layout_facts import LayoutFacts as LayoutFacts
-from .attribution.layout_facts import PlacedAlike as PlacedAlike
+from .attribution.leaves import LayoutFacts as LayoutFacts
+from .attribution.leaves import PlacedAlike as PlacedAlike
 from .attribution.collective_facts import Total as Total
 from .attribution.timeline import OperationFacts as OperationFacts
 from .findings.finding import Finding as Finding
@@ -41,4 +41,4 @@ from .hlo.hlo_module import HloModule as HloModule
 from .hlo.hlo_module import Computation as Computation
 from .hlo.hlo_module import Instruction as Instruction
 from .hlo.hlo_module import SourceLine as SourceLine
-from .hlo.hlo_shapes import Shape as Shape
+from .hlo.hlo_module import Shape as Shape

@@ -1,6 +1,10 @@
-"""A base class for facts that print themselves: from blocks it makes text, a page and a view in a notebook."""
+"""A base class for facts that print themselves: as text, as a page, in a notebook, and as JSON."""
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from markupsafe import escape
 
@@ -10,6 +14,28 @@ from outlay.render.page import Page
 from outlay.render.text import text_of_page
 
 _FRAME_HEIGHT = 720
+
+
+def as_json(facts: Any) -> Any:
+    """Return JSON-ready data: of facts their `to_dict()`, or else their fields by name; of several a list or a dict.
+
+    >>> as_json({"axes": ("data", "model")})
+    {'axes': ['data', 'model']}
+    """
+    if hasattr(facts, "to_dict"):
+        return facts.to_dict()
+    if dataclasses.is_dataclass(facts):
+        return fields_as_json(facts)
+    if isinstance(facts, Mapping):
+        return {name: as_json(one) for name, one in facts.items()}
+    return [as_json(one) for one in facts] if isinstance(facts, list | tuple) else facts
+
+
+def fields_as_json(facts: Any, *left_out: str) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON-ready data, except those that are named."""
+    # Not by `dataclasses.asdict`, which would also copy what is left out, such as a whole compiled program.
+    names = [field.name for field in dataclasses.fields(facts)]
+    return {name: as_json(getattr(facts, name)) for name in names if name not in left_out}
 
 
 class Report:
@@ -24,6 +50,10 @@ class Report:
     def _page(self) -> Page:
         """Return the report, from which both text and page are drawn."""
         raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return fields_as_json(self)
 
     def to_html(self) -> str:
         """Return a complete page in one file, which works offline."""

@@ -19,6 +19,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import spec_text
+from outlay.render.report import fields_as_json
 from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
 
 
@@ -71,21 +72,7 @@ class LeafFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, without blocks and mesh, which many leaves share."""
-        return {
-            "path": self.path,
-            "kind": self.kind,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "local_shape": list(self.local_shape),
-            "dims": [list(axes) for axes in self.dims],
-            "place": self.place,
-            "in_words": self.in_words,
-            "bytes_total": self.bytes_total,
-            "bytes_per_device": self.bytes_per_device,
-            "num_copies": self.num_copies,
-            "rule": self.rule,
-            "reason": self.reason,
-        }
+        return fields_as_json(self, "device_ids", "blocks", "mesh", "on_mesh")
 
 
 def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_range
 from outlay.devices.target import Target
 from outlay.program.program import Program
+from outlay.render.report import fields_as_json
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
 
@@ -72,7 +73,7 @@ class Price:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {**asdict(self), "crossing": list(self.crossing)}
+        return fields_as_json(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Price:

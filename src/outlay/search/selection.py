@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from outlay.core.quantities import counted, format_bytes, format_seconds
@@ -28,7 +28,7 @@ from outlay.render.page import (
     colour_of,
 )
 from outlay.render.pictures import Legend, Point, Scatter
-from outlay.render.report import Report
+from outlay.render.report import Report, fields_as_json
 from outlay.search.analytic_cost import Expectation
 from outlay.search.candidate import Candidate
 from outlay.search.compiled_price import Price
@@ -69,17 +69,10 @@ class Considered:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        expected = self.expected
         return {
-            "layout": self.candidate.layout,
-            "mesh": self.candidate.mesh,
+            **fields_as_json(self.candidate),
             "options": dict(self.candidate.options),
-            "compiler_options": self.candidate.compiler_options,
-            "verdict": self.verdict,
-            "why": self.why,
-            "price": self.price.to_dict() if self.price else None,
-            "expected": asdict(expected) if expected else None,
-            "was_kept": self.was_kept,
+            **fields_as_json(self, "candidate"),
         }
 
 
@@ -158,15 +151,10 @@ class Selection(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            "recipe": self.recipe,
-            "words": list(self.words),
-            "target": self.target,
+            **fields_as_json(self),
             "chosen": self.chosen.to_dict(),
-            "considered": [each.to_dict() for each in self],
             "pareto": [str(each.candidate) for each in self.pareto],
-            "toml": self.toml,
             "commands": list(self.commands()),
-            "seconds": self.seconds,
         }
 
     _text_width = 160

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,7 +102,7 @@ class Estimate(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {**dataclasses.asdict(self), "dominated_by": self.dominated_by}
+        return {**super().to_dict(), "dominated_by": self.dominated_by}
 
     _text_width = 160
 

@@ -26,8 +26,7 @@ from outlay.analysis.hlo.hlo_collectives import (
     rendezvous,
 )
 from outlay.analysis.hlo.hlo_memory import host_copy
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.hlo_shapes import total_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, total_bytes
 from outlay.analysis.hlo.loops import trip_count
 from outlay.analysis.work.compiled import CompiledWork, Operation
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target

@@ -21,8 +21,7 @@ from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.communication import ONE_SAMPLE
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.attributes import TABLES, SourceTables, read_metadata
-from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
-from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
+from outlay.analysis.hlo.hlo_module import HloModule, SourceLine, read_shapes, total_bytes
 from outlay.core.quantities import format_bytes
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_text

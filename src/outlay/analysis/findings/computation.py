@@ -7,8 +7,7 @@ from pathlib import Path
 
 from outlay.analysis.attribution.provenance import user_line
 from outlay.analysis.findings.finding import Evidence, Finding
-from outlay.analysis.hlo.hlo_module import Instruction, SourceLine
-from outlay.analysis.hlo.hlo_shapes import total_bytes
+from outlay.analysis.hlo.hlo_module import Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.core.quantities import format_bytes
 from outlay.models.attention import kernel_rules

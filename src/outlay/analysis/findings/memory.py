@@ -10,8 +10,7 @@ from outlay.analysis.attribution.program_facts import MemoryFacts, ValueFacts
 from outlay.analysis.attribution.provenance import is_users, read_op_name
 from outlay.analysis.findings.compiler_messages import size_bytes
 from outlay.analysis.findings.finding import Evidence, Finding, first_source
-from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
+from outlay.analysis.hlo.hlo_module import SourceLine, read_shapes, total_bytes
 from outlay.core.quantities import counted, format_bytes, listed
 
 SHARE = 0.1

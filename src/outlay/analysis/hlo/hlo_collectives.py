@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from outlay.analysis.hlo.groups import groups_of
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.hlo_shapes import Shape, dtype_names, total_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, dtype_names, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 
 CollectiveKind = Literal[

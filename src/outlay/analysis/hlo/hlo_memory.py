@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes, total_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, shape_bytes, total_bytes
 
 _NAMES_ONLY = (
     *("tuple", "get-tuple-element", "parameter", "while", "conditional", "call", "optimization-barrier", "bitcast"),

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, shape_bytes
 
 BufferKind = Literal["argument", "output", "temporary"]
 

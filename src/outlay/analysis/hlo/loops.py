@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.hlo_shapes import total_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, total_bytes
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
 _DEARER = 10  # a byte over a link costs about so many bytes in memory

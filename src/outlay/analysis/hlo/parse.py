@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from outlay.analysis.hlo.attributes import TABLES, Attributes, SourceTables, closing, read_attributes, read_metadata
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, bounded_int
-from outlay.analysis.hlo.hlo_shapes import Shape, read_shapes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, bounded_int, read_shapes
 from outlay.core.error_types import ExplainError
 
 # `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text for people leaves out the percent sign and the types.

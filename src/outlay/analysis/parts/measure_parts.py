@@ -5,7 +5,6 @@ A part reads what it would read in a real run; an exchange is measured with part
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +86,7 @@ class PartTimes(PartSeconds, Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         facts = {"sum": self.sum, "largest": self.largest, "best_gain": self.best_gain}
-        return {**dataclasses.asdict(self), "seconds": dict(self.seconds), **facts}
+        return {**super().to_dict(), **facts}
 
     def _page(self) -> Page:
         rows = [Row([name, format_seconds(spent), f"{self.share(name):.0%}"]) for name, spent in self.seconds.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from outlay.analysis.cost.estimate import Range
 from outlay.analysis.findings.finding import Finding
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
+from outlay.render.report import fields_as_json
 
 _ALIKE = 0.005
 """Shares of the work that differ by less count as equal."""
@@ -222,20 +222,12 @@ class PlacedExplanation:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            "name": self.name,
+            **fields_as_json(self),
             "target": str(self.target) if self.target else None,
-            "mesh": self.mesh.to_dict(),
             "best_gain": self.best_gain,
             "gain": self.gain,
             "bytes_per_step": self.bytes_per_step,
             "exchange_seconds": self.exchange_seconds,
             "peak": self.peak,
-            "num_steps_at_once": self.num_steps_at_once,
-            "parts": [dataclasses.asdict(part) for part in self.parts],
-            "sent": [{**dataclasses.asdict(one), "bytes_in_all": one.bytes_in_all} for one in self.sent],
-            "cached": [dataclasses.asdict(one) for one in self.cached],
-            "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "incomplete": list(self.incomplete),
-            "notes": list(self.notes),
-            "seconds": self.seconds,
+            "sent": [{**fields_as_json(one), "bytes_in_all": one.bytes_in_all} for one in self.sent],
         }

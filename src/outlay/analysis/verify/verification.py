@@ -10,7 +10,7 @@ from typing import Any, Literal
 from outlay.core.error_types import VerifyError
 from outlay.core.quantities import counted, listed
 from outlay.render.page import Column, Line, Notes, Page, Section, Style, Table
-from outlay.render.report import Report
+from outlay.render.report import Report, fields_as_json
 
 Kind = Literal["gradient", "output", "state"]
 Verdict = Literal["same", "different", "unknown"]
@@ -235,17 +235,13 @@ class Verification(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
+            **fields_as_json(self, "doubts", "replayed", "num_further"),
             "verdict": self.verdict,
             "ok": self.ok,
-            "program": self.program,
-            "against": self.against,
-            "num_steps": self.num_steps,
-            "batches": self.batches,
             "first_wrong": self.wrong[0].in_words if self.wrong else None,
-            "causes": list(self.causes),
             "reasons": list(self.reasons),
             "notes": list(self.notes),
-            "checks": [{**_finite(dataclasses.asdict(check)), "verdict": check.verdict} for check in self.checks],
+            "checks": [{**_finite(fields_as_json(check)), "verdict": check.verdict} for check in self.checks],
         }
 
     _text_width = 160

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.analysis.hlo.hlo_module import Instruction
-from outlay.analysis.hlo.hlo_shapes import Shape, dtype_bits
+from outlay.analysis.hlo.hlo_module import Instruction, Shape, dtype_bits
 
 _DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 _CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlay.analysis.hlo.hlo_collectives import GOES_ON
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.hlo_shapes import Shape, dtype_bits, total_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, dtype_bits, total_bytes
 from outlay.analysis.work.products import numbers
 
 SLICES = ("dynamic-slice", "slice", "gather")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,10 +51,6 @@ class ExplainDiff(Report):
 
     def __bool__(self) -> bool:
         return bool(self.totals or self.lines) or self.names[0] != self.names[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        return dataclasses.asdict(self)
 
     def _page(self) -> Page:
         if not self:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, like_names, rows
-from outlay.analysis.attribution.layout_facts import LayoutFacts
+from outlay.analysis.attribution.leaves import LayoutFacts
 from outlay.analysis.attribution.program_facts import CollectiveFacts, HostCopyFacts, RecomputedFacts, WorkFacts
 from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.hlo.hlo_module import SourceLine

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, totals
-from outlay.analysis.attribution.layout_facts import LayoutFacts
+from outlay.analysis.attribution.leaves import LayoutFacts
 from outlay.analysis.attribution.live_memory import LiveMemory
 from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
@@ -45,7 +44,7 @@ from outlay.render.page import (
 )
 from outlay.render.page import Segment as BarSegment
 from outlay.render.pictures import Lanes, Span
-from outlay.render.report import Report
+from outlay.render.report import Report, as_json, fields_as_json
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
 from outlay.report.explain.explain_parts import placed_page
 from outlay.report.explain.explain_tables import (
@@ -166,37 +165,21 @@ class Explanation(Report):
         """Return JSON-ready data."""
         if self.by_parts is not None:
             return self.by_parts.to_dict()
+        memory = {**fields_as_json(self.memory), "verdict": self.memory.verdict} if self.memory else None
         return {
-            "name": self.name,
+            **fields_as_json(self, "hlo", "schedule", "by_parts"),
             "target": str(self.target) if self.target else None,
-            "mesh": self.mesh.to_dict() if self.mesh else None,
             "fits": self.fits,
             "bytes_per_step": self.bytes_per_step,
-            "by_kind": _to_dicts(self.by_kind()),
-            "by_axis": _to_dicts(self.by_axis()),
-            "by_module": _to_dicts(self.by_module()),
-            "by_phase": _to_dicts(self.by_phase()),
+            "by_kind": as_json(self.by_kind()),
+            "by_axis": as_json(self.by_axis()),
+            "by_module": as_json(self.by_module()),
+            "by_phase": as_json(self.by_phase()),
             "collectives": [
-                {**dataclasses.asdict(one), "leaf": one.leaf, "bytes_per_step": one.bytes_per_step}
+                {**fields_as_json(one), "leaf": one.leaf, "bytes_per_step": one.bytes_per_step}
                 for one in self.collectives
             ],
-            "memory": {**dataclasses.asdict(self.memory), "verdict": self.memory.verdict} if self.memory else None,
-            "live_memory": self.live_memory.to_dict() if self.live_memory else None,
-            "work": dataclasses.asdict(self.work) if self.work else None,
-            "estimate": self.estimate.to_dict() if self.estimate else None,
-            "timeline": [dataclasses.asdict(segment) for segment in self.timeline],
-            "host_copies": [dataclasses.asdict(one) for one in self.host_copies],
-            "recomputed": [dataclasses.asdict(one) for one in self.recomputed],
-            "operations": [dataclasses.asdict(one) for one in self.operations],
-            "layout": dataclasses.asdict(self.layout) if self.layout else None,
-            "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "messages": list(self.messages),
-            "incomplete": list(self.incomplete),
-            "notes": list(self.notes),
-            "compiler_options": self.compiler_options.to_dict() if self.compiler_options else None,
-            "compile_seconds": self.compile_seconds,
-            "from_cache": self.from_cache,
-            "parse_seconds": self.parse_seconds,
+            "memory": memory,
         }
 
     def _page(self) -> Page:
@@ -204,10 +187,6 @@ class Explanation(Report):
 
     def _totals(self, name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
         return totals(self.collectives, name)
-
-
-def _to_dicts(totals: dict[str, Total]) -> dict[str, Any]:
-    return {name: dataclasses.asdict(total) for name, total in totals.items()}
 
 
 def _explain_page(facts: Explanation) -> Page:

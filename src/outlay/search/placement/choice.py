@@ -9,7 +9,7 @@ from typing import Any
 
 from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.render.page import Code, Column, Line, Notes, Page, Row, Section, Table
-from outlay.render.report import Report
+from outlay.render.report import Report, as_json, fields_as_json
 from outlay.search.placement.costs import Costs, Expected
 
 
@@ -39,15 +39,12 @@ class Way:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            "layout": self.layout,
-            "num_devices": self.num_devices,
+            **fields_as_json(self),
             "seconds": self.seconds,
             "expected": self.expected.seconds,
-            "measured": self.measured,
             "work": self.expected.work,
             "exchange": self.expected.exchange,
             "num_bytes": self.expected.num_bytes,
-            "placement": dict(self.placement) if self.placement is not None else None,
         }
 
 
@@ -109,22 +106,16 @@ class PlacementChoice(Report):
         """Return JSON-ready data."""
         costs = self.costs
         return {
-            "recipe": self.recipe,
-            "words": list(self.words),
-            "target": self.target,
+            **fields_as_json(self, "costs", "by_rows"),
             "chosen": self.chosen.to_dict(),
-            "ways": [way.to_dict() for way in self.ways],
-            "parts": dict(costs.seconds),
+            "parts": as_json(costs.seconds),
             "is_measured": costs.is_measured,
             "best_gain": costs.best_gain,
             "largest": costs.largest,
-            "together": self.together,
             "per_group": costs.per_group,
             "per_transfer": costs.per_transfer,
             "num_cores": costs.num_cores,
-            "toml": self.toml,
             "commands": list(self.commands()),
-            "seconds": self.seconds,
         }
 
     @property

@@ -4,7 +4,7 @@ import pytest
 
 from outlay.analysis.attribution.collective_facts import collective_facts
 from outlay.analysis.attribution.leaves import Leaf
-from outlay.analysis.hlo.hlo_shapes import Shape
+from outlay.analysis.hlo.hlo_module import Shape
 from outlay.analysis.hlo.parse import parse_hlo
 
 # Two gradients of 8 and 4 numbers and a loss, summed together and taken apart again.

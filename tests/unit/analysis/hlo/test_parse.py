@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.analysis.hlo.hlo_shapes import Shape
+from outlay.analysis.hlo.hlo_module import Shape
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.core.error_types import ExplainError
 
