@@ -92,6 +92,7 @@ def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
 
 def is_array(leaf: Any) -> bool:
     """Return whether a leaf has a place to show: arrays, shapes of arrays, and numbers."""
+    # JAX counts a tracer as an array, but it lives nowhere yet.
     if isinstance(leaf, Tracer):
         return False
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic | bool | int | float | complex)

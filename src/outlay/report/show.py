@@ -125,6 +125,7 @@ def collect(x: Any, path: str | None) -> Facts:
         subject, plan = ("program", x.plan) if isinstance(x, Program) else ("plan", x)
         leaves = _at([planned_leaf(leaf, plan.mesh) for leaf in plan], path)
         return _facts(subject, leaves, (plan.mesh,), plan.notes if path is None else ())
+    # A tracer is refused below, with the reason.
     if is_array(x) or isinstance(x, Tracer):
         leaves = _array_leaves(x, [("", x)])
         return _facts("array", leaves, (), _process_notes(leaves))

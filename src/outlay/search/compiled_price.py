@@ -107,6 +107,7 @@ def compiled_price(program: Program, target: Target) -> tuple[Price, bool]:
         peak_bytes=memory.peak if memory else needed,
         capacity=target.hardware.memory_bytes,
         fits=fits,
+        # The runtime's own needs grow with the peak, so only this part of the pool is for it.
         room=memory.pool * memory.peak // memory.needed if memory else target.hardware.memory_bytes,
         flops=estimate.flops if estimate else 0.0,
         bytes_by_axes={axes: total.bytes_per_step for axes, total in sent.items()},

@@ -199,12 +199,14 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
             if num_compiled >= MAX_COMPILED or rule in [one.rule for one in tried]:
                 continue
             try:
+                # The rules that helped before stay: two findings may have one cause.
                 got = explain(program.with_layout(Layout([*rules, rule]) + program.layout))
             except OutlayError as error:
                 tried.append(Try(rule, finding.kind, None, _reason(error)))
                 continue
             num_compiled += 1
             tried.append(Try(rule, finding.kind, got.bytes_per_step))
+            # A rule that sends less is no help if the step no longer fits.
             if got.bytes_per_step < (best[0] if best else after).bytes_per_step and got.fits is not False:
                 best = got, len(tried) - 1
         if best is not None:

@@ -74,6 +74,7 @@ def screen(
         except OutlayError as error:  # these options do not make a recipe, or a step
             ruled_out.append(RuledOut(candidate, str(error).partition("\n")[0]))
             continue
+        # Layouts may come to the same plan, as FSDP does where every leaf is too small: one of them is compiled.
         twin = seen.setdefault((candidate.options, _placement(plan)), candidate)
         if twin is candidate:
             passed.append(Screened(candidate, expect(work, plan, target)))
@@ -169,6 +170,7 @@ def next_to_compile(
 
     def order(each: Screened) -> tuple[bool, bool, bool, float]:
         expected = each.expected
+        # What the compiler needed of others, over what was expected of them, holds roughly of all.
         if expected.num_bytes * factor > capacity:
             return True, False, False, expected.num_bytes
         had_turns = each.candidate.base_layout in layouts, expected.num_samples in batches

@@ -112,6 +112,7 @@ def _compile(
     outcomes: list[Outcome] = []
     taken: list[Screened] = []
     running: dict[Future[Ended], Screened] = {}
+    # A thread only waits for its process, which does the work.
     with ThreadPoolExecutor(num_processes) as threads, Progress(total, str(question.target)) as progress:
         try:
             while len(outcomes) < total:
@@ -166,6 +167,7 @@ def _outcome(screened: Screened, ended: Ended) -> Outcome:
         return Outcome(screened, None, ended.failure, ended.timed_out)
     if "error" in ended.answer:
         kind, message = ended.answer["error"], ended.answer["message"]
+        # A missing compiler is missing for every candidate, so there is nothing to go on with.
         if kind == errors.TargetError.__name__:
             raise errors.TargetError(message)
         return Outcome(screened, None, message)
@@ -233,6 +235,7 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
     ranking = []
     if fitting:
         fastest = fitting[0][1]
+        # As fast, as far as anybody knows: then more memory left is worth more.
         first = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
         ranking.append(_considered(first[0], "chosen", "the fastest that fits"))
         ranking += [
@@ -287,6 +290,7 @@ class Progress:
             self._task = self._bar.add_task("", total=self._total, running="")
             self._bar.start()
         else:
+            # A log has no width: no line of it is broken.
             self._console.print(f"compiling {self._total} candidates for {self._what}", soft_wrap=True)
         return self
 

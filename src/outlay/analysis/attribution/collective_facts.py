@@ -43,6 +43,7 @@ def collective_facts(
     """
     by_number = {leaf.number: leaf for leaf in leaves}
     collectives = over_slices(collectives_of(module), module.num_devices, locations)
+    # A collective over an axis of size 1 sends nothing, and stands in the program all the same.
     return tuple(_facts(module, one, by_number, mesh, target, locations) for one in collectives if one.group_size > 1)
 
 
@@ -56,6 +57,8 @@ def _facts(
 ) -> CollectiveFacts:
     origin = origin_of(module, collective.computation, collective.instruction)
     moved = _leaves(module, collective, leaves)
+    # Only a sum over devices in the backward pass can be a gradient; to follow any other value would take time for
+    # nothing.
     sums = not moved and origin.phase == "backward" and collective.kind in ("all-reduce", "reduce-scatter")
     gradients = _gradient_of(module, collective, leaves) if sums else ()
     payload, groups = payload_bytes(collective), collective.groups
@@ -103,6 +106,7 @@ def _ring_size(collective: HloCollective, mesh: MeshInfo | None) -> int:
 
 def _crosses_hosts(collective: HloCollective, mesh: MeshInfo | None, locations: Sequence[Location]) -> bool | None:
     hosts = [location.island for location in locations] or (list(mesh.hosts) if mesh else [])
+    # Of a saved text, and of groups that were misread, there may be more devices than known hosts.
     if max((max(group) for group in collective.groups if group), default=0) >= len(hosts):
         return None
     return any(len({hosts[position] for position in group}) > 1 for group in collective.groups)
@@ -287,4 +291,5 @@ def starred(path: str) -> str:
     >>> starred("params.layers.11.kernel"), starred("MLP.Dense_0")
     ('params.layers.*.kernel', 'MLP.Dense_*')
     """
+    # A number counts only where it ends a name: `fc1` and `fc2` are two layers, and each may be of its own kind.
     return re.sub(r"(?<=[._\[])\d+(?=$|[.\]\s,])", "*", path)

@@ -117,6 +117,7 @@ def _written(name: str) -> str:
         return name
     steps: Sequence[tuple[str, ...]] = _STEP.findall(name, root.end())
     parts = [next(part for part in step if part) for step in steps if any(step)]
+    # Flax keeps each array in a variable, whose `.value` is no part of a path (`core/paths.py`).
     if name.endswith(".value"):
         parts = parts[:-1]
     return join_parts((root[0], *parts))
@@ -183,5 +184,6 @@ def layout_facts(layout: Layout, plan: Plan) -> LayoutFacts:
     held = {
         part: sum(one.bytes_per_device for one in placed if one.part == part) for part in {one.part for one in placed}
     }
+    # Parts stay together, those that hold most first.
     placed.sort(key=lambda one: (-held[one.part], one.part, -one.bytes_per_device))
     return LayoutFacts(tuple(names), tuple(placed))

@@ -118,6 +118,7 @@ def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
     at_peak = [buffer for buffer in live.buffers if buffer.begin <= peak_at <= buffer.end]
     held = [*_held(module, at_peak, owner_of)]
     if constants:
+        # They lie in the program, not in a buffer, and are there at every point.
         held.append(HeldMemory("constants", "arrays in the program's text", constants, 1, None))
     return LiveMemory(
         num_points=len(sizes),
@@ -134,6 +135,7 @@ def _owners(module: HloModule, live: LiveBuffers, leaves: Sequence[Leaf]) -> Cal
     parts = {leaf.number: _PARTS[leaf.part] for leaf in leaves}
     values = [buffer for buffer in live.buffers if buffer.kind == "temporary"]
     largest = heapq.nlargest(_LOOKED_AT, values, key=lambda buffer: buffer.num_bytes)
+    # By identity: a buffer is changed while the program is walked, so it cannot be a key.
     phases = {id(one): origin_of(module, one.computation, one.instruction).phase for one in largest}
 
     def owner(buffer: Buffer) -> str:
@@ -193,6 +195,8 @@ def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str
     fused = module.called(one, "calls") if one.opcode == "fusion" else None
     inside = fused or block
     root = _behind_views(inside, fused.root if fused else one)
+    # What a scan stores turn by turn belongs to the line that computes it, not to the loop: so activations are told by
+    # layer.
     if root is None or root.opcode != "dynamic-update-slice":
         return computation, one
     made = _behind_views(inside, inside.instructions.get(root.operands[1]))

@@ -111,6 +111,7 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
     return {
         "needed": int(peak * (1 + known.fragments)),
         "pool": int(asked * capacity),
+        # However large a pool is asked for, CUDA and its libraries need their own memory beside it (decision 28).
         "most": int(min(max(known.most, asked) * capacity, capacity - known.runtime)),
         "assumed": tuple(assumed),
     }
@@ -144,6 +145,7 @@ def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
     """Yield (computation, instruction, array) for everything that takes memory of its own."""
     for name in runs_per_step(module):
         for one in module.computations[name].instructions.values():
+            # What a start returns is its operands again, and what its done returns.
             is_argument = one.opcode == "parameter" and name == module.entry
             if is_argument or not (one.opcode in _NO_MEMORY or one.opcode.endswith("-start") or _in_place(module, one)):
                 yield from ((name, one, shape) for shape in one.shapes if not shape.is_on_host)
@@ -242,6 +244,7 @@ def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[
     if not to_host:
         number = leaf_parameter(module, computation, one.operands[0]) if one.operands else None
         return "" if number is None else paths.get(number, "")
+    # A leaf on the host is sent back as an output; donation tells which leaf that is the new value of.
     reached = outputs_reached(module, computation, one.name, None)
     donated = dict(module.input_output_alias)
     into = {paths.get(donated[output,], "") for output in reached if (output,) in donated}

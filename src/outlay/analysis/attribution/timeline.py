@@ -35,6 +35,7 @@ def timeline(timed: TimedBlock, collectives: Sequence[CollectiveFacts]) -> tuple
         at = of_lane.get(segment.lane, -1)
         last = merged[at] if at >= 0 else None
         joined = last is not None and last.kind == segment.kind == _COMPUTE and last.loop == segment.loop
+        # A loop is drawn once, as long as all its runs, and the pauses in it are as many times longer.
         if last is not None and joined and segment.begin - last.begin - last.seconds < _SEEN * last.count:
             seconds, waited = segment.begin + segment.seconds - last.begin, last.waited + segment.waited
             merged[at] = replace(last, seconds=seconds, waited=waited)
@@ -93,6 +94,7 @@ def dearest_operations(module: HloModule, schedule: Schedule, timed: TimedBlock)
         timed: the schedule with times.
     """
     where = {one.name: block.name for block, one in module.instructions()}
+    # A fusion may wait for a collective and then work: two events of one name, of which the work is meant.
     events = {event.name: event for events in schedule.blocks.values() for event in events if event.kind != "wait"}
     stretches = [one for one in flattened(timed.stretches) if one.waited and one.lane != "fetches"]
     added: dict[tuple[str, str, SourceLine | None], OperationFacts] = {}

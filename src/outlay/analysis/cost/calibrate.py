@@ -155,6 +155,7 @@ def calibrate(
     sizes = sizes or (CPU_SIZES if hardware.kind == "cpu" else GPU_SIZES)
     everybody = _mesh(busy, len(busy))
     on_progress("memory")
+    # Each byte is read and written.
     bandwidth = 2 * sizes.copied / copy_seconds(sizes.copied, everybody, sizes.patience)
     across_rows = {4 * width: _across_rows(width, sizes, bandwidth, everybody) for width in sizes.widths}
     flops = {}
@@ -188,6 +189,7 @@ def fit(num_bytes: Sequence[float], seconds: Sequence[float]) -> CollectiveCost:
         call, a_byte = 0.0, float(rows[:, 1].sum() / (rows[:, 1] ** 2).sum())
     if a_byte <= 0:  # noise, or too few bytes to matter
         call, a_byte = float(times.min()), 1e-15
+    # The measurement has fewer digits than that; more would only make the file hard to read.
     return CollectiveCost(float(f"{call:.6g}"), float(f"{1 / a_byte:.6g}"))
 
 
@@ -195,6 +197,7 @@ def _across_rows(width: int, sizes: Sizes, bandwidth: float, mesh: Mesh) -> floa
     """Measure the bandwidth of reading across rows. Of the three arrays moved, two are read and written along rows."""
     num_bytes = max(sizes.copied // 2, 4 * width**2)
     seconds = across_rows_seconds(num_bytes, width, mesh, sizes.patience) - 2 * num_bytes / bandwidth
+    # Noise may leave nothing of the difference; and nothing is faster than reading along rows.
     return min(num_bytes / max(seconds, 1e-9), bandwidth)
 
 

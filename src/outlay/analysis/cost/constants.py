@@ -60,6 +60,7 @@ def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
     if measured is not None:
         reached = Constants(**{**known[hardware.kind], **known["measured"]})
         return replace(reached, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
+    # The most particular table counts, if several begin a key.
     own = max((key for key in known if hardware.key.startswith(key)), key=len, default="")
     return Constants(**{**known[hardware.kind], **known.get(own, {})})
 
@@ -75,6 +76,7 @@ def product_speed(hardware: Hardware, dtype: str) -> tuple[float, str]:
     if dtype == "float32" and hardware.kind == "gpu" and "tf32" in peaks:
         return peaks["tf32"], "float32 products in tf32, XLA's default precision"
     if dtype.startswith("float32") and hardware.kind == "tpu":
+        # Highest precision multiplies three bfloat16 parts of each number, of whose nine products XLA keeps six.
         passes = 6 if dtype == "float32-highest" else 1
         return peaks["bfloat16"] / passes, f"float32 products in {counted(passes, 'pass', 'passes')} of bfloat16"
     name = dtype.removesuffix("-highest")

@@ -80,6 +80,7 @@ class FittedSpeeds:
         """
         lines = toml_table(self.base.key, self.to_dict())
         text = _HEAD.format(path.name) + "\n" + "\n".join(lines) + "\n"
+        # Only reading it as a target tells whether a target could use it, so it is written elsewhere first.
         with tempfile.TemporaryDirectory() as folder:
             trial = Path(folder) / path.name
             trial.write_text(text, encoding="utf-8")
@@ -127,6 +128,8 @@ def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]
         TargetError: no measured operation has a price.
     """
     own = target.hardware
+    # Not from `calibrated.toml`: its measured collectives would be used instead of the speeds that are fitted (decision
+    # 67).
     base = own if own.file else known_hardware(calibrated=False).get(own.key, replace(own, measured=None))
     # Repeat, because other speeds change which operations are bound by products and which by memory.
     hardware = replace(base, measured=None)

@@ -107,6 +107,8 @@ class Lanes:
 
     def time(self, block: str, behind: tuple[Stretch, ...] = ()) -> TimedBlock:
         """Time a block, given what is in flight on the lanes when it begins."""
+        # A body belongs to one loop, all of whose later iterations find the same in flight: that there is something is
+        # enough.
         key = block, bool(behind)
         if key not in self._known:
             self._known[key] = self._time(self._blocks.get(block, ()), behind)
@@ -115,6 +117,7 @@ class Lanes:
     def _time(self, events: tuple[Event, ...], behind: tuple[Stretch, ...], *, until_idle: bool = False) -> TimedBlock:
         timed = TimedBlock()
         busy = _Busy(behind)
+        # An end of number -1 belongs to a start in the iteration before, of which only the lane is known.
         ends: dict[tuple[Lane, int], float] = {("links", -1): busy.until("links")}
         for event in events:
             if event.kind in ("loop", "branch", "call"):

@@ -39,6 +39,7 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     # All wait for the slowest host, and of more hosts the slowest is slower.
     parts["overhead"] += sum(parts.values()) * known.slowest * math.log2(hardware.num_islands)
     seconds = sum(parts.values())
+    # A loop of unknown length counts once above; the range takes it from never to often.
     uncounted = _uncounted(schedule, timed.stretches)
     events = _events(schedule)
     done = [(events[one.name], one.runs) for one in flattened(timed.stretches) if one.lane == "compute"]
@@ -119,6 +120,7 @@ def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Ev
     exchanged: dict[int, float] = {}
 
     def exchange(number: int) -> float:
+        # A body is laid out twice: for its first iteration, and for all others.
         if number not in exchanged:
             one = schedule.exchanges[number]
             groups, locations = schedule.groups[one.groups], schedule.locations or None

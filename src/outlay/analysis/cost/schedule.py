@@ -242,6 +242,7 @@ class _Reading:
                 if is_async and one.opcode != "send":
                     began[one.name] = ("wait", number)
                 yield Event("start" if is_async else "exchange", one.name, number)
+            # Between slices the send was listed as the collective, but what the program waits for is the recv.
             if one.opcode == "recv" and rendezvous(one) in self._sent:
                 began[one.name] = ("wait", self._sent[rendezvous(one)])
             elif one.opcode == "while":

@@ -57,6 +57,7 @@ def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
         return
     planned = {leaf.path: leaf for leaf in program.plan.state}
     for path, gathers in _by_leaf(evidence.collectives).items():
+        # The batch has a finding of its own, and the optimizer's state goes where its parameter goes.
         if path not in planned or not path.startswith("params"):
             continue
         meant = fsdp_axes(program)
@@ -266,6 +267,7 @@ def is_constrained(module: HloModule, source: SourceLine | None) -> bool:
     if source is None:
         return False
     names = (read_op_name(one) for one in _op_names(module, source))
+    # Of a constraint that agreed with what the compiler chose nothing is left in the program, but the source has it.
     by_jax = any(name is not None and name.primitive == "sharding_constraint" for name in names)
     return by_jax or bool(_CONSTRAINS.search(linecache.getline(source.file, source.line)))
 

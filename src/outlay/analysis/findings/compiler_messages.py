@@ -72,6 +72,7 @@ def message_findings(
 
 
 def _without_time(line: str) -> str:
+    # The compiler repeats itself with another time; without it equal messages are one.
     return re.sub(r"^[WEIF]\d{4} [\d:.]+ +\d+ ", "", line)
 
 
@@ -235,6 +236,7 @@ def _is_same(split: Dims, dims: Sequence[int], mesh_axes: MeshAxes, tiled: np.nd
     names = [name for name, _ in mesh_axes]
     used = [names.index(name) for axes in split for name in axes]
     left = [dim for dim in range(len(names)) if dim not in used]
+    # Equal sets of devices in each tile are the same split, in whatever order the text counts them.
     devices = np.arange(math.prod(size for _, size in mesh_axes)).reshape([size for _, size in mesh_axes])
     return bool((np.sort(devices.transpose(*used, *left).reshape(*dims, -1)) == tiled).all())
 

@@ -58,6 +58,7 @@ def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
     A resharding that the compiler itself reports is not reported twice.
     """
     reported = [f"{finding.source} {finding.text}" for finding in findings if finding.kind == FULL_REMATERIALIZATION]
+    # The compiler's own report names the line of the maker or of the taker, so its text is searched too.
     num_alike = collections.Counter(
         finding
         for finding in findings

@@ -38,6 +38,7 @@ _NUM_SHOWN = 3
 def too_large(memory: MemoryFacts) -> Iterator[Finding]:
     """Find steps that need more memory than the device has, or than JAX takes by default."""
     if memory.verdict == "may not fit":
+        # A larger pool would leave too little for CUDA and its libraries.
         share = min(0.95, math.ceil(100 * memory.needed / (memory.capacity or 1)) / 100)
         text = (
             f"the step needs about {format_bytes(memory.needed)}, but JAX as it is set takes only "
@@ -101,6 +102,7 @@ def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
         return
     state = program.plan.state
     held = sum(leaf.bytes_per_device for leaf in state)
+    # In plain data parallelism every leaf is whole on purpose.
     if not any(leaf.is_split for leaf in state):
         return
     for leaf in state:
@@ -117,6 +119,7 @@ def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
 def large_constants(evidence: Evidence) -> Iterator[Finding]:
     """Find arrays that the function closes over: they are copied to every device, and part of the program's text."""
     module = evidence.module
+    # On one device there is nothing to split.
     if module.num_partitions == 1:
         return
     for _, one in module.instructions():

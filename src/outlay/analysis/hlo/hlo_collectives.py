@@ -87,6 +87,7 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
         if computation.name not in runs:
             continue
         count = runs[computation.name]
+        # Some compilers put a collective into a computation of its own, and start that.
         is_waited_for = any(caller.opcode == "async-start" for _, caller in module.callers.get(computation.name, ()))
         for one in computation.instructions.values():
             if is_collective(one.opcode):

@@ -71,6 +71,7 @@ def live_buffers(module: HloModule) -> LiveBuffers:
     donated = dict(module.input_output_alias)
     outputs: list[int] = []
     for position, shape in enumerate(entry.root.shapes if entry.root else ()):
+        # A program that returns a single array has the empty index.
         number = donated.get((position,), donated.get(()))
         parameter = entry.parameter(number) if number is not None else None
         if parameter is not None and len(parameter.shapes) == 1:
@@ -136,6 +137,7 @@ class _Walk:
         """Begin a result here: in the memory of an operand that ends here, or in memory of its own."""
         size = self._buffers[number].num_bytes
         self._buffers[number].begin = len(self._points)
+        # What is sent or copied in the background is read until the done.
         if one.opcode in _NEVER_IN_PLACE or one.opcode.endswith("-start"):
             return
         for operand in map(self._root, self._of(block, one.operands)):
@@ -148,6 +150,7 @@ class _Walk:
         """Return for each buffer the position of the last instruction that needs it."""
         last: dict[int, int] = {}
         for at, one in enumerate(order):
+            # Another name needs nothing itself; whoever takes it does, unless it is what the computation returns.
             is_name = one.opcode in ("tuple", "get-tuple-element", *_NAMES) and one.opcode != "while"
             numbers = self.names[block.name, one.name] if one.is_root or not is_name else []
             read = [] if is_name else self._of(block, one.operands)
@@ -190,6 +193,7 @@ class _Walk:
         if one.opcode == "get-tuple-element":
             return given[one.number or 0 :][:1] if len(one.shapes) == 1 else given
         if one.opcode.endswith(("-done", "-update")):
+            # A done returns what its start has set aside, without the operands that the start returns before that.
             skipped = 0 if one.opcode.endswith("-update") else self._num_repeated(block, one)
             return given[skipped:][: len(one.shapes)]
         shared = dict(self._repeated(block, one))

@@ -49,8 +49,10 @@ def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, i
             trips = trip_count(module, computation.name, one)
             times = 1 if trips is None else trips
             known = trips is not None
+            # The condition is asked once more than it holds.
             calls = [(one.called("body"), times, known), (one.called("condition"), times + 1, known)]
         elif one.opcode == "conditional":
+            # Both sides counted once made a branch look like a loop (decision 27).
             dearest = max(one.calls, key=lambda name: _written(module, name), default="")
             calls = [(name, int(name == dearest), False) for name in one.calls]
         elif one.opcode in ("call", "async-start"):
@@ -157,6 +159,7 @@ def _condition(module: HloModule, condition: Computation | None) -> tuple[_Count
     """Return (counter, direction, limit) of a condition that compares the two."""
     root = condition.root if condition else None
     arguments: list[_Value] | None = None
+    # The comparison may stand in a fusion, whose parameters are elements of the loop's state.
     if condition and root and root.opcode == "fusion":
         arguments = [_value(module, condition, operand, None) for operand in root.operands]
         condition = module.called(root, "calls")

@@ -51,6 +51,7 @@ def parse_hlo(text: str) -> HloModule:
         num_replicas=_positive(settings.get("replica_count", "1")),
         is_scheduled=settings.get("is_scheduled") == "true",
         computations={name: Computation(name, lines) for name, lines in reading.computations.items()},
+        # XLA prints the entry last, so that is what it is if its mark was cut off.
         entry=reading.entry or next(reversed(reading.computations), ""),
         input_output_alias=_aliases(settings.get("input_output_alias", "")),
         skipped=tuple(reading.skipped),
@@ -166,6 +167,7 @@ class InstructionReader:
         end = _operands_end(line, opening)
         if opening < 0 or end < 0 or not opcode:
             return None
+        # A literal, or the number of a parameter, is no list of operands.
         inside, is_value = line[opening + 1 : end], opcode in _VALUES
         metadata = line.find("metadata={", end)
         op_name, frames = read_metadata(line, metadata, self._frames) if metadata > 0 else ("", ())

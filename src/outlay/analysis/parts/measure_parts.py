@@ -204,6 +204,7 @@ def _alone(graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inp
         for port, sources in graph.parts[name].reads.items()
     }
     run = jax.jit(lambda state, read: jax.lax.scan(step, state, read, length=num_steps), donate_argnums=0)
+    # A copy, since the run gives its state away and the others go on with theirs.
     return Repeated(run, jax.tree.map(lambda leaf: leaf.copy(), state), read)
 
 
@@ -243,6 +244,7 @@ def measure_exchange(devices: Sequence[jax.Device]) -> ExchangeTimes:
     """
     num = len(devices)
     few, many = (_step_seconds(devices, num_ports) for num_ports in (_FEW, _MANY))
+    # Noise may make the difference negative.
     per_transfer = max(0.0, (many - few) / (num * (_MANY - _FEW)))
     two, most = _gather_seconds(devices[:2]), _gather_seconds(devices) if num > 2 else 0.0
     more = max(0.0, most - two) / max(1, num - 2)

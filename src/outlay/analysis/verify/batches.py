@@ -96,6 +96,7 @@ def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: 
             drawn = KINDS[rng.choice(list(KINDS)) if kind == MIXED else kind]
             if path == "weight":  # a step from `outlay.train_step` divides by their sum
                 return rng.uniform(0.5, 1.5, size=leaf.shape).astype(leaf.dtype)
+            # Some faults show only at some sizes, such as clipping, which few batches reach (decision 43).
             return (drawn(rng, leaf.shape) * (rng.choice([0.25, 1, 4]) if kind == MIXED else 1)).astype(leaf.dtype)
         if sizes is None:
             return np.zeros(leaf.shape, leaf.dtype)
@@ -126,6 +127,7 @@ def made_up_words(shapes: Any, sizes: Mapping[int, int] | None, kind: str) -> st
 
 
 def _num_values(leaf: Any, size: int | None) -> int:
+    # Of a small dtype any value may be meant; of a larger one nobody knows, and small numbers index most things.
     most = int(jnp.iinfo(leaf.dtype).max) + 1
     return max(1, min(most, size if size is not None else most if most <= 256 else _ANY))
 

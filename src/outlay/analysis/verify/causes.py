@@ -29,6 +29,7 @@ from outlay.program.program import Program
 
 _NEAR = 0.02
 _FITS = 1e-5
+# Each share, and each exchange, takes a replay of its own.
 _MAX_SHARES = 64
 _MAX_EXCHANGES = 8
 _MAX_STEPS = 256
@@ -139,6 +140,8 @@ class Causes:
                 rest = total - own[which]
                 if any(self._fits(key, rest / by) for by in (num - 1, num, 1)):
                     return f"the samples of {self._device(which)} are left out"
+            # The mean and the sum of what devices computed come last: they hold of many mistakes, which are told apart
+            # below.
             if self._fits(key, total / num):
                 return self._averaged(key, right, results)
             if self._fits(key, total):
@@ -161,6 +164,7 @@ class Causes:
     def _alone(self, key: Any, results: list[Result], how: str) -> str:
         """Describe a step in which each device works on its own samples alone: what of that differs from one device?"""
         head = f"what each device computes from its own samples alone is {how}"
+        # The most particular cause first.
         if self._draws() and self._draw_alike(key, results[0]):
             return (
                 f"every device draws the same random numbers: {head}, and equal samples on all devices come out equal"

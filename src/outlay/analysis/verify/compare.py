@@ -174,6 +174,7 @@ class _Leaf:
             bad = _apart(there, here, allowed)
         if bad.any():
             return self._words(bad, there, here, ratio), ""
+        # Of twice what is allowed even a half would be seen to be missing.
         if not np.any(meant) or (sizes > 2 * allowed).any():
             return "", ""
         # A value that is zero up to rounding need not be so in float64, where it is smaller still, unless a step of

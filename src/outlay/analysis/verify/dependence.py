@@ -101,6 +101,7 @@ class Dependence:
         for which, size in _indexed(equation):
             for leaf in _indices(operands[which]):
                 self.sizes[leaf] = min(size, self.sizes.get(leaf, size))
+        # `labels[:, None] == jnp.arange(10)` makes one-hot labels: it says how many there are.
         if name in _COMPARISONS:
             for one, other in ((0, 1), (1, 0)):
                 for size in (mark.size for mark in operands[other] if isinstance(mark, _Count)):
@@ -111,6 +112,7 @@ class Dependence:
             joined |= {DEVICE}
         if name == "iota":
             joined |= {_Count(params["shape"][params["dimension"]])}
+        # What a device draws by its number may differ from one device and be right, as for dropout; nothing else may.
         if name.startswith(("random_", "rng_")) and DEVICE in joined:
             joined = joined - {DEVICE} | {DRAWN}
         if any(_rounds(atom.aval) for atom in equation.invars):
@@ -149,6 +151,7 @@ def _of_consts(consts: Iterable[Any]) -> list[Marks]:
 def _of_const(const: Any) -> Marks:
     """Return the marks of a captured count, such as `np.arange(10)`: labels are compared with it."""
     dtype, size = getattr(const, "dtype", None), getattr(const, "size", 0)
+    # A larger array is hardly what labels are compared with, and looking at it would take time.
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or not 1 < size <= 2**20:
         return frozenset()
     values = np.asarray(const).ravel()

@@ -27,6 +27,7 @@ def to_host(tree: Any) -> Any:
 def _leaf_to_host(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and is_key(leaf):
         leaf = jax.random.key_data(leaf)
+    # A copy: on CPU NumPy and JAX share memory, which a step that donates its state would overwrite.
     return np.array(leaf)
 
 
@@ -86,6 +87,7 @@ def differing_copies(array: jax.Array) -> str:
         copies[str(shard.index)].append(shard)
     odd, most = [], 0
     for shards in copies.values():
+        # As bytes: NaN equals itself, and 0.0 is not -0.0.
         first = np.asarray(shards[0].data).tobytes()
         different = [shard.device.id for shard in shards[1:] if np.asarray(shard.data).tobytes() != first]
         if different:

@@ -98,6 +98,7 @@ class Replay:
             return self._evaluate(_open(inner), consts, operands)
         if not self.precise:
             return _bind_as_traced(equation, operands)
+        # All it does is to round.
         if name == "reduce_precision":
             return operands
         holds_functions = any(_is_function(value) for value in params.values())
@@ -226,12 +227,14 @@ def _bind_widely(equation: Any, operands: list[Any]) -> Sequence[Any]:
         if params.get(name) is not None:
             params[name] = wide(np.dtype(params[name]))
     if equation.primitive.name == "dot_general":
+        # By default GPUs and TPUs multiply floats in fewer digits.
         params["precision"] = (jax.lax.Precision.HIGHEST,) * 2
     if "update_jaxpr" in params:
         return [_scatter(equation.primitive.name, params, operands)]
     results = equation.primitive.bind(*operands, **params)
     results = list(results) if equation.primitive.multiple_results else [results]
     for result, traced in zip(results, equation.outvars, strict=True):
+        # Some operations choose their own dtype; they are then evaluated as traced, and named in the report.
         if jnp.result_type(result) != wide(traced.aval.dtype):
             raise TypeError(f"{equation.primitive.name} gave {jnp.result_type(result)}")
     return results

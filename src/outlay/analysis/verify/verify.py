@@ -46,6 +46,7 @@ NUM_PERTURBED = 4
 NUM_FURTHER = 10
 """Further steps compared in float64 alone; the last two from the state of another key, in which nothing is zero."""
 
+# Of a large step only the two from another key, in which nothing is zero.
 _NUM_FURTHER_OF_LARGE, _LARGE = 2, 2**24
 
 _DRAWN = (
@@ -181,6 +182,7 @@ class _Proof:
         if any(check.verdict == "different" for check in checks) and self.against == "one-device":
             checks = self._explained(checks, number, state, batch, got, precise)
         self.checks += checks
+        # A program that does not donate only reads its state, and returns none (decision 41).
         return right.state if self.program.donate else state
 
     def _go_on(self, state: Any, batches: Any, numbers: Sequence[Any]) -> None:
@@ -197,6 +199,7 @@ class _Proof:
             precise = self._precise(state, batch)
             if precise is None:
                 return
+            # Behind NaN nothing shows, and batches that are made up may give some.
             if not self._is_finite(precise.right, state):
                 continue
             self.num_further += 1
@@ -252,6 +255,7 @@ class _Proof:
         doubt = _DRAWN_UNTIL if in_loops else _DRAWN
         if drawn and not in_loops:
             for bits in DRAWN_BITS:
+                # With equal draws both must agree in all else; what does not is a fault (decision 43).
                 alike = (self.planned.drawing(bits), self.reference.drawing(bits))
                 pair = self._replays(alike, state, batch)
                 wrong = {(c.kind, c.path) for c in self._compared(number, state, pair, pair) if c.fault}

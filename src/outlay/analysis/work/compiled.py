@@ -112,6 +112,8 @@ def _operations(
         fused = fused_by(instruction, module)
         flops, dtype = _products(instruction, computation, fused, module, unknown)
         inside = fused.instructions.values() if fused else ()
+        # A TPU's fusion around a collective takes the links' time, which is priced apart; one with products computes,
+        # too.
         if not flops and any(is_collective(inner.opcode.removesuffix("-done")) for inner in inside):
             continue
         num_bytes = instruction_bytes(instruction, computation, module)
@@ -135,4 +137,5 @@ def _products(
     inside = [
         _products(inner, fused, fused_by(inner, module), module, unknown) for inner in fused.instructions.values()
     ]
+    # One dtype has to stand for the fusion: that of its largest product, which takes most of the time.
     return sum(flops for flops, _ in inside), max(inside)[1]

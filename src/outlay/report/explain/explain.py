@@ -99,6 +99,7 @@ def explain(
     _check_sizes(num_devices, info, requested)
     notes = list(subject.notes)
     if hardware is not None and hardware.num_devices != num_devices:
+        # Nobody asked for the mesh's own target, so that it is too large is no mistake.
         notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
         hardware = None
     return _explanation(replace(subject, notes=tuple(notes)), subject.output, module, info, hardware, start)

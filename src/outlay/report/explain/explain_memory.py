@@ -38,6 +38,7 @@ def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
         return
     state = {"parameters": memory.params, "optimizer": memory.optimizer, "other state": memory.other_state}
     arguments = {**state, "batch": memory.batch}
+    # Nearly every program has a few bytes of them.
     worth_saying = memory.constants > memory.peak / 100
     constants = f"; constants {format_bytes(memory.constants)}" if worth_saying else ""
     lines = [

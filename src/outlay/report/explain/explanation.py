@@ -336,6 +336,7 @@ def _findings(findings: Sequence[Finding], medium: Medium) -> Iterator[Block]:
         return
     groups = _by_layer(findings)
     costs = [sum(finding.cost_bytes for finding in group) for group in groups]
+    # What has no cost in bytes, such as an idle device, is not therefore minor.
     is_minor = [0 < cost * _SMALL < costs[0] for cost in costs]
     advices = [_advice(group, cost) for group, cost in zip(groups, costs, strict=True)]
     major = [advice for advice, minor in zip(advices, is_minor, strict=True) if not minor]

@@ -119,6 +119,7 @@ def _of_program(program: Program, cache: DiskCache | None) -> Subject:
         if "unbound axis name" not in str(error):
             raise
         subject = replace(subject, notes=(_ON_PIECES,))
+    # JAX's cache returns the lines of whoever compiled it first: compiled again, it has its own.
     if program.is_compiled and source_lines_may_be_of_another():
         return _compile(subject, lambda: program.lowered, program.compiler_options, None)
     if program.is_compiled:

@@ -15,6 +15,7 @@ PREDICTED = 1
 """The trace process of the predicted device; measured devices follow."""
 
 _LANES = {"compute": 1, "links": 2, "host": 3}
+# The unit of time in Chrome's format.
 _MICROSECONDS = 1e6
 
 

@@ -26,6 +26,7 @@ from outlay.report.explain.timeline_trace import origins_of
 from outlay.report.profile.profiled import Profile, Timed
 from outlay.report.profile.trace_events import TraceEvent, read_trace
 
+# What runs inside of these is in the trace, too.
 _HOLD_OTHERS = ("loop", "branch", "call")
 
 
@@ -93,6 +94,8 @@ def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: in
     num_devices = explanation.hlo.num_devices
     took: dict[str, float] = collections.defaultdict(float)
     for event in events:
+        # CPU devices share threads, and no event says which device it is of: so sums, and means over devices (decision
+        # 34).
         took[event.name] += event.seconds / num_steps / num_devices
     predicted: dict[str, float] = collections.defaultdict(float)
     for stretch in flattened(time_on_lanes(explanation.schedule).stretches):
@@ -121,6 +124,7 @@ def _num_steps(schedule: Schedule, num_devices: int, events: Sequence[TraceEvent
     """Count the steps in a trace: how often a device ran an instruction that a step runs once."""
     once = {event.name for event in schedule.blocks[schedule.entry] if event.kind == "work"}
     counts = collections.Counter(event.name for event in events if event.name in once)
+    # The usual count: a trace that begins or ends within a step has some instructions once less.
     usual = collections.Counter(counts.values()).most_common(1)
     return max(1, round(usual[0][0] / num_devices)) if usual else 1
 

@@ -139,6 +139,7 @@ def _paced(costs: Costs, busiest: float, in_all: float, num_devices: int) -> flo
 
 _LAUNCH = 10e-6
 """Seconds assumed for launching a program or sending an array, if nothing is measured."""
+# Rows are sent packed, two bits a sign (`graph/subgraph.py`).
 _SIGNS_A_BYTE = 4
 
 
