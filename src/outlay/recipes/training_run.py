@@ -13,7 +13,7 @@ from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.user_code import users_traceback
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, result_not_lost
-from outlay.report.run_page import Picture, run_page
+from outlay.report.run_page import png_image, run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.contract import check_recordable
 from outlay.train.data import Data, TrainData, num_of
@@ -99,7 +99,7 @@ class TrainingRun(RunKind):
                 folder.write_sample(result.sample)
             if is_first():
                 picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
-                beside = Picture("Training loss over steps", picture) if picture else None
+                beside = png_image("Training loss over steps", picture) if picture else None
                 folder.write_report(
                     run_page(result.title, result.facts, program.plan, beside=beside, sample=result.sample)
                 )

@@ -23,7 +23,7 @@ from outlay.render.report import fields_as_json
 from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LeafFacts:
     """One array and where it lives.
 
@@ -48,7 +48,7 @@ class LeafFacts:
     """
 
     path: str
-    kind: str
+    kind: str = "state"
     shape: tuple[int, ...]
     dtype: str
     local_shape: tuple[int, ...]
@@ -56,14 +56,14 @@ class LeafFacts:
     place: str
     in_words: str
     bytes_total: int
-    bytes_per_device: int
-    num_copies: int
-    device_ids: tuple[int, ...]
-    rule: str
-    reason: str
-    blocks: Blocks | None
-    mesh: MeshInfo | None
-    on_mesh: bool
+    bytes_per_device: int = 0
+    num_copies: int = 0
+    device_ids: tuple[int, ...] = ()
+    rule: str = ""
+    reason: str = ""
+    blocks: Blocks | None = None
+    mesh: MeshInfo | None = None
+    on_mesh: bool = False
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -141,7 +141,6 @@ def _held(path: str, dtype: str, blocks: Blocks, mesh: MeshInfo, dims: Dims, pla
     copies = len(device_ids) // blocks.num_blocks
     return LeafFacts(
         path=path,
-        kind="state",
         shape=blocks.shape,
         dtype=dtype,
         local_shape=local_shape,
@@ -152,8 +151,6 @@ def _held(path: str, dtype: str, blocks: Blocks, mesh: MeshInfo, dims: Dims, pla
         bytes_per_device=num_bytes(local_shape, dtype),
         num_copies=copies,
         device_ids=device_ids,
-        rule="",
-        reason="",
         blocks=blocks,
         mesh=mesh,
         on_mesh=True,
@@ -179,7 +176,6 @@ def _unheld(path: str, shape: tuple[int, ...], dtype: str, place: str, words: st
     """Return the facts of a leaf that no device holds."""
     return LeafFacts(
         path=path,
-        kind="state",
         shape=shape,
         dtype=dtype,
         local_shape=shape,
@@ -187,14 +183,7 @@ def _unheld(path: str, shape: tuple[int, ...], dtype: str, place: str, words: st
         place=place,
         in_words=words,
         bytes_total=num_bytes(shape, dtype),
-        bytes_per_device=0,
-        num_copies=0,
-        device_ids=(),
-        rule="",
         reason=reason,
-        blocks=None,
-        mesh=None,
-        on_mesh=False,
     )
 
 

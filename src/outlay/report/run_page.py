@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.layout.plan import Plan
@@ -14,26 +13,16 @@ from outlay.render.pictures import Frame, Image
 from outlay.report.show import show
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture for the page.
+def png_image(title: str, path: Path, caption: str = "", *, is_wide: bool = False) -> Image:
+    """Return a PNG file as an image inside the page, so that the page needs no other file.
 
-    Attributes:
+    Args:
         title: what it shows.
-        path: its PNG file.
+        path: the file.
         caption: how to read it.
         is_wide: whether its text is too small for half a page.
     """
-
-    title: str
-    path: Path
-    caption: str = ""
-    is_wide: bool = False
-
-    @property
-    def encoded(self) -> str:
-        """The file as text, so that the page needs no other file."""
-        return base64.b64encode(self.path.read_bytes()).decode()
+    return Image(title, base64.b64encode(path.read_bytes()).decode(), caption, is_wide)
 
 
 def run_page(
@@ -41,10 +30,10 @@ def run_page(
     facts: Mapping[str, str],
     plan: Plan,
     *,
-    beside: Picture | None = None,
+    beside: Image | None = None,
     table: Sequence[Mapping[str, str]] = (),
     numbers: Collection[str] = (),
-    pictures: Sequence[Picture] = (),
+    pictures: Sequence[Image] = (),
     sample: str = "",
 ) -> str:
     """Build the page as HTML.
@@ -61,14 +50,11 @@ def run_page(
     """
     first: list[Block] = [Facts({name.replace("_", " "): words for name, words in facts.items()})]
     if beside:
-        first.append(Image(beside.title, beside.encoded, is_wide=False))
+        first.append(beside)
     if table:
         columns = [Column(head, "number" if head in numbers else "") for head in table[0]]
         first.append(Table(columns, [Row(list(row.values())) for row in table]))
-    shown = [
-        Section(picture.title, [Image(picture.title, picture.encoded, picture.caption, picture.is_wide)])
-        for picture in pictures
-    ]
+    shown = [Section(picture.title, [picture]) for picture in pictures]
     return html_of_page(
         Page(
             title,

@@ -21,6 +21,7 @@ from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.communication import ONE_SAMPLE
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.attributes import TABLES, SourceTables, read_metadata
+from outlay.analysis.hlo.groups import read_iota
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine, read_shapes, total_bytes
 from outlay.core.quantities import format_bytes
 from outlay.devices.mesh_info import MeshInfo
@@ -176,7 +177,7 @@ def size_bytes(text: str) -> int:
 
 MeshAxes = Sequence[tuple[str, int]]
 
-_TILES = re.compile(r"devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_TILES = re.compile(r"devices=(\[[\d,]+\]<=\S+)")
 _NAMED = re.compile(r"mesh\[.*?\],\s*\[(.*)\]")
 _DIM = re.compile(r"\{([^{}]*)\}")
 _AXIS = re.compile(r"'([^']+)'")
@@ -201,17 +202,19 @@ def read_sharding(text: str, mesh_axes: MeshAxes) -> Dims | None:
     if named:
         return tuple(tuple(_AXIS.findall(dim)) for dim in _DIM.findall(named[1]))
     tiles = _TILES.search(text)
-    return _from_tiles(tiles, "last_tile_dim_replicate" in text, mesh_axes) if tiles else None
+    return _from_tiles(tiles[1], "last_tile_dim_replicate" in text, mesh_axes) if tiles else None
 
 
-def _from_tiles(tiles: re.Match[str], whole_last: bool, mesh_axes: MeshAxes) -> Dims | None:
-    shape, counted = _numbers(tiles[1]), _numbers(tiles[2])
-    order = _numbers(tiles[3]) if tiles[3] else tuple(range(len(counted)))
-    if math.prod(counted) != math.prod(size for _, size in mesh_axes):
+def _from_tiles(text: str, whole_last: bool, mesh_axes: MeshAxes) -> Dims | None:
+    num_devices = math.prod(size for _, size in mesh_axes)
+    try:
+        tiles = read_iota(text, num_devices)
+    except ValueError:  # more devices than the mesh has
         return None
-    dims = shape[:-1] if whole_last else shape
-    tiled = np.arange(math.prod(counted)).reshape(counted).transpose(order).reshape(*dims, -1)
-    tiled = np.sort(tiled)
+    dims = tiles.shape[:-1] if whole_last else tiles.shape
+    if tiles.size != num_devices:
+        return None
+    tiled = np.sort(tiles.reshape(*dims, -1))
     return next((split for split in _candidates(dims, mesh_axes) if _is_same(split, dims, mesh_axes, tiled)), None)
 
 
@@ -239,10 +242,6 @@ def _is_same(split: Dims, dims: Sequence[int], mesh_axes: MeshAxes, tiled: np.nd
     # Equal sets of devices in each tile are the same split, in whatever order the text counts them.
     devices = np.arange(math.prod(size for _, size in mesh_axes)).reshape([size for _, size in mesh_axes])
     return bool((np.sort(devices.transpose(*used, *left).reshape(*dims, -1)) == tiled).all())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
 
 
 _STDERR = 2

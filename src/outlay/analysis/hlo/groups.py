@@ -96,7 +96,7 @@ def read_groups(text: str, num_members: int) -> Groups:
         if text.startswith("mesh["):
             return _mesh_groups(text, num_members)
         if text.startswith("["):
-            return _rows(_iota(text, num_members))
+            return _rows(read_iota(text, num_members))
     except (ValueError, ZeroDivisionError):  # sizes that do not match
         return ()
     if not text.startswith("{"):
@@ -107,8 +107,12 @@ def read_groups(text: str, num_members: int) -> Groups:
     return tuple(group for group in listed if group) or (tuple(range(num_members)),)
 
 
-def _iota(text: str, num_members: int) -> np.ndarray:
-    """Parse `[2,4]<=[4,2]T(1,0)`: count up to eight as a 4x2 array, transpose it, and reshape it to 2x4."""
+def read_iota(text: str, num_members: int) -> np.ndarray:
+    """Parse `[2,4]<=[4,2]T(1,0)`: count up to eight as a 4x2 array, transpose it, and reshape it to 2x4.
+
+    Raises:
+        ValueError: the text is not understood, or counts more members than there are.
+    """
     form = _IOTA.match(text)
     if form is None:
         raise ValueError(text)
@@ -158,7 +162,7 @@ def _device_ids(text: str, size: int, num_members: int) -> np.ndarray:
         return np.arange(size)
     if given[1].startswith("["):
         dims, _, order = given[1].partition("T")
-        return _iota(f"[{size}]<={dims.strip()}{'T' + order if order else ''}", num_members)
+        return read_iota(f"[{size}]<={dims.strip()}{'T' + order if order else ''}", num_members)
     listed = _numbers(given[1])
     if sorted(listed) != list(range(size)):
         raise ValueError(listed)

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from outlay.analysis.parts.part_facts import bound_of
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_seconds
 from outlay.graph.graph_loop import GraphLoop, count_steps
@@ -58,10 +59,7 @@ class PartSeconds:
     @property
     def bound(self) -> str:
         """The most that can be gained, in a sentence."""
-        return (
-            f"{self.largest} takes {self.share(self.largest):.0%} of the time, so no placement part by part can be "
-            f"faster than {self.best_gain:.1f}x one device (sum / max)"
-        )
+        return bound_of({name: self.share(name) for name in self.seconds}, self.best_gain, "time")
 
     def share(self, name: str) -> float:
         """Return the share of a part in the time of all."""

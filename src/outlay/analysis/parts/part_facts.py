@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,23 @@ from outlay.render.report import fields_as_json
 
 _ALIKE = 0.005
 """Shares of the work that differ by less count as equal."""
+
+
+def bound_of(shares: Mapping[str, float], best_gain: float, whole: str) -> str:
+    """Say what the largest part means for every placement.
+
+    Args:
+        shares: the share of each part.
+        best_gain: the largest possible speed-up of placing whole parts.
+        whole: what the shares are of.
+    """
+    share = max(shares.values())
+    names = [name for name in shares if shares[name] > share - _ALIKE]
+    takes = f"{names[0]} takes" if len(names) == 1 else f"{' and '.join(names)} each take"
+    return (
+        f"{takes} {share:.0%} of the {whole}, so no placement part by part can be faster than {best_gain:.1f}x one "
+        "device (sum / max)"
+    )
 
 
 @dataclass(frozen=True)
@@ -167,13 +185,7 @@ class PlacedExplanation:
     @property
     def bound(self) -> str:
         """The largest part, and what it means for every placement, in words."""
-        share = max(part.share for part in self.parts)
-        names = [part.name for part in self.parts if part.share > share - _ALIKE]
-        takes = f"{names[0]} takes" if len(names) == 1 else f"{' and '.join(names)} each take"
-        return (
-            f"{takes} {share:.0%} of the work, so no placement part by part can be faster than {self.best_gain:.1f}x "
-            "one device (sum / max)"
-        )
+        return bound_of({part.name: part.share for part in self.parts}, self.best_gain, "work")
 
     @property
     def gain(self) -> float:

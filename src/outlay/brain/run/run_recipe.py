@@ -19,7 +19,7 @@ from outlay.core.output_file import picture_bytes
 from outlay.core.quantities import counted, format_seconds
 from outlay.graph.graph_loop import GraphLoop
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, result_not_lost
-from outlay.report.run_page import Picture, run_page
+from outlay.report.run_page import png_image, run_page
 from outlay.train.multihost import is_first
 from outlay.train.run_folder import RECORDING
 
@@ -125,7 +125,7 @@ class BrainKind(RunKind):
                 folder.write(_RATES, _rates_table(done))
                 figures = done.figures()
                 pictures = [
-                    Picture(
+                    png_image(
                         _PICTURES[name][0],
                         folder.write(f"{name}.png", picture_bytes(figures[name])),
                         _caption(name, done),
