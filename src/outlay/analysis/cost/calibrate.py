@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
-from rich.table import Table
 
 from outlay.analysis.cost.measure import (
     GROUP,
@@ -27,13 +26,14 @@ from outlay.analysis.cost.measure import (
 from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import attached_devices
 from outlay.core.output_file import write_output
-from outlay.core.quantities import format_seconds
-from outlay.core.table import table, to_text
+from outlay.core.quantities import counted, format_seconds
 from outlay.core.toml import toml_table
 from outlay.devices.compile_only import target_of
 from outlay.devices.hardware import Hardware
 from outlay.devices.hardware_file import read_tables
 from outlay.devices.measured import CollectiveCost, Measured
+from outlay.render.page import Column, Page, Row, Table
+from outlay.render.report import Report
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Report):
     """The speeds of one device while all are busy; returned by `calibrate`.
 
     Attributes:
@@ -108,10 +108,7 @@ class Calibration:
         """
         put_table(path, self.base.key, self.to_dict(), force=force)
 
-    def __str__(self) -> str:
-        return to_text(self)
-
-    def __rich__(self) -> Table:
+    def _page(self) -> Page:
         rows = [
             ("memory", "", "", f"{self.memory_bandwidth / 1e9:.3g} GB/s"),
             *(
@@ -124,8 +121,9 @@ class Calibration:
         ]
         for kind, sizes in self.measured.collectives.items():
             rows += [(kind, str(size), *_call_and_speed(cost)) for size, cost in sizes.items()]
-        head = (f"{self.base.key}, each of {self.measured.num_devices}", "group", "a call", "speed")
-        return table(head, rows, right=head[1:])
+        columns = [Column("measured"), *(Column(head, "number") for head in ("group", "a call", "speed"))]
+        of = counted(self.measured.num_devices, "device")
+        return Page(f"{self.base.key}: each of {of}, all of them busy", [Table(columns, [Row(row) for row in rows])])
 
 
 def _call_and_speed(cost: CollectiveCost) -> tuple[str, str]:

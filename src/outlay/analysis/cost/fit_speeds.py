@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from outlay.analysis.cost.calibrate import peak_name
 from outlay.analysis.cost.constants import product_speed
 from outlay.analysis.cost.lanes import flattened
@@ -20,10 +18,11 @@ from outlay.analysis.cost.price import time_on_lanes
 from outlay.analysis.cost.schedule import Schedule
 from outlay.core.error_types import TargetError
 from outlay.core.output_file import write_output
-from outlay.core.table import table, to_text
 from outlay.core.toml import toml_table
 from outlay.devices.hardware import Hardware, hardware_in, known_hardware
 from outlay.devices.target import Target
+from outlay.render.page import Column, Page, Row, Table
+from outlay.render.report import Report
 
 _ROUNDS = 8
 """The number of rounds; each classifies operations by what bounds them at the speeds of the previous round."""
@@ -38,7 +37,7 @@ _HEAD = "# Written by `outlay profile --calibrate`: speeds fitted to one measure
 
 
 @dataclass(frozen=True)
-class FittedSpeeds:
+class FittedSpeeds(Report):
     """Hardware speeds fitted to a measured step; speeds that the step does not exercise keep their known values.
 
     Attributes:
@@ -93,10 +92,7 @@ class FittedSpeeds:
                 ) from error
         write_output(path, text, force=force)
 
-    def __str__(self) -> str:
-        return to_text(self)
-
-    def __rich__(self) -> Table:
+    def _page(self) -> Page:
         before, after = self.base, self.hardware
         rows = [
             (f"products in {dtype}", _flops(before.peak_flops.get(dtype)), _flops(speed))
@@ -108,8 +104,8 @@ class FittedSpeeds:
             links = before.intra_host_link_bandwidth, after.intra_host_link_bandwidth
             rows.append(("links inside a host", _bytes(links[0]), _bytes(links[1])))
             rows.append(("a step of a collective", _microseconds(before), _microseconds(after)))
-        head = (f"{before.key}, each device", "before", "fitted")
-        return table(head, rows, right=head[1:])
+        columns = [Column("speed"), Column("before", "number"), Column("fitted", "number")]
+        return Page(f"{before.key}: each device, fitted to a step", [Table(columns, [Row(row) for row in rows])])
 
 
 def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]) -> FittedSpeeds:
