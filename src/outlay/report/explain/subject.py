@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +113,7 @@ def _of_program(program: Program, cache: DiskCache | None) -> Subject:
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
     subject = Subject(name=getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
     try:
-        with program.context():
+        with program.context(), _without_warnings():
             jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
         subject = replace(subject, jaxpr=jaxpr, traced=traced_work(jaxpr))
     except NameError as error:
@@ -127,6 +128,15 @@ def _of_program(program: Program, cache: DiskCache | None) -> Subject:
         output = CompilerOutput.of(program.compiled, of_program=True)
         return replace(subject, output=output, notes=notes, options=program.compiler_options)
     return _compile(subject, lambda: program.lowered, program.compiler_options, cache, program)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Trace a program's step without its warnings: they were given when the program was made."""
+    # Python repeats a warning that it has shown once filters change, as they do here and while the compiler is watched.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _of_function(
@@ -184,7 +194,12 @@ def _compile(
     failure, compiled = "", None
     # JAX's persistent cache would return no compiler messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
-        with lowering_callbacks(device) if device else contextlib.nullcontext(), fresh_traces():
+        with contextlib.ExitStack() as stack:
+            if device:
+                stack.enter_context(lowering_callbacks(device))
+            if subject.program is not None:
+                stack.enter_context(_without_warnings())
+            stack.enter_context(fresh_traces())
             lowered = lower()
         # Without a mesh the key cannot name the devices; with several processes, each of them would need the entry.
         kept_by = cache if mesh is not None and jax.process_count() == 1 else None

@@ -3,6 +3,7 @@
 import itertools
 import json
 import runpy
+import warnings
 from pathlib import Path
 
 import jax
@@ -18,6 +19,7 @@ from tests.unit.report.explain.programs import (
     line_of,
     programs_file,
     shape,
+    squared_error,
     training,
     two_layers,
 )
@@ -50,6 +52,19 @@ def test_a_loop_multiplies():
     (gather,) = explanation.collectives
     assert gather.leaves == ("w",)
     assert explanation.bytes_per_step == 5 * gather.bytes_moved
+
+
+def test_what_a_step_warned_of_when_it_was_made_is_not_repeated():
+    def loss(params, batch, keys):
+        warnings.warn("no kernel for this", stacklevel=1)
+        return squared_error(params, batch, keys)
+
+    with pytest.warns(UserWarning, match="no kernel for this"):
+        program = training(loss=loss)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        explain(program)
+    assert [str(one.message) for one in heard] == []
 
 
 @pytest.mark.any_jax
