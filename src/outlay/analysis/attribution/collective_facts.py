@@ -165,9 +165,8 @@ def _is_joined(module: HloModule, computation: str, value: str) -> bool:
     one = module.computations[computation].instructions.get(value)
     if one is None:
         return False
-    if one.opcode == "fusion":
-        inside = module.called(one, "calls")
-        return inside is not None and inside.root is not None and _is_joined(module, inside.name, inside.root.name)
+    if inside := module.fused(one):
+        return inside.root is not None and _is_joined(module, inside.name, inside.root.name)
     if one.opcode in _VIEWS:
         return _is_joined(module, computation, one.operands[0])
     return one.opcode == "concatenate"

@@ -192,7 +192,7 @@ def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer
 def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str, Instruction]:
     """Return the instruction that makes a value; for an array that a loop fills, the one that makes its entries."""
     block = module.computations[computation]
-    fused = module.called(one, "calls") if one.opcode == "fusion" else None
+    fused = module.fused(one)
     inside = fused or block
     root = _behind_views(inside, fused.root if fused else one)
     # What a scan stores turn by turn belongs to the line that computes it, not to the loop: so activations are told by

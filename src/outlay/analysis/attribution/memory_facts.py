@@ -18,7 +18,16 @@ from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.hlo_memory import constant_bytes, host_bytes, host_copy, peak_bytes
-from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape, SourceLine, shape_bytes
+from outlay.analysis.hlo.hlo_module import (
+    BARRIERS,
+    CONTROL,
+    NAMES,
+    HloModule,
+    Instruction,
+    Shape,
+    SourceLine,
+    shape_bytes,
+)
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.work.compiled import CompiledWork
 from outlay.core.paths import split_path
@@ -29,13 +38,7 @@ from outlay.layout.plan import Plan
 NUM_LARGEST = 10
 _FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
-_NO_MEMORY = frozenset(
-    {
-        *("tuple", "get-tuple-element", "bitcast", "parameter", "while", "conditional", "call"),
-        *("optimization-barrier", "opt-barrier", "domain", "add-dependency", "after-all", "partition-id"),
-        *("replica-id", "dynamic-update-slice"),
-    }
-)
+_NO_MEMORY = NAMES | CONTROL | BARRIERS | {"after-all", "partition-id", "replica-id", "dynamic-update-slice"}
 """Operations that only name memory, or write in place."""
 
 _AGAIN = "rematted_computation"
@@ -153,9 +156,7 @@ def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
 
 def _in_place(module: HloModule, one: Instruction) -> bool:
     """Return whether a fusion updates a part of its operand in place and returns it."""
-    if one.opcode != "fusion":
-        return False
-    fused = module.called(one, "calls")
+    fused = module.fused(one)
     inside = fused.root if fused else None
     while fused and inside and inside.opcode in ("bitcast", "copy", "convert") and inside.operands:
         inside = fused.instructions.get(inside.operands[0])
@@ -253,6 +254,6 @@ def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[
 
 def _is_again(module: HloModule, one: Instruction) -> bool:
     """Return whether an instruction, or the product in a fusion, is recomputed."""
-    fused = module.called(one, "calls") if one.opcode.startswith("fusion") else None
+    fused = module.fused(one)
     inside = [inner for inner in fused.instructions.values() if inner.opcode in ("dot", "convolution")] if fused else []
     return any(_AGAIN in each.op_name for each in (inside or [one]))

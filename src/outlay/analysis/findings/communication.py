@@ -15,7 +15,7 @@ from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.finding import Evidence, Finding, first_source
 from outlay.analysis.hlo.hlo_collectives import is_collective
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.hlo_module import BARRIERS, NAMES, Computation, HloModule, Instruction, SourceLine
 from outlay.core.quantities import format_bytes, how_often
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
@@ -28,13 +28,13 @@ ONE_SAMPLE = "inside jax.vmap a spec is for one sample, so constrain what vmap t
 _CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
 _MAX_VALUES = 400
 _HOPS = 3
-_MOVES = frozenset(
-    {
-        *("copy", "copy-start", "copy-done", "bitcast", "bitcast-convert", "reshape", "transpose"),
-        *("convert", "slice", "dynamic-slice", "optimization-barrier", "opt-barrier", "domain"),
-        *("add-dependency", "parameter", "constant", "get-tuple-element", "tuple", "concatenate"),
-        *("broadcast", "iota", "partition-id", "replica-id", "pad", "dynamic-update-slice", "compare"),
-        *("select", "and", "or"),
+_MOVES = (
+    NAMES
+    | BARRIERS
+    | {
+        *("copy", "copy-start", "copy-done", "bitcast-convert", "reshape", "transpose", "convert", "slice"),
+        *("dynamic-slice", "constant", "concatenate", "broadcast", "iota", "partition-id", "replica-id", "pad"),
+        *("dynamic-update-slice", "compare", "select", "and", "or"),
     }
 )
 """Operations that only move data."""
@@ -233,9 +233,8 @@ def _axes(collective: CollectiveFacts) -> str:
 
 def is_elementwise(module: HloModule, one: Instruction) -> bool:
     """Return whether an instruction moves data or computes element-wise, so that it would work on another sharding."""
-    if one.opcode == "fusion":
-        fused = module.called(one, "calls")
-        return fused is not None and all(is_elementwise(module, inner) for inner in fused.instructions.values())
+    if fused := module.fused(one):
+        return all(is_elementwise(module, inner) for inner in fused.instructions.values())
     return one.opcode in _MOVES or one.opcode in _CHEAP or bool(re.fullmatch(r"(shift|round)-.*", one.opcode))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outlay.analysis.attribution.provenance import user_line
 from outlay.analysis.findings.finding import Evidence, Finding
-from outlay.analysis.hlo.hlo_module import Instruction, SourceLine, total_bytes
+from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.core.quantities import format_bytes
 from outlay.models.attention import kernel_rules
@@ -16,7 +16,7 @@ from outlay.models.attention.kernel_rules import Refusal
 RATIO = 1.5
 """The factor over its share from which a device repeats work; recomputing a whole forward pass (remat) gives 1.33."""
 
-_WRITES_NOTHING = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call")
+_WRITES_NOTHING = NAMES | CONTROL | {"constant"}
 _OWN = str(Path(kernel_rules.__file__).parent)
 
 

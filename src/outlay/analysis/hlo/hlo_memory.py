@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, shape_bytes, total_bytes
-
-_NAMES_ONLY = (
-    *("tuple", "get-tuple-element", "parameter", "while", "conditional", "call", "optimization-barrier", "bitcast"),
-    *("opt-barrier", "custom-call"),
+from outlay.analysis.hlo.hlo_module import (
+    BARRIERS,
+    CONTROL,
+    NAMES,
+    Computation,
+    HloModule,
+    Instruction,
+    Shape,
+    shape_bytes,
+    total_bytes,
 )
+
+_NAMES_ONLY = NAMES | CONTROL | BARRIERS | {"custom-call"}
 
 
 def constant_bytes(module: HloModule) -> int:

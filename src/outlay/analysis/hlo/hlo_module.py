@@ -17,6 +17,15 @@ _DIM = re.compile(r"\d{1,18}")
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
 _WIDTH = re.compile(r"[a-z]+(\d+)")
 
+NAMES = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast"))
+"""Opcodes whose result is memory of others under another name."""
+
+CONTROL = frozenset(("while", "conditional", "call"))
+"""Opcodes that run other computations, and do nothing besides."""
+
+BARRIERS = frozenset(("optimization-barrier", "opt-barrier", "domain", "add-dependency"))
+"""Opcodes that only keep others in order."""
+
 _NAME = re.compile(r"[^\s,{}%]++")
 _ALIASED = re.compile(r"\{(\d{0,9})\}: \((\d{1,9})")  # `{1}: (0, {})`: result 1, operand 0
 # The attributes that name computations, as `{%body.1, %body.2}` or `%body.1`.
@@ -251,6 +260,10 @@ class HloModule:
     def called(self, instruction: Instruction, *attributes: str) -> Computation | None:
         """Return the computation in the first of these attributes that an instruction has; None without one."""
         return self.computations.get(instruction.called(*attributes))
+
+    def fused(self, instruction: Instruction) -> Computation | None:
+        """Return the computation of a fusion; None for anything else."""
+        return self.called(instruction, "calls") if instruction.opcode in ("fusion", "fusion-start") else None
 
     @cached_property
     def callers(self) -> Mapping[str, tuple[tuple[str, Instruction], ...]]:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, shape_bytes
+from outlay.analysis.hlo.hlo_module import BARRIERS, Computation, HloModule, Instruction, Shape, shape_bytes
 
 BufferKind = Literal["argument", "output", "temporary"]
 
-_NAMES = ("bitcast", "opt-barrier", "optimization-barrier", "domain", "add-dependency", "while")
+_NAMES = BARRIERS | {"bitcast", "while"}
 """Opcodes whose result is another name for the first operand; a loop updates its state in place."""
 
 _NEVER_IN_PLACE = ("dot", "convolution", "custom-call", "reduce", "gather", "transpose", "all-gather", "all-to-all")

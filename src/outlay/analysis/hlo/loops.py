@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, total_bytes
+from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Computation, HloModule, Instruction, total_bytes
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
 _DEARER = 10  # a byte over a link costs about so many bytes in memory
-_NAMES = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
 _KNOWN = re.compile(r'"?known_trip_count"?:\{"?n"?:"?(\d{1,15})')
 
 
@@ -71,9 +70,9 @@ def _written(module: HloModule, name: str) -> int:
             continue
         seen.add(computation.name)
         for one in computation.instructions.values():
-            if one.opcode not in _NAMES:
+            if one.opcode not in NAMES and one.opcode != "constant":
                 written += total_bytes(one.shapes) * (_DEARER if one.opcode.startswith(_COLLECTIVES) else 1)
-            if one.opcode in ("while", "conditional", "call", "async-start"):
+            if one.opcode in CONTROL or one.opcode == "async-start":
                 pending += one.calls
     return written
 

@@ -190,26 +190,12 @@ class _Leaf:
 
     def _in_own_dtype(self, change: Any, ratio: float | None, *, meant: bool) -> tuple[float, str, str, str]:
         """Return the largest difference that is rounding, why, what is wrong beyond it, and why nothing is known."""
-        got, right = self.got, self.right
         if self.standard.exact or not self.is_float:
-            reason = "exact: each part rounds the same wherever it runs"
-            if not self.is_float:
-                reason = "exact: integers, booleans and keys do not round"
-            bad = (got != right) & ~(np.isnan(got) & np.isnan(right))
-            if not bad.any() or not meant:
-                return 0.0, reason, "", ""
-            if self.precise is not None and FLOAT in self.marks:
-                self.note = f"{int(bad.sum())} of {bad.size} entries differ, and in float64 none: rounding decides them"
-                return 0.0, reason, "", ""
-            return 0.0, reason, self._words(bad, got, right, ratio), ""
+            reason, fault = self._exactly(ratio, meant=meant)
+            return 0.0, reason, fault, ""
+        got, right = self.got, self.right
+        share, reason = self._share()
         eps = float(jnp.finfo(self.dtype).eps)
-        coarsest = self.dtype if float(jnp.finfo(self.standard.coarsest).eps) < eps else self.standard.coarsest
-        coarse = np.dtype(coarsest).name
-        if self.standard.share is not None:
-            share, reason = self.standard.share, f"the tolerance given, {self.standard.share:g} of the largest entry"
-        else:
-            share = SHARE.get(coarse, _DIGITS * float(jnp.finfo(coarsest).eps))
-            reason = f"{coarse}: sums in another order round differently, {share:g} of the largest entry"
         judge = right if self.precise is None else _widest(self.precise.right.leaves[self.key])
         judge = np.where(np.isfinite(judge), judge, right)
         allowed = share * _largest(change) + _DIGITS * eps * _largest(right) / 2
@@ -236,6 +222,29 @@ class _Leaf:
         if not bad.any() or not meant:
             return allowed, reason, "", doubt
         return allowed, reason, self._words(bad, got, judge, ratio), doubt
+
+    def _exactly(self, ratio: float | None, *, meant: bool) -> tuple[str, str]:
+        """Return why nothing is allowed to differ, and what does."""
+        got, right = self.got, self.right
+        reason = "exact: each part rounds the same wherever it runs"
+        if not self.is_float:
+            reason = "exact: integers, booleans and keys do not round"
+        bad = (got != right) & ~(np.isnan(got) & np.isnan(right))
+        if not bad.any() or not meant:
+            return reason, ""
+        if self.precise is not None and FLOAT in self.marks:
+            self.note = f"{int(bad.sum())} of {bad.size} entries differ, and in float64 none: rounding decides them"
+            return reason, ""
+        return reason, self._words(bad, got, right, ratio)
+
+    def _share(self) -> tuple[float, str]:
+        """Return the share of the largest entry that sums in another order may differ by, and why."""
+        if self.standard.share is not None:
+            return self.standard.share, f"the tolerance given, {self.standard.share:g} of the largest entry"
+        # Of equals the step's: `SHARE` has float32, and not complex64, which rounds alike.
+        coarse = np.dtype(max(self.standard.coarsest, self.dtype, key=lambda dtype: float(jnp.finfo(dtype).eps))).name
+        share = SHARE.get(coarse, _DIGITS * float(jnp.finfo(coarse).eps))
+        return share, f"{coarse}: sums in another order round differently, {share:g} of the largest entry"
 
     def _perturbed(self, pair: Pair | None) -> Sequence[Result]:
         return pair.perturbed() if pair is not None else ()

@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outlay.analysis.hlo.hlo_collectives import is_collective
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import BARRIERS, CONTROL, NAMES, Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step, trip_count
 from outlay.analysis.work.products import custom_call_target, dtype_of_product, flops_of_product
-from outlay.analysis.work.traffic import AcrossRows, fused_by, instruction_bytes, read_across_rows
+from outlay.analysis.work.traffic import AcrossRows, instruction_bytes, read_across_rows
 
-_FREE = frozenset(
-    (
-        *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call"),
-        *("async-start", "async-update", "after-all", "partition-id", "replica-id", "optimization-barrier"),
-        *("domain", "add-dependency", "get-dimension-size", "opt-barrier", "send", "recv", "send-done"),
-        *("recv-done",),
-    )
+_FREE = (
+    NAMES
+    | CONTROL
+    | BARRIERS
+    | {"constant", "async-start", "async-update", "after-all", "partition-id", "replica-id", "get-dimension-size"}
+    | {"send", "recv", "send-done", "recv-done"}
 )
 """Instructions that take no time of their own: their bodies are counted separately, or there is nothing to do."""
 
@@ -109,7 +108,7 @@ def _operations(
         opcode = instruction.opcode
         if opcode in _FREE or is_collective(opcode) or opcode.endswith("-done"):
             continue
-        fused = fused_by(instruction, module)
+        fused = module.fused(instruction)
         flops, dtype = _products(instruction, computation, fused, module, unknown)
         inside = fused.instructions.values() if fused else ()
         # A TPU's fusion around a collective takes the links' time, which is priced apart; one with products computes,
@@ -134,8 +133,6 @@ def _products(
         if flops is None:
             unknown[f"custom call {custom_call_target(instruction)}: FLOPs unknown; not counted"] = None
         return (flops, dtype_of_product(instruction, operands)) if flops else (0.0, "")
-    inside = [
-        _products(inner, fused, fused_by(inner, module), module, unknown) for inner in fused.instructions.values()
-    ]
+    inside = [_products(inner, fused, module.fused(inner), module, unknown) for inner in fused.instructions.values()]
     # One dtype has to stand for the fusion: that of its largest product, which takes most of the time.
     return sum(flops for flops, _ in inside), max(inside)[1]

@@ -23,7 +23,7 @@ def instruction_bytes(instruction: Instruction, computation: Computation, module
         computation: the computation that holds it.
         module: the program.
     """
-    fused = fused_by(instruction, module)
+    fused = module.fused(instruction)
     if fused is not None:
         return _fusion_bytes(instruction, computation, fused, module)
     operands = computation.shapes(instruction.operands)
@@ -37,13 +37,6 @@ def instruction_bytes(instruction: Instruction, computation: Computation, module
     if instruction.opcode.endswith("-start"):  # an asynchronous copy, whose result repeats the operand
         return 2 * read
     return read + _moved(instruction.shapes)
-
-
-def fused_by(instruction: Instruction, module: HloModule) -> Computation | None:
-    """Return the computation of a fusion; None for anything else."""
-    if instruction.opcode not in ("fusion", "fusion-start"):
-        return None
-    return module.called(instruction, "calls")
 
 
 @dataclass(frozen=True)
@@ -134,7 +127,7 @@ def _read_of(value: Instruction, fused: Computation, module: HloModule) -> float
             continue
         elif user.opcode in _SAME_BYTES:
             read += _read_of(user, fused, module)
-        elif user.opcode == "fusion" and (inner := fused_by(user, module)) is not None:
+        elif user.opcode == "fusion" and (inner := module.fused(user)) is not None:
             parameters = (inner.parameter(i) for i, name in enumerate(user.operands) if name == value.name)
             read += sum(_read_of(one, inner, module) if one else math.inf for one in parameters)
         else:
@@ -149,7 +142,7 @@ def _written(result: Instruction, fused: Computation, module: HloModule) -> int:
         source = fused.instructions[source.operands[0]]
     if source.opcode == "dynamic-update-slice":
         return _moved(fused.instructions[source.operands[1]].shapes)
-    inner = fused_by(source, module)
+    inner = module.fused(source)
     if inner is not None and inner.root is not None and inner.root.opcode != "tuple":
         return min(_moved(result.shapes), _written(inner.root, inner, module))
     return _moved(result.shapes)
