@@ -203,13 +203,13 @@ def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str
     if made is not None and made.opcode == "parameter" and fused is not None and made.number is not None:
         inside, made = block, _behind_views(block, block.instructions.get(one.operands[made.number]))
     if made is not None and made.opcode == "get-tuple-element":
-        made = _of_round_before(inside, made)
+        made = _of_previous_iteration(inside, made)
     is_known = made is not None and made.opcode not in ("parameter", "constant", "while", "get-tuple-element")
     return (inside.name, made) if made is not None and is_known else (computation, one)
 
 
-def _of_round_before(block: Computation, one: Instruction) -> Instruction | None:
-    """Return what makes a value that one round of a loop passes to the next; any other value as it is."""
+def _of_previous_iteration(block: Computation, one: Instruction) -> Instruction | None:
+    """Return what makes a value that an iteration passes to the next; any other value as it is."""
     root, number = block.root, one.number
     if root is None or root.opcode != "tuple" or number is None or number >= len(root.operands):
         return one

@@ -85,7 +85,7 @@ class OperationFacts:
     source: SourceLine | None
 
 
-def dearest_operations(module: HloModule, schedule: Schedule, timed: TimedBlock) -> tuple[OperationFacts, ...]:
+def costliest_operations(module: HloModule, schedule: Schedule, timed: TimedBlock) -> tuple[OperationFacts, ...]:
     """Return what takes most of a step, most expensive first; exchanges and copies count while the device waits.
 
     Args:

@@ -173,7 +173,7 @@ class Lanes:
 
 
 class _Busy:
-    """What is under way on the lanes while a block is timed, and for how long the device stands still for it.
+    """What is under way on the lanes while a block is timed, and for how long the device waits for it.
 
     A lane does one thing after the other. So whoever waits for its last has waited for all before it.
     """
@@ -194,7 +194,7 @@ class _Busy:
         return under_way[-1].end if under_way else 0.0
 
     def wait(self, timed: TimedBlock, lane: Lane, until: float) -> None:
-        """Let the device stand still until then."""
+        """Let the device wait until then."""
         since = timed.seconds
         if until <= since:
             return

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Computation, HloModule, Instruction, total_bytes
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
-_DEARER = 10  # a byte over a link costs about so many bytes in memory
+_LINK_WEIGHT = 10  # a byte over a link takes about as long as so many bytes in memory
 _KNOWN = re.compile(r'"?known_trip_count"?:\{"?n"?:"?(\d{1,15})')
 
 
@@ -52,8 +52,8 @@ def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, i
             calls = [(one.called("body"), times, known), (one.called("condition"), times + 1, known)]
         elif one.opcode == "conditional":
             # Both sides counted once made a branch look like a loop (decision 27).
-            dearest = max(one.calls, key=lambda name: _written(module, name), default="")
-            calls = [(name, int(name == dearest), False) for name in one.calls]
+            costliest = max(one.calls, key=lambda name: _written(module, name), default="")
+            calls = [(name, int(name == costliest), False) for name in one.calls]
         elif one.opcode in ("call", "async-start"):
             calls = [(name, 1, True) for name in one.calls]
         else:
@@ -71,7 +71,7 @@ def _written(module: HloModule, name: str) -> int:
         seen.add(computation.name)
         for one in computation.instructions.values():
             if one.opcode not in NAMES and one.opcode != "constant":
-                written += total_bytes(one.shapes) * (_DEARER if one.opcode.startswith(_COLLECTIVES) else 1)
+                written += total_bytes(one.shapes) * (_LINK_WEIGHT if one.opcode.startswith(_COLLECTIVES) else 1)
             if one.opcode in CONTROL or one.opcode == "async-start":
                 pending += one.calls
     return written

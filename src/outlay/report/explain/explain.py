@@ -16,7 +16,7 @@ from outlay.analysis.attribution.leaves import Leaf, layout_facts, leaves_of
 from outlay.analysis.attribution.live_memory import live_memory
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
-from outlay.analysis.attribution.timeline import dearest_operations, timeline
+from outlay.analysis.attribution.timeline import costliest_operations, timeline
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.links import locations_of
 from outlay.analysis.cost.price import check_num_devices, price, time_on_lanes
@@ -148,7 +148,7 @@ def _explanation(
         live_memory=live_memory(module, leaves),
         estimate=price(schedule) if target else None,
         timeline=timeline(timed, collectives) if timed else (),
-        operations=dearest_operations(module, schedule, timed) if timed else (),
+        operations=costliest_operations(module, schedule, timed) if timed else (),
         findings=ranked([*find(evidence), *from_messages]),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
