@@ -119,7 +119,7 @@ def _areas_hint(plot: Areas, number: int) -> str:
 
 
 def _unit(largest: float) -> int:
-    """Bytes are counted in powers of two, and so are round numbers of them."""
+    """Return the unit in which an axis has round numbers: bytes are counted in powers of two."""
     return next((size for size in (2**30, 2**20, 2**10) if largest > size), 1)
 
 

@@ -214,7 +214,7 @@ class Selection(Report):
         return [each for each in self if each.verdict not in ("not compiled", "ruled out")]
 
     def _colour(self, each: Considered) -> str:
-        """Candidates of one layout share a colour."""
+        """Return the colour of a candidate, which those of one layout share."""
         layouts = list(dict.fromkeys(tried.candidate.base_layout for tried in self._tried))
         return colour_of(layouts.index(each.candidate.base_layout))
 

@@ -99,7 +99,7 @@ def _bytes_moved(collective: HloCollective) -> int:
 
 
 def _ring_size(collective: HloCollective, mesh: MeshInfo | None) -> int:
-    """Return, for a permutation, the number of devices along its axes."""
+    """Return the number of devices along the axes of a permutation."""
     axes = axes_of(collective.groups, mesh.axes) if mesh else ()
     return math.prod(mesh.axis_sizes[axis] for axis in axes) if mesh and axes else collective.group_size
 

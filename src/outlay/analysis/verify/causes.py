@@ -162,7 +162,7 @@ class Causes:
         return self._alone(key, results, "averaged")
 
     def _alone(self, key: Any, results: list[Result], how: str) -> str:
-        """Describe a step in which each device works on its own samples alone: what of that differs from one device?"""
+        """Say how a step in which each device works on its own samples alone differs from one device."""
         head = f"what each device computes from its own samples alone is {how}"
         # The most particular cause first.
         if self._draws() and self._draw_alike(key, results[0]):
