@@ -241,6 +241,7 @@ def _meshes(facts: Facts) -> list[MeshGrid]:
     colours = dict(zip((d.id for d in facts.devices), device_colours(len(facts.devices)), strict=True))
     held = {device.id: format_bytes(device.num_bytes) for device in facts.devices}
     meshes = facts.meshes
+    # Arrays that are on no mesh: their devices as a row without a name.
     if not meshes and facts.devices:
         ids, hosts = tuple(d.id for d in facts.devices), tuple(d.host for d in facts.devices)
         meshes = (MeshInfo((("", len(ids)),), ids, hosts, "attached"),)
@@ -250,6 +251,7 @@ def _meshes(facts: Facts) -> list[MeshGrid]:
         at = ", ".join(f"{axis}={i}" for axis, i in mesh.coordinates(position).items() if axis)
         hint = f"device {device}{f' at {at}' if at else ''}, host {host}: {held[device]}"
         remark = f"host {host}" if len(set(mesh.hosts)) > 1 else held[device]
+        # In a job a device prints as process:index; the page's script compares plain numbers.
         return DeviceCell(int(device), str(device), colours[device], remark, hint)
 
     return [_mesh(mesh, [cell(mesh, position) for position in range(mesh.num_devices)]) for mesh in meshes]

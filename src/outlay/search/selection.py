@@ -126,6 +126,7 @@ class Selection(Report):
         fitting = [(each, price) for each, price in prices if price is not None and price.fits]
         front: list[Considered] = []
         fastest = math.inf
+        # By memory, so that each is on the front that is faster than all that need less.
         for each, price in sorted(fitting, key=lambda pair: (pair[1].peak_bytes, pair[1].seconds)):
             if price.seconds < fastest:
                 fastest = price.seconds
@@ -139,6 +140,7 @@ class Selection(Report):
             file: where the layout was written; without it the commands name the layout and its mesh.
         """
         chosen = self.chosen.candidate
+        # The preset needs no words: commands use it by themselves.
         is_given = chosen.compiler_options is None and self.compiler_options != "preset"
         compiler_words = ("--compiler-options", self.compiler_options) if is_given else ()
         recipe = [self.recipe, *self.words, *chosen.all_words, *compiler_words]

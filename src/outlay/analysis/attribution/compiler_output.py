@@ -122,6 +122,7 @@ def _returned_state(compiled: jax.stages.Compiled) -> ReturnedState | None:
     before = compiled.args_info[0][0]
     outputs, shardings = compiled.out_info, compiled.output_shardings
     infos = jax.tree.leaves(before)
+    # A step returns its state and outputs; a function with one result may only happen to keep its argument's shapes.
     if not (isinstance(outputs, tuple) and len(outputs) > 1 and infos and _shapes(before) == _shapes(outputs[0])):
         return None
     have = each_sharding(before, compiled.input_shardings[0][0])

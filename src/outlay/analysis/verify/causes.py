@@ -116,6 +116,7 @@ class Causes:
     def _fits(self, key: Any, claimed: Any, result: Result | None = None) -> bool:
         """Return whether a claim holds for all entries that are wrong."""
         there, right = self._change(key, result or self._got), self._change(key, self._right)
+        # After an experiment all entries count: what mends the wrong ones may break others.
         wrong = np.abs(there - right) > _allowed(right) if result is None else np.ones(there.shape, bool)
         return bool(np.any(wrong & (there != 0))) and not np.any((np.abs(claimed - there) > _allowed(there)) & wrong)
 
@@ -191,6 +192,7 @@ class Causes:
 
     def _weights(self, results: list[Result]) -> np.ndarray | None:
         """Return the weight of each device's own result in the right one, if that is a sum of them in only one way."""
+        # All arrays together first: for a small one alone many weights would do.
         for keys in (self._keys, *([key] for key in self._keys)):
             sizes = [np.abs(self._change(key, self._right)).max(initial=0.0) or 1.0 for key in keys]
             *columns, target = (

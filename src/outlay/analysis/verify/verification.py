@@ -213,6 +213,7 @@ class Verification(Report):
             if check.trains:
                 trained[check.path] = trained.get(check.path, False) or check.moved
         still = [path for path, moved in trained.items() if not moved]
+        # A doubt says so already, and what to do about it.
         if still and not self.doubts:
             notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {listed(still, 4)}")
         if self.replayed:

@@ -29,10 +29,12 @@ def instruction_bytes(instruction: Instruction, computation: Computation, module
     operands = computation.shapes(instruction.operands)
     if instruction.opcode in SLICES:
         return 2 * _moved(instruction.shapes) + _moved(operands[1:])
+    # In place: only the update is read and written.
     if instruction.opcode == "dynamic-update-slice":
         return 2 * _moved(operands[1:2]) + _moved(operands[2:])
     if instruction.opcode == "scatter":
         return _scatter_bytes(operands)
+    # An operand that is used twice is read once.
     read = _moved(computation.shapes(dict.fromkeys(instruction.operands)))
     if instruction.opcode.endswith("-start"):  # an asynchronous copy, whose result repeats the operand
         return 2 * read

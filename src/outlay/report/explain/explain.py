@@ -86,6 +86,7 @@ def explain(
         [('all-reduce', ('data',), 7)]
     """
     requested = Target.parse(target) if isinstance(target, str) else target
+    # With arguments it is refused below, like any other program.
     if isinstance(x, Program) and x.device_groups and not (args or kwargs):
         return _of_parts(explain_placed(x, requested), x)
     subject = subject_of(x, args, kwargs, mesh, compiler_options, DiskCache(cache_folder()) if cache else None)

@@ -207,6 +207,8 @@ def _explain_page(facts: Explanation) -> Page:
             *_verdict(facts),
             *_compiler_options(facts),
             _stats(facts),
+            # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
+            # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
             *_lanes(facts),
             *_findings(facts.findings, medium="html"),
@@ -352,6 +354,7 @@ def _by_layer(findings: Sequence[Finding]) -> list[list[Finding]]:
     for one in findings:
         words = without_layers(f"{one.text}\n{one.fix}")
         alike.setdefault((one.kind, words, one.source, one.num_alike), []).append(one)
+    # Together, many cheap ones may cost more than one that is expensive.
     return sorted(
         alike.values(), key=lambda group: (group[0].kind not in SEVERE, -sum(one.cost_bytes for one in group))
     )

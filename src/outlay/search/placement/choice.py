@@ -96,6 +96,7 @@ class PlacementChoice(Report):
         """
         commands = [["--layout", file or "THIS_FILE", "--mode", "placed", *self._devices(self.placed)]]
         if self.by_rows and self.chosen.layout == self.by_rows:
+            # What was chosen comes first; the file holds the best placement of whole parts.
             commands.insert(0, ["--layout", self.by_rows, *self._devices(self.chosen)])
         return tuple(shlex.join(["outlay", "run", self.recipe, *self.words, *options]) for options in commands)
 
