@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outlay.analysis.cost.estimate import segments_of_time
 from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.render.page import (
     Block,
@@ -175,7 +176,7 @@ class Selection(Report):
                 self._stats(price),
                 Notes(notes, is_warning=True, medium="html"),
                 *self._plot(),
-                Section("what was compiled", [self._table(), Legend(_parts(price))]),
+                Section("what was compiled", [self._table(), Legend(segments_of_time(price.parts))]),
                 *self._left_out(),
                 Line("", medium="text"),
                 Notes(notes, is_warning=True, medium="text"),
@@ -276,7 +277,10 @@ class Selection(Report):
                 Column("an example", "number"),
                 lambda each: format_seconds(one.seconds) if (one := each.price_per_sample) else "",
             ),
-            (Column("made of", medium="html"), lambda each: Cell("", segments=_parts(each.price))),
+            (
+                Column("made of", medium="html"),
+                lambda each: Cell("", segments=segments_of_time(each.price.parts if each.price else {})),
+            ),
             (Column("memory", "number"), lambda each: format_bytes(each.price.peak_bytes) if each.price else ""),
             (Column("", "words"), verdict),
         ]
@@ -301,15 +305,3 @@ class Selection(Report):
 def _seconds_of_example(each: Considered) -> str:
     price = each.price_per_sample
     return format_seconds(price.seconds) if price else ""
-
-
-def _parts(price: Price | None) -> list[Segment]:
-    """Return the parts of a step's time."""
-    total = sum(price.parts.values()) if price else 0.0
-    if not price or not total:
-        return []
-    return [
-        Segment(name, seconds / total, colour_of(number), format_seconds(seconds))
-        for number, (name, seconds) in enumerate(price.parts.items())
-        if seconds
-    ]

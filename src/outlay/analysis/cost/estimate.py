@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
@@ -57,6 +57,16 @@ class Transfer:
     payload_bytes: int
     seconds: float
     exposed: float
+
+
+def segments_of_time(parts: Mapping[str, float]) -> list[Segment]:
+    """Return the parts of a step's time as sections of a bar; each part has the same colour in every bar."""
+    total = sum(parts.values())
+    return [
+        Segment(name, seconds / total, colour_of(number), format_seconds(seconds))
+        for number, (name, seconds) in enumerate(parts.items())
+        if seconds
+    ]
 
 
 @dataclass(frozen=True)
@@ -127,19 +137,9 @@ class Estimate(Report):
         )
 
     def _parts(self) -> Stack:
-        parts = {name: seconds for name, seconds in self.parts.items() if seconds}
-        return Stack(
-            [
-                Segment(
-                    name,
-                    seconds / self.seconds,
-                    colour_of(number),
-                    format_seconds(seconds),
-                    "dominates" if name == self.dominated_by else "",
-                )
-                for number, (name, seconds) in enumerate(parts.items())
-            ]
-        )
+        dominates = self.dominated_by
+        parts = segments_of_time(self.parts)
+        return Stack([replace(one, remark="dominates") if one.name == dominates else one for one in parts])
 
     def _collectives(self) -> Table:
         columns = [
