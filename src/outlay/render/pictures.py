@@ -254,7 +254,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Blocks(Block):
+class BlockGrid(Block):
     """The blocks of one array with the devices that hold them; the page draws it in its `ArrayTable`.
 
     Attributes:

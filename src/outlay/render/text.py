@@ -25,7 +25,7 @@ from outlay.render.page import (
     Style,
     Table,
 )
-from outlay.render.pictures import Areas, Bars, Blocks, HeatMap, Stack
+from outlay.render.pictures import Areas, Bars, BlockGrid, HeatMap, Stack
 
 _STYLES: dict[Style, str] = {
     "": "",
@@ -174,7 +174,7 @@ def _facts(block: Facts, width: int) -> Iterator[Any]:
     yield table(("", ""), list(block.facts.items()))
 
 
-def _array_blocks(block: Blocks, width: int) -> Iterator[Any]:
+def _block_grid(block: BlockGrid, width: int) -> Iterator[Any]:
     """Draw the blocks of an array. Columns that do not fit the width continue below, and are never cut."""
     indent = max(map(len, block.rows)) + 1
     for panel in block.panels:
@@ -225,6 +225,6 @@ _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
     Code: _code,
     Facts: _facts,
     HeatMap: _heat_map,
-    Blocks: _array_blocks,
+    BlockGrid: _block_grid,
 }
 """How each kind of block is drawn; kinds that are not listed, such as pictures, have no text."""

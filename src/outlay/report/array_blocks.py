@@ -145,7 +145,7 @@ _LONGEST_ROW = 32
 _LINE = 16
 
 
-def draw(blocks: Blocks) -> pictures.Blocks:
+def draw(blocks: Blocks) -> pictures.BlockGrid:
     """Choose the dims to draw and lay the blocks out."""
     split = [dim for dim, pieces in enumerate(blocks.grid) if pieces > 1]
     if len(split) == 1 and blocks.num_blocks > _LONGEST_ROW and _line_length(blocks.num_blocks) > 1:
@@ -157,17 +157,17 @@ def draw(blocks: Blocks) -> pictures.Blocks:
     rows, columns = _labels(blocks, row_dim), _labels(blocks, column_dim)
     height = 1 if row_dim is None else blocks.shape[row_dim]
     width = 1 if column_dim is None else blocks.shape[column_dim]
-    return pictures.Blocks(row_dim, column_dim, rows, columns, height, width, panels, format_ids)
+    return pictures.BlockGrid(row_dim, column_dim, rows, columns, height, width, panels, format_ids)
 
 
-def _draw_wrapped(blocks: Blocks, dim: int) -> pictures.Blocks:
+def _draw_wrapped(blocks: Blocks, dim: int) -> pictures.BlockGrid:
     pieces = blocks.bounds[dim]
     length = _line_length(len(pieces))
     starts = range(0, len(pieces), length)
     rows = tuple(_label((pieces[start][0], pieces[start + length - 1][1])) for start in starts)
     cells = tuple(blocks.holders[start : start + length] for start in starts)
     panel = pictures.Panel("", cells)
-    return pictures.Blocks(dim, None, rows, ("",) * length, len(starts), length, (panel,), format_ids)
+    return pictures.BlockGrid(dim, None, rows, ("",) * length, len(starts), length, (panel,), format_ids)
 
 
 def _line_length(num_blocks: int) -> int:

@@ -9,7 +9,7 @@ from outlay.core.fold import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
 from outlay.core.table import MAX_UNFOLDED
-from outlay.render.pictures import Blocks
+from outlay.render.pictures import BlockGrid
 from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts
@@ -97,7 +97,7 @@ def _leaf_texts(leaf: LeafFacts) -> dict[str, Any]:
     }
 
 
-def _picture(picture: Blocks) -> dict[str, Any]:
+def _picture(picture: BlockGrid) -> dict[str, Any]:
     return {
         "rows": picture.rows,
         "columns": picture.columns,
