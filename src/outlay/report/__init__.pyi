@@ -18,4 +18,4 @@ from .explain.explanation import CompilerOptions as CompilerOptions
 from .profile.profiled import Profile as Profile
 from .profile.profiled import Timed as Timed
 from .profile.profiled import Compared as Compared
-from .profile.trace_events import TraceEvent as TraceEvent
+from .profile.profiled import TraceEvent as TraceEvent

@@ -1,4 +1,4 @@
-"""The result of `outlay.profile`, which prints itself."""
+"""The result of `outlay.profile`, which prints itself, and the events that it was made from."""
 
 from __future__ import annotations
 
@@ -14,9 +14,25 @@ from outlay.render.page import Block, Column, Line, Page, Section, Table
 from outlay.render.report import Report
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
-from outlay.report.profile.trace_events import TraceEvent
 
 _MAX_ROWS = 12
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """One execution of an HLO instruction.
+
+    Attributes:
+        name: the instruction.
+        track: the plane and the line of the trace, such as a GPU and one of its streams.
+        begin: seconds since the first event of the program.
+        seconds: the duration, including waiting for other devices.
+    """
+
+    name: str
+    track: tuple[str, str]
+    begin: float
+    seconds: float
 
 
 @dataclass(frozen=True)

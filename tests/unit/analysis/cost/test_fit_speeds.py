@@ -17,7 +17,7 @@ from outlay.devices.hardware import known_hardware
 from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
 from outlay.report.profile.profile import joined
-from outlay.report.profile.trace_events import TraceEvent
+from outlay.report.profile.profiled import TraceEvent
 
 RECORDED = Path(__file__).parents[3] / "data" / "profiled_step.json.gz"
 MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
