@@ -180,12 +180,8 @@ def value_in_words(module: HloModule, computation: str, one: Instruction) -> tup
         one: the instruction.
     """
     origin = origin_of(module, computation, one)
-    words = "kept by a loop" if origin.primitive in ("while", "scan") else origin.primitive or one.opcode
-    if origin.module:
-        words += f" in {origin.module}"
-    if origin.phase != "other":
-        words += f", {origin.phase}"
-    return words, origin.source
+    what = "kept by a loop" if origin.primitive in ("while", "scan") else origin.primitive or one.opcode
+    return origin.in_words(what), origin.source
 
 
 def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFacts, ...]:

@@ -87,6 +87,12 @@ class Origin:
     source: SourceLine | None
     primitive: str
 
+    def in_words(self, what: str) -> str:
+        """Name what an operation makes or is, with its module and its part of the step."""
+        return (
+            what + (f" in {self.module}" if self.module else "") + (f", {self.phase}" if self.phase != "other" else "")
+        )
+
 
 def origin_of(module: HloModule, computation: str, one: Instruction) -> Origin:
     """Return the origin of an instruction: from its own metadata, or else from its nearest relatives.

@@ -117,11 +117,10 @@ def _facts(
     if one.lane == "links":
         exchange = schedule.exchanges[event.number]
         what = f"{exchange.kind} of {what}" if origin.primitive else exchange.kind
-    words = [what, f"in {origin.module}" if origin.module else "", origin.phase if origin.phase != "other" else ""]
     sent = schedule.exchanges[event.number].payload_bytes if one.lane == "links" else event.num_bytes
     seconds = one.waited * one.runs
     return OperationFacts(
-        what=" ".join(word for word in words if word),
+        what=origin.in_words(what),
         bound_by=one.part,
         seconds=seconds,
         share=seconds / whole if whole else 0.0,
