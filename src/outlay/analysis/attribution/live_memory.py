@@ -15,6 +15,7 @@ from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.hlo_memory import constant_bytes
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.live_buffers import Buffer, LiveBuffers, live_buffers
+from outlay.render.report import fields_as_json
 
 OWNERS = (
     *("parameters", "optimizer", "other state", "batch", "constants", "outputs"),
@@ -80,22 +81,10 @@ class LiveMemory:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            "num_points": self.num_points,
+            **fields_as_json(self),
             "stretches": [{"at": at, "bytes": dict(sizes)} for at, sizes in self.stretches],
-            "peak_at": self.peak_at,
-            "peak_instruction": self.peak_instruction,
-            "peak": self.peak,
             "by_owner": self.by_owner(),
-            "held": [
-                {
-                    "owner": one.owner,
-                    "what": one.what,
-                    "num_bytes": one.num_bytes,
-                    "num_arrays": one.num_arrays,
-                    "source": str(one.source or ""),
-                }
-                for one in self.held
-            ],
+            "held": [{**fields_as_json(one), "source": str(one.source or "")} for one in self.held],
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from outlay.analysis.attribution.collective_facts import starred
 from outlay.analysis.cost.fit_speeds import FittedSpeeds, fit_speeds
 from outlay.core.quantities import counted, format_seconds
 from outlay.render.page import Block, Column, Line, Page, Section, Table
-from outlay.render.report import Report
+from outlay.render.report import Report, as_json, fields_as_json
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
 
@@ -81,7 +80,7 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {**dataclasses.asdict(self), "ratio": self.ratio}
+        return {**fields_as_json(self), "ratio": self.ratio}
 
 
 @dataclass(frozen=True)
@@ -147,13 +146,10 @@ class Profile(Report):
         return {
             "name": self.explanation.name,
             "target": str(self.explanation.target) if self.explanation.target else None,
-            "num_steps": self.num_steps,
-            "num_devices": self.num_devices,
+            **fields_as_json(self, "explanation", "events"),
             "predicted_seconds": self.predicted_seconds,
             "measured_seconds": self.measured_seconds,
-            "unknown_seconds": self.unknown_seconds,
-            **{f"by_{name}": [one.to_dict() for one in group()] for name, group in groups.items()},
-            "operations": [dataclasses.asdict(one) for one in self.operations],
+            **{f"by_{name}": as_json(group()) for name, group in groups.items()},
         }
 
     def to_trace(self) -> dict[str, Any]:
