@@ -75,7 +75,10 @@ class Replay:
         values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
         def read(atom: Any) -> Any:
-            return self._read(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else values[atom]
+            if not isinstance(atom, Literal):
+                return values[atom]
+            aval: Any = atom.aval
+            return self._read(np.asarray(atom.val, aval.dtype))
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
