@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -28,6 +29,23 @@ def is_array(leaf: Any) -> bool:
 def is_real(dtype: Any) -> bool:
     """Return whether a dtype is of real numbers or booleans; NumPy does not count bfloat16 as a number, JAX does."""
     return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
+
+
+def dtype_and_shape(leaf: Any) -> str:
+    """Write the type of an array, or of a number that JAX takes for one.
+
+    >>> dtype_and_shape(np.zeros((3, 2), np.float32))
+    'float32[3, 2]'
+    """
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+
+
+def type_differences(
+    before: Any, after: Any, type_of: Callable[[Any], str] = dtype_and_shape
+) -> list[tuple[str, str | None, str | None]]:
+    """List the leaves that differ in type between two trees: path, and the type in each; None where there is none."""
+    old, new = ({path: type_of(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (before, after))
+    return [(path, old.get(path), new.get(path)) for path in {**old, **new} if old.get(path) != new.get(path)]
 
 
 def non_arrays(tree: Any) -> list[Problem]:

@@ -180,6 +180,27 @@ def rerun_custom(eqn: Any, values: Sequence[Any], run: Callable[[Any, Sequence[A
     return eqn.primitive.bind(*values, **params)
 
 
+def rerun(eqn: Any, values: Sequence[Any], run: Callable[[Any, Sequence[Any]], list[Any]]) -> list[Any]:
+    """Run a traced operation that holds programs again: a loop, a branch, a call or a `jax.checkpoint`.
+
+    Args:
+        eqn: the operation.
+        values: its operands.
+        run: runs one of its programs on its arguments.
+    """
+    params, name = eqn.params, eqn.primitive.name
+    if name == SCAN:
+        return rerun_scan(params, values, lambda turn: run(params["jaxpr"], turn))
+    if name in (WHILE, COND):
+        return (rerun_while if name == WHILE else rerun_cond)(params, values, run)
+    if name in CUSTOM_RULES:
+        return rerun_custom(eqn, values, run)
+    inner = functools.partial(run, next(iter(jaxprs_in_params(params))))
+    if name in CALLS:
+        return inner(values)
+    return jax.checkpoint(inner, policy=params["policy"], prevent_cse=params["prevent_cse"])(values)
+
+
 @contextlib.contextmanager
 def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
     """Call `intercept(primitive, bind, args, params)` for every operation that this thread traces.

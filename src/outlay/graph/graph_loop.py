@@ -9,7 +9,7 @@ from typing import Any
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.graph.recorded_outputs import Buffers, RecordedOutput
-from outlay.graph.step_graph import CACHE, StepGraph
+from outlay.graph.step_graph import StepGraph
 from outlay.graph.subgraph import Subgraph
 
 
@@ -60,11 +60,9 @@ class GraphLoop:
 
     def __call__(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Run all steps."""
-        num_steps = count_steps(inputs)
         subgraph = Subgraph(self.graph, tuple(self.graph.parts), self.recorded_outputs)
-        carry = subgraph.begin(state, num_steps)
-        carry = subgraph.end(subgraph.run(carry, {}, inputs, num_steps), num_steps)
-        return {**carry["own"], CACHE: carry["cache"]}, results(carry["kept"], carry["not_finite"])
+        state, buffers, not_finite = subgraph.run_alone(state, inputs, count_steps(inputs))
+        return state, results(buffers, not_finite)
 
     @property
     def recorded_outputs(self) -> tuple[RecordedOutput, ...]:

@@ -83,9 +83,8 @@ def check_addresses(recorded_outputs: Sequence[RecordedOutput], values: Values) 
 
 def empty(recorded_outputs: Sequence[RecordedOutput], values: Values, num_steps: int) -> Buffers:
     """Allocate the buffers for a number of steps."""
-    shapes = {one.key: values[one.address] for one in recorded_outputs}
     return {
-        one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype)
+        one.key: jnp.zeros((num_steps // one.every, *values[one.address].shape), values[one.address].dtype)
         for one in recorded_outputs
     }
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import ProgramError
-from outlay.core.paths import flatten_paths, map_with_paths, matches
+from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.graph.recorded_outputs import RecordedOutput
 from outlay.graph.step_graph import StepGraph
 
@@ -40,24 +40,20 @@ class Rows:
         """Return the row partition of these parts; a part without rows is replicated."""
         num = {}
         for name in names:
-            sizes = [
-                leaf.shape[0]
-                for path, leaf in flatten_paths(state[name])[0]
-                if any(matches(pattern, path) for pattern in graph.parts[name].by_rows)
-            ]
-            if len(set(sizes)) > 1:
+            sizes = {leaf.shape[0] for path, leaf in flatten_paths(state[name])[0] if graph.parts[name].has_rows(path)}
+            if len(sizes) > 1:
                 raise ProgramError(
-                    f"the leaves in by_rows of {name} have different numbers of rows: {sorted(set(sizes))}\n"
+                    f"the leaves in by_rows of {name} have different numbers of rows: {sorted(sizes)}\n"
                     "  fix: in Part.by_rows, list patterns of leaves whose first dim is that of the outputs"
                 )
             if sizes:
-                num[name] = sizes[0]
+                num[name] = sizes.pop()
         return cls(graph, num, axis, num_devices)
 
     def has(self, path: str) -> bool:
         """Return whether the leaf of the state at this path has rows."""
         part, _, within = path.partition(".")
-        return part in self.num and any(matches(pattern, within) for pattern in self.graph.parts[part].by_rows)
+        return part in self.num and self.graph.parts[part].has_rows(within)
 
     def spec(self, path: str) -> P:
         """Return how a leaf of the state is split."""
@@ -68,10 +64,11 @@ class Rows:
         return -(-num // self.num_devices) * self.num_devices
 
     def pad(self, state: Any) -> Any:
-        """Pad the rows of a state. The last row is repeated: rows of zeros might compute NaNs."""
+        """Pad the rows of a state by repeating the last one."""
 
         def pad(path: str, leaf: Any) -> Any:
             num = leaf.shape[0] if self.has(path) else 0
+            # Rows of zeros might compute NaNs, as where a kernel is divided by the sum of a row.
             return leaf[jnp.minimum(jnp.arange(self.padded(num)), num - 1)] if self.padded(num) > num else leaf
 
         return map_with_paths(pad, state)

@@ -7,12 +7,14 @@ one program or on one device each, and the numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from outlay.core.paths import matches
 
 INPUTS = "inputs"
 """The name that stands for the graph's own inputs as the part of a `Source`."""
@@ -96,6 +98,15 @@ class Part:
     by_rows: tuple[str, ...] = ()
     loop_form: Callable[[Any], LoopForm | None] | None = None
 
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of all its ports."""
+        return [source for sources in self.reads.values() for source in sources]
+
+    def has_rows(self, path: str) -> bool:
+        """Return whether the leaf of its state at this path is split when it runs by rows."""
+        return any(matches(pattern, path) for pattern in self.by_rows)
+
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: jax.jit needs a hash
 class StepGraph:
@@ -155,27 +166,28 @@ class StepGraph:
 
     def depth(self, name: str, port: str) -> int:
         """Return how many past values of an output its readers need."""
-        return max(
-            (source.latency for source in self.sources() if (source.part, source.port) == (name, port)), default=1
-        )
+        sources = self.sources(self.parts)
+        return max((source.latency for source in sources if (source.part, source.port) == (name, port)), default=1)
 
-    def sources(self) -> list[Source]:
-        """Return every source that some part reads."""
-        return [source for part in self.parts.values() for sources in part.reads.values() for source in sources]
+    def sources(self, names: Iterable[str]) -> list[Source]:
+        """Return every source that one of these parts reads."""
+        return [source for name in names for source in self.parts[name].sources]
 
     def _value(self, source: Source, cache: Any, inputs: Any) -> jax.Array:
         if source.part == INPUTS:
             return inputs[source.port]
-        cached = cache[source.part][source.port]
-        return cached[source.latency - 1] if self.depth(source.part, source.port) > 1 else cached
+        return self.cached_value(source.part, source.port, cache[source.part][source.port], source.latency)
+
+    def cached_value(self, name: str, port: str, cached: jax.Array, latency: int = 1) -> jax.Array:
+        """Return an output of some steps ago from its entry of the cache, which has a dim of steps only if needed."""
+        return cached[latency - 1] if self.depth(name, port) > 1 else cached
 
 
 def isolated(function: Callable[[Any, Any], tuple[Any, Any]], state: Any, given: Any) -> tuple[Any, Any]:
     """Call a function of a state so that it rounds as if it were compiled in a program of its own.
 
     Fused with its surroundings, it may round differently: which product and sum become one operation depends on
-    what they are fused with. XLA's CPU compiler drops optimization barriers before it fuses (up to JAX 0.10), but it
-    never fuses into a branch. Until then the barrier keeps XLA from folding the constant condition.
+    what they are fused with.
 
     Args:
         function: returns what it changes of the state, or all of it, and something else.
@@ -191,14 +203,15 @@ def isolated(function: Callable[[Any, Any], tuple[Any, Any]], state: Any, given:
         return result
 
     def instead(state: Any, given: Any) -> tuple[Any, Any]:
-        changes, other = shapes[
-            -1
-        ]  # cond traces this branch second: no need to trace the function for its shapes alone
+        # cond traces this branch second: no need to trace the function for its shapes alone.
+        changes, other = shapes[-1]
         # What is there already needs no memory of its own.
         before = changed_of(state, changes)
         is_like_before = changes == jax.tree.map(_shape, before)  # if not, whoever runs the graph raises
         return before if is_like_before else _zeros(changes), _zeros(other)
 
+    # XLA's CPU compiler drops optimization barriers before it fuses (up to JAX 0.10), but it never fuses into a branch.
+    # Until then the inner barrier keeps it from folding the constant condition.
     return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), traced, instead, state, given))
 
 

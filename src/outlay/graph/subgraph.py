@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.core.paths import flatten_paths, matches
-from outlay.graph.recorded_outputs import RecordedOutput, check_addresses, empty, keep, values_of
+from outlay.core.paths import flatten_paths
+from outlay.graph.recorded_outputs import Buffers, RecordedOutput, check_addresses, empty, keep, values_of
 from outlay.graph.step_graph import (
     CACHE,
     INPUTS,
@@ -28,7 +28,7 @@ from outlay.graph.step_graph import (
 
 Carry = dict[str, Any]
 """What a loop carries: `own` (state by part), `cache`, `not_finite` (by part; in the loop one array for all parts),
-`kept` (buffers) and `step`."""
+`buffers` (what is recorded) and `step`."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Subgraph:
     Attributes:
         graph: the whole graph.
         names: the parts.
-        kept: what is kept of their steps.
+        recorded_outputs: what is recorded of their steps.
         num_rows: the total number of rows of each part that is split by rows.
         axis: the mesh axis over which these rows are split.
         loop_forms: the loop forms of the parts whose states have another form within the loop.
@@ -54,8 +54,13 @@ class Subgraph:
     @property
     def block(self) -> int:
         """Steps between two exchanges of rows: the smallest latency with which a part here reads rows."""
-        sources = [s for name in self.names for of_port in self.graph.parts[name].reads.values() for s in of_port]
+        sources = self.graph.sources(self.names)
         return min((source.latency for source in sources if source.part in self.num_rows), default=0)
+
+    def run_alone(self, state: Any, inputs: Any, num_steps: int) -> tuple[Any, Buffers, dict[str, Any]]:
+        """Run all steps of a graph whose parts are all here; return the state, what was recorded, and `not_finite`."""
+        carry = self.end(self.run(self.begin(state, num_steps), {}, inputs, num_steps), num_steps)
+        return {**carry["own"], CACHE: carry["cache"]}, carry["buffers"], carry["not_finite"]
 
     def begin(self, state: Any, num_steps: int) -> Carry:
         """Return the carry of the loop before the first step.
@@ -69,7 +74,7 @@ class Subgraph:
         check_addresses(self.recorded_outputs, values)
         never = {name: jnp.full((), NEVER, jnp.int32) for name in self.names}
         buffers = empty(self.recorded_outputs, values, num_steps)
-        return {"own": own, "cache": cache, "not_finite": never, "kept": buffers, "step": jnp.zeros((), jnp.int32)}
+        return {"own": own, "cache": cache, "not_finite": never, "buffers": buffers, "step": jnp.zeros((), jnp.int32)}
 
     def run(self, carry: Carry, foreign: Any, inputs: Any, num_steps: int) -> Carry:
         """Run some steps.
@@ -110,6 +115,7 @@ class Subgraph:
         """Return the carry after the last step, with the checks that are made only then."""
         own = carry["own"]
         first = {name: seen_at_the_end(carry["not_finite"][name], own[name], num_steps) for name in self.names}
+        # Each device has looked at its own rows only.
         for name in self.num_rows:
             first[name] = over_devices(first[name], self.axis)
         return {**carry, "not_finite": first}
@@ -142,9 +148,7 @@ class Subgraph:
             "own": own,
             "cache": {name: self._next(name, cache[name], produced[name]) for name in self.names},
             "not_finite": first_seen(carry["not_finite"], [(own[name], produced[name]) for name in self.names], step),
-            "kept": keep(self.recorded_outputs, carry["kept"], lambda: values_of(self._own(own), produced), step)
-            if self.recorded_outputs
-            else carry["kept"],
+            "buffers": keep(self.recorded_outputs, carry["buffers"], lambda: values_of(self._own(own), produced), step),
             "step": step + 1,
         }
         aged = {name: self._aged(name, ports) for name, ports in foreign.items()}
@@ -174,7 +178,7 @@ class Subgraph:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The inputs of the graph that these parts read."""
-        sources = [s for name in self.names for of_port in self.graph.parts[name].reads.values() for s in of_port]
+        sources = self.graph.sources(self.names)
         return tuple(dict.fromkeys(source.port for source in sources if source.part == INPUTS))
 
     def _next(self, name: str, cached: Any, produced: Any) -> Any:
@@ -182,7 +186,8 @@ class Subgraph:
 
     def _aged(self, name: str, cached: Any) -> Any:
         """Return a cache one step later, when its newest entry is not known here; nobody here reads it so soon."""
-        return self.graph.push(name, cached, {port: self._newest(name, port, x) for port, x in cached.items()})
+        newest = {port: self.graph.cached_value(name, port, x) for port, x in cached.items()}
+        return self.graph.push(name, cached, newest)
 
     def _pushed(self, name: str, cached: Any, produced: Any) -> Any:
         """Return a cache after several steps, whose outputs are all known."""
@@ -193,25 +198,18 @@ class Subgraph:
 
         return {port: push(port, values) for port, values in produced.items()}
 
-    def _newest(self, name: str, port: str, cached: jax.Array) -> jax.Array:
-        return cached[0] if self.graph.depth(name, port) > 1 else cached
-
     def _like_produced(self, own: Any, cache: Any) -> Any:
         """Return arrays like the outputs of the parts, with as many rows as this device has."""
 
         def like(name: str, port: str, cached: jax.Array) -> jax.Array:
-            newest = self._newest(name, port, cached)
+            newest = self.graph.cached_value(name, port, cached)
             if name not in self.num_rows:
                 return newest
-            return jnp.zeros((self._rows_here(name, own), *newest.shape[1:]), newest.dtype)
+            leaves, part = flatten_paths(own[name])[0], self.graph.parts[name]
+            num_rows = next(leaf.shape[0] for path, leaf in leaves if part.has_rows(path))
+            return jnp.zeros((num_rows, *newest.shape[1:]), newest.dtype)
 
         return {name: {port: like(name, port, x) for port, x in cache[name].items()} for name in self.names}
-
-    def _rows_here(self, name: str, own: Any) -> int:
-        patterns = self.graph.parts[name].by_rows
-        return next(
-            leaf.shape[0] for path, leaf in flatten_paths(own[name])[0] if any(matches(p, path) for p in patterns)
-        )
 
 
 def _repeat(function: Callable[[Any], Any], carry: Any, num: int) -> Any:
@@ -312,12 +310,9 @@ def _side_by_side(rows: jax.Array) -> jax.Array:
     return by_step.reshape(by_step.shape[0], -1, *by_step.shape[3:])
 
 
+_SIGNS = jnp.dtype("int8")
+"""The dtype of signs: only -1, 0 and 1 are used of it."""
 _SIGNS_A_WORD = 16
-
-
-def is_signs(dtype: jnp.dtype) -> bool:
-    """Return whether values of this dtype are signs: int8, of which only -1, 0 and 1 are used."""
-    return dtype == jnp.int8
 
 
 def pack(x: jax.Array) -> jax.Array:
@@ -326,9 +321,10 @@ def pack(x: jax.Array) -> jax.Array:
     >>> pack(jnp.array([1, -1, 0, 1], "int8")).tolist() == [1 + (3 << 2) + (1 << 6)]
     True
     """
-    if is_signs(x.dtype):
+    if x.dtype == _SIGNS:
         codes = _filled((x.reshape(-1) & 3).astype(jnp.uint32), _SIGNS_A_WORD)
         return (codes << _shifts()).sum(1, dtype=jnp.uint32)
+    # A bitcast takes no booleans.
     bare = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
     octets = jax.lax.bitcast_convert_type(bare, jnp.uint8).reshape(-1)
     return jax.lax.bitcast_convert_type(_filled(octets, 4), jnp.uint32)
@@ -341,13 +337,14 @@ def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
     [1, -1, 0, 1]
     """
     size = math.prod(like.shape)
-    if is_signs(like.dtype):
+    if like.dtype == _SIGNS:
         codes = (words[:, None] >> _shifts()) & 3
         # Two bits in two's complement: flipping the upper bit and subtracting 2 extends the sign.
         return ((codes.reshape(-1)[:size] ^ 2).astype(jnp.int8) - jnp.int8(2)).reshape(like.shape)
     octets = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)[: size * like.dtype.itemsize]
     if like.dtype == jnp.bool_:
         return octets.reshape(like.shape) != 0
+    # To the same width a bitcast takes no dim of octets.
     if like.dtype.itemsize == 1:
         return jax.lax.bitcast_convert_type(octets.reshape(like.shape), like.dtype)
     return jax.lax.bitcast_convert_type(octets.reshape(*like.shape, like.dtype.itemsize), like.dtype)
@@ -356,7 +353,7 @@ def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
 def num_words(like: jax.ShapeDtypeStruct) -> int:
     """Return the number of words that an array takes."""
     size = math.prod(like.shape)
-    return -(-size // _SIGNS_A_WORD) if is_signs(like.dtype) else -(-size * like.dtype.itemsize // 4)
+    return -(-size // _SIGNS_A_WORD) if like.dtype == _SIGNS else -(-size * like.dtype.itemsize // 4)
 
 
 def _filled(flat: jax.Array, multiple: int) -> jax.Array:

@@ -17,10 +17,9 @@ from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
 from outlay.core.annotations import placed_by_plan
-from outlay.core.array_leaves import arrays_only, as_model, non_arrays
+from outlay.core.array_leaves import arrays_only, as_model, non_arrays, type_differences
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
-from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
@@ -156,7 +155,8 @@ def over_arrays(step: Any, init: Callable[[Any], Any]) -> tuple[Any, Callable[[A
     def start(key: Any) -> Any:
         return arrays_only(init(key))
 
-    run.__name__ = getattr(step, "__name__", type(step).__name__)
+    # `functools.wraps` takes no name from an object that can be called.
+    run.__name__ = name_of(step)
     return run, start
 
 
@@ -275,13 +275,9 @@ def check_results(step: Callable[..., Any], result: Any) -> None:
 
 def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
     """Raise if a step changes the type of the state: it could be donated once and never run again."""
-    old, new = (
-        {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(as_shapes(tree))[0]}
-        for tree in (before, after)
-    )
-    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
+    changed = type_differences(before, after)
     if changed:
-        lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]
+        lines = [f"  {path}: took {old or 'nothing'}, returned {new or 'nothing'}" for path, old, new in changed]
         head = (
             f"{named(step)} returns a state unlike the one it took: "
             f"{counted(len(changed), 'leaf differs', 'leaves differ')}"
@@ -307,6 +303,11 @@ def unknown_axis(step: Callable[..., Any], axes: Collection[str], error: NameErr
     )
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or the class of another object that can be called."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def named(step: Callable[..., Any]) -> str:
     """Name a step for messages."""
-    return f"the step {getattr(step, '__name__', type(step).__name__)}"
+    return f"the step {name_of(step)}"

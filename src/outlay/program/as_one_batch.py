@@ -24,9 +24,8 @@ from outlay.core.constrain import gathering
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, rerun_scan, run_jaxpr
-from outlay.program import cpu_collectives
-from outlay.program.cpu_collectives import are_apart
 from outlay.program.sample_dims import WHOLE, is_local, sample_dim, sums_samples
+from outlay.program.shard_collectives import gather
 
 
 class NeedsOneBatch(Exception):
@@ -74,9 +73,7 @@ class SpreadBatch:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             bits = self.whole(jax.random.key_data(x), dim)
             return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
-        if are_apart(self._mesh, self._axes):
-            return cpu_collectives.gather(x, self._axes, dim)
-        return jax.lax.all_gather(x, self._axes, axis=dim, tiled=True)
+        return gather(x, self._mesh, self._axes, dim)
 
     def own(self, x: jax.Array, dim: int) -> jax.Array:
         """Cut this device's samples out of an array of all samples."""

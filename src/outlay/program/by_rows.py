@@ -15,7 +15,6 @@ from outlay.core.error_types import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.graph.graph_loop import GraphLoop, count_steps, results
 from outlay.graph.rows import Rows
-from outlay.graph.step_graph import CACHE
 from outlay.graph.subgraph import Subgraph
 from outlay.layout.layout import Layout
 from outlay.layout.policies import SplitRows
@@ -55,13 +54,11 @@ class ByRows:
         )
 
     def init(self, key: Any) -> Any:
-        """Make the whole state on each device and keep only its rows.
-
-        The values of a row may depend on all others, as in a kernel that is divided by its sum over them. Summed
-        shard by shard, such a kernel would round differently for every number of devices.
-        """
+        """Make the whole state on each device and keep only its rows."""
 
         def make(key: Any) -> Any:
+            # The values of a row may depend on all others, as in a kernel that is divided by its sum over them. Summed
+            # shard by shard, it would round differently for every number of devices.
             return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(self.user_init(key))))
 
         specs = map_with_paths(lambda path, _: self.rows.spec(path), jax.eval_shape(self.user_init, key))
@@ -72,12 +69,12 @@ class ByRows:
         num_steps, rows, recorded_outputs = count_steps(inputs), self.rows, self.graph_loop.recorded_outputs
         subgraph = Subgraph(rows.graph, tuple(rows.graph.parts), recorded_outputs, rows.num, rows.axis)
 
-        def run(state: Any, inputs: Any) -> Any:
-            carry = subgraph.end(subgraph.run(subgraph.begin(state, num_steps), {}, inputs, num_steps), num_steps)
-            return {**carry["own"], CACHE: carry["cache"]}, carry["kept"], carry["not_finite"]
-
         specs = map_with_paths(lambda path, _: rows.spec(path), state)
         out_specs = specs, {one.key: rows.buffer_spec(one) for one in recorded_outputs}, P()
+
+        def run(state: Any, inputs: Any) -> Any:
+            return subgraph.run_alone(state, inputs, num_steps)
+
         mapped = jax.shard_map(run, mesh=self.mesh, in_specs=(specs, P()), out_specs=out_specs, check_vma=False)
         state, buffers, not_finite = mapped(state, inputs)
         return state, results(rows.crop_buffers(recorded_outputs, buffers), not_finite)
@@ -94,7 +91,7 @@ def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, m
     if not (axes and mode == "manual" and isinstance(step, GraphLoop)):
         _check_rules(bool(axes), layout.names_devices, step, mode)
         return None
-    if axes[0] not in mesh.shape:  # which the layout says better
+    if axes[0] not in mesh.shape:  # planning the layout will say so, with what to write
         return None
     names = tuple(step.graph.parts)
     rows = Rows.of(

@@ -21,25 +21,14 @@ from jax.sharding import AxisType, Mesh
 from outlay.core.constrain import Gradient, constrain, resolving, summing
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import MARK, calls_to, is_of_a_derivative, line_of, marking_returns
-from outlay.core.jax_tracing import (
-    CALLS,
-    CHECKPOINTS,
-    COND,
-    SCAN,
-    WHILE,
-    differentiating,
-    rerun_cond,
-    rerun_scan,
-    rerun_while,
-    run_jaxpr,
-)
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, WHILE, differentiating, rerun, run_jaxpr
 from outlay.core.quantities import counted
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 from outlay.program.source_names import Line, Scope, SourceNames, is_readable, line_in
 
-_ENTERED = (SCAN, "while", "cond", *CALLS, *CHECKPOINTS)
+_ENTERED = (SCAN, WHILE, COND, *CALLS, *CHECKPOINTS)
 
 
 def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
@@ -256,20 +245,9 @@ class _BySource:
 
     def _inside(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Run an operation with the values inside it placed."""
-        params, name = eqn.params, eqn.primitive.name
         around, self.sources = self.sources, self._sources_inside(eqn)
         try:
-            if name == SCAN:
-                return rerun_scan(params, values, lambda turn: self._run(params["jaxpr"], turn))
-            if name == WHILE:
-                return rerun_while(params, values, self._run)
-            if name == COND:
-                return rerun_cond(params, values, self._run)
-            inner = next(iter(jaxprs_in_params(params)))
-            if name in CALLS:
-                return self._run(inner, values)
-            run = functools.partial(self._run, inner)
-            return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(values)
+            return rerun(eqn, values, self._run)
         finally:
             self.sources = around
 

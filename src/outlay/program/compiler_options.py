@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -17,7 +17,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import gpu_library, is_compile_only
+from outlay.core.jax_compat import gpu_library, is_compile_only, without_compilation_cache
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
@@ -38,6 +38,7 @@ _OVER_MICROBATCHES = re.compile(rf'\b{MICROBATCHES}\)*/while"')
 _NO_TILES, _WAY_OUT = "Couldn't find output tile sizes", {"xla_gpu_enable_triton_gemm": False}
 # Each collective that goes on behind computation takes some of a TPU's memory for signals, which is a kilobyte on v3.
 _NO_SIGNALS, _BEHIND = "in memory space sflag", "async"
+_PIPELINED = "_pipelined_"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ class CompilerOptions:
     source: str = "none"
     values: Mapping[str, Value] = field(default_factory=dict, hash=False)
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_preset(self) -> bool:
+        """Whether Outlay chose them, so that it may leave some out; what a user asked for by name stays."""
+        return self.source.startswith("preset")
+
+    def without(self, names: Collection[str], note: str) -> CompilerOptions:
+        """Return the options without those of these names."""
+        remaining = {name: value for name, value in self.values.items() if name not in names}
+        return replace(self, values=remaining, notes=(*self.notes, note))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -150,38 +161,38 @@ def compile_with(
     """
     if device is not None and is_compile_only(device):
         drop_callbacks(lowered)
-    options = _without_pipelines(lowered, options)
-    try:
-        values: dict[str, Any] = dict(options.values)
-        return lowered.compile(compiler_options=values), options
-    except jax.errors.JaxRuntimeError as error:
-        message = str(error)
-        if _NO_TILES in message and options.values.get("xla_gpu_enable_triton_gemm") is not False:
-            note = "no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false"
-            again = replace(options, values={**options.values, **_WAY_OUT}, notes=(*options.notes, note))
-            return compile_with(lowered, again, device)
-        waiting = {name: value for name, value in options.values.items() if _BEHIND not in name}
-        if _NO_SIGNALS in message and options.source.startswith("preset") and len(waiting) < len(options.values):
-            note = "no asynchronous collectives: the device has no memory left for their signals"
-            return compile_with(lowered, replace(options, values=waiting, notes=(*options.notes, note)), device)
-        unknown = _UNKNOWN.search(message)
-        if unknown and options.source.startswith("preset"):  # of another version of XLA
-            remaining = {name: value for name, value in options.values.items() if name != unknown[1]}
-            note = f"this compiler has no {unknown[1]}"
-            return compile_with(lowered, replace(options, values=remaining, notes=(*options.notes, note)), device)
-        if unknown is None and not (_REFUSED.search(message) and any(name in message for name in options.values)):
-            raise
-        platform = device.platform if device else ""
-        raise ProgramError(_refused(options, message, unknown[1] if unknown else "", platform)) from error
+    pipelined = [name for name in options.values if _PIPELINED in name]
+    if options.is_preset and pipelined and _takes_microbatches(lowered):
+        note = "no pipelined collectives: they would hold the activations of several microbatches at once"
+        options = options.without(pipelined, note)
+    with without_compilation_cache(device):
+        # Each turn leaves out an option or sets one for good, so that this ends.
+        while True:
+            try:
+                values: dict[str, Any] = dict(options.values)
+                return lowered.compile(compiler_options=values), options
+            except jax.errors.JaxRuntimeError as error:
+                others = _other_options(options, str(error))
+                if others is None:
+                    if refusal := _refusal(options, str(error), device.platform if device else ""):
+                        raise ProgramError(refusal) from error
+                    raise
+                options = others
 
 
-def _without_pipelines(lowered: jax.stages.Lowered, options: CompilerOptions) -> CompilerOptions:
-    remaining = {name: value for name, value in options.values.items() if "_pipelined_" not in name}
-    is_preset = options.source.startswith("preset")
-    if not is_preset or len(remaining) == len(options.values) or not _takes_microbatches(lowered):
-        return options
-    note = "no pipelined collectives: they would hold the activations of several microbatches at once"
-    return replace(options, values=remaining, notes=(*options.notes, note))
+def _other_options(options: CompilerOptions, message: str) -> CompilerOptions | None:
+    """Return the options with which to compile again after an error; None if no others would help."""
+    if _NO_TILES in message and options.values.get("xla_gpu_enable_triton_gemm") is not False:
+        note = "no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false"
+        return replace(options, values={**options.values, **_WAY_OUT}, notes=(*options.notes, note))
+    if not options.is_preset:
+        return None
+    behind, unknown = [name for name in options.values if _BEHIND in name], _UNKNOWN.search(message)
+    if _NO_SIGNALS in message and behind:
+        return options.without(behind, "no asynchronous collectives: the device has no memory left for their signals")
+    if unknown and unknown[1] in options.values:  # of another version of XLA
+        return options.without([unknown[1]], f"this compiler has no {unknown[1]}")
+    return None
 
 
 def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
@@ -196,15 +207,19 @@ def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
     return False
 
 
-def _refused(options: CompilerOptions, message: str, unknown: str, platform: str) -> str:
+def _refusal(options: CompilerOptions, message: str, platform: str) -> str:
+    """Return what to say of an error of the compiler that is about an option; empty for any other error."""
     where = "" if options.source == "given" else f" ({options.source})"
-    if not unknown:
-        return f"the compiler refuses an option{where}: {message}\n  fix: another value, or leave it out"
+    unknown = _UNKNOWN.search(message)
+    if unknown is None:
+        is_about_one = _REFUSED.search(message) and any(name in message for name in options.values)
+        fix = "another value, or leave it out"
+        return f"the compiler refuses an option{where}: {message}\n  fix: {fix}" if is_about_one else ""
     library = _library(platform)
     known = flags_of_library(library) if library is not None else set()
-    near = f", {did_you_mean(unknown, sorted(known))}" if known else ""
+    near = f", {did_you_mean(unknown[1], sorted(known))}" if known else ""
     return (
-        f"the compiler for {platform or 'these devices'} has no option {unknown}{where}{near}\n"
+        f"the compiler for {platform or 'these devices'} has no option {unknown[1]}{where}{near}\n"
         "  fix: correct the name, or leave it out; XLA drops and renames options from version to version, "
         f"and this is jaxlib {jaxlib.__version__}"
     )

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 import outlay
+from outlay.core.array_leaves import dtype_and_shape
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, plural
@@ -33,22 +35,27 @@ from outlay.jobs.joined import gather_all, part, patience, post, wait_for
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 
 
-def check_agreement(facts: Facts, process: int, processes: Sequence[int]) -> None:
+def processes_of(mesh: Mesh) -> list[int]:
+    """Return the numbers of the processes that run a program on this mesh together; none for a single process."""
+    processes = sorted({device.process_index for device in mesh.devices.flat})
+    return processes if jax.process_count() > 1 and len(processes) > 1 else []
+
+
+def check_agreement(facts: Facts, processes: Sequence[int]) -> None:
     """Compare what this process is about to run with what the others are about to run; all of them call this.
 
     Hashes are compared first. Only if they differ does one process of each group send the whole.
 
     Args:
         facts: what this process is about to run.
-        process: the number of this process.
         processes: the numbers of all that take part, with this one.
 
     Raises:
         ProgramError: they differ, or some have not arrived; raised in every process that has.
     """
-    key = _key(tuple(processes))
+    key, process = _key(tuple(processes)), jax.process_index()
     post(f"{key}/{process}", json.dumps(facts.hashes))
-    hashes = _all_hashes(key, facts.where, process, processes)
+    hashes = _all_hashes(key, facts.where, processes)
     groups = collections.defaultdict(list)
     for other in processes:
         groups[hashes[other]].append(other)
@@ -61,22 +68,25 @@ def check_agreement(facts: Facts, process: int, processes: Sequence[int]) -> Non
     raise ProgramError(disagreement(facts_by_group, {tuple(group): json.loads(text) for text, group in groups.items()}))
 
 
-def wait_for_all(first_run_of: str, where: str, process: int, processes: Sequence[int]) -> None:
-    """Wait until all processes are here; the data of one may come minutes later than that of another.
+def wait_for_all(first_run_of: str, step: Callable[..., Any], mesh: Mesh) -> None:
+    """Wait until all processes of a mesh are here; nothing to wait for if there is a single one.
 
     Args:
         first_run_of: what they are about to run.
-        where: file and line of the step.
-        process: the number of this process.
-        processes: the numbers of all that take part, with this one.
+        step: the step that it belongs to.
+        mesh: the mesh.
 
     Raises:
         ProgramError: some have not arrived.
     """
+    if not (processes := processes_of(mesh)):
+        return
+    # Data or a compiled program may come minutes later in one process than in another, and the first collective of CPU
+    # devices waits for 30 s only.
     seconds = patience()
-    missing = gather_all(f"{_key(tuple(processes))}/{first_run_of}", processes, process, seconds)
+    missing = gather_all(f"{_key(tuple(processes))}/{first_run_of}", processes, jax.process_index(), seconds)
     if missing:
-        raise ProgramError(_missing_processes(missing, processes, process, seconds, where))
+        raise ProgramError(_missing_processes(missing, processes, seconds, source_of(step)))
 
 
 def _key(processes: tuple[int, ...]) -> str:
@@ -86,21 +96,19 @@ def _key(processes: tuple[int, ...]) -> str:
     return f"agree/{hashlib.sha256(repr(processes).encode()).hexdigest()[:12]}/{number}"
 
 
-def _all_hashes(key: str, where: str, process: int, processes: Sequence[int]) -> dict[int, str]:
+def _all_hashes(key: str, where: str, processes: Sequence[int]) -> dict[int, str]:
     seconds = patience()
     deadline = time.monotonic() + seconds
     posted = {other: wait_for(f"{key}/{other}", deadline - time.monotonic()) for other in processes}
     missing = [other for other in processes if posted[other] is None]
     if missing:
-        raise ProgramError(_missing_processes(missing, processes, process, seconds, where))
+        raise ProgramError(_missing_processes(missing, processes, seconds, where))
     return {other: text for other, text in posted.items() if text is not None}
 
 
-def _missing_processes(
-    missing: Sequence[int], processes: Sequence[int], process: int, seconds: float, where: str
-) -> str:
+def _missing_processes(missing: Sequence[int], processes: Sequence[int], seconds: float, where: str) -> str:
     return (
-        f"process {process} has waited {seconds:g} s to run its program ({where}), and {len(missing)} of "
+        f"process {jax.process_index()} has waited {seconds:g} s to run its program ({where}), and {len(missing)} of "
         f"{len(processes)} processes have not arrived\n  missing: {named(missing)}\n  fix: make and run the same "
         "programs in the same order in every process of a mesh; if one just needs longer: outlay.join(timeout=...)"
     )
@@ -255,7 +263,7 @@ def facts_of(
     leaves = flatten_paths(shapes)[0]
     return Facts(
         {name: _shown(value) for name, value in (dict(config) | own).items()},
-        {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves},
+        {path: dtype_and_shape(leaf) for path, leaf in leaves},
         same_everywhere("".join(part.as_text() for part in lowered)),
         source_of(step),
     )

@@ -47,10 +47,8 @@ class DeviceGroup:
     @functools.cached_property
     def foreign(self) -> tuple[tuple[str, str], ...]:
         """Return what they read from parts in other groups, as (part, port)."""
-        reads = [
-            source for name in self.names for of in self.subgraph.graph.parts[name].reads.values() for source in of
-        ]
-        return tuple(dict.fromkeys((s.part, s.port) for s in reads if s.part not in (*self.names, INPUTS)))
+        sources = self.subgraph.graph.sources(self.names)
+        return tuple(dict.fromkeys((s.part, s.port) for s in sources if s.part not in (*self.names, INPUTS)))
 
     @functools.cached_property
     def whole(self) -> jax.sharding.Sharding:
@@ -68,8 +66,8 @@ class DeviceGroup:
             return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(state))) if self.rows else state
 
         return jax.jit(
-            self._mapped(mine, (P(),), self._specs(self._of_parts(self.state))),
-            out_shardings=self._out(self._of_parts(self.state)),
+            self._mapped(mine, (P(),), self._specs(self._mine)),
+            out_shardings=jax.tree.map(self._at, self._specs(self._mine)),
         )
 
     def begin(self) -> Callable[[Any], Any]:
@@ -78,7 +76,7 @@ class DeviceGroup:
         def blank(state: Any) -> Any:
             return _rest(self.subgraph.begin(state, self.num_steps))
 
-        mapped = self._mapped(blank, (self._specs(self._of_parts(self.state)),), self._rest_specs)
+        mapped = self._mapped(blank, (self._specs(self._mine),), self._rest_specs)
         return jax.jit(mapped, out_shardings=None if self.rows else self.whole)
 
     def steps(self, num_steps: int) -> jax.stages.Lowered:
@@ -91,42 +89,42 @@ class DeviceGroup:
             carry = self.subgraph.run({"own": own, "cache": cache, **rest}, foreign, inputs, num_steps)
             return carry["own"], _rest(carry), carry["cache"]
 
-        mine = self._of_parts(self.state)
-        own, cache = {name: mine[name] for name in self.names}, mine[CACHE]
-        specs = self._specs(mine)
-        own_specs = {name: specs[name] for name in self.names}
+        own, own_specs = self._own(self._mine), self._own(self._specs(self._mine))
         mapped = self._mapped(run, (own_specs, self._rest_specs, P(), P(), P()), (own_specs, self._rest_specs, P()))
-        rest = jax.eval_shape(self.begin(), mine)
+        rest = jax.eval_shape(self.begin(), self._mine)
         foreign = self.foreign_of(self.state[CACHE])
         shapes = [
             self._typed(own, own_specs),
             self._typed(rest, self._rest_specs),
-            *(self._typed(tree, jax.tree.map(lambda _: P(), tree)) for tree in (cache, foreign, self.inputs)),
+            *(
+                self._typed(tree, jax.tree.map(lambda _: P(), tree))
+                for tree in (self._mine[CACHE], foreign, self.inputs)
+            ),
         ]
         return jax.jit(mapped, donate_argnums=(0, 1)).lower(*shapes)
 
     def end(self) -> Callable[[Any, Any], Any]:
-        """Return the final check, which also crops padded rows: (own, rest) -> (kept, not finite)."""
+        """Return the final check, which also crops padded rows: (own, rest) -> (buffers, not finite)."""
         subgraph = self.subgraph
 
         def look(own: Any, rest: Any) -> Any:
             return subgraph.end({"own": own, **rest}, self.num_steps)["not_finite"]
 
-        mine = self._specs(self._of_parts(self.state))
-        looked = self._mapped(look, ({name: mine[name] for name in self.names}, self._rest_specs), P())
+        looked = self._mapped(look, (self._own(self._specs(self._mine)), self._rest_specs), P())
 
         def end(own: Any, rest: Any) -> Any:
-            buffers = self.rows.crop_buffers(subgraph.recorded_outputs, rest["kept"]) if self.rows else rest["kept"]
+            buffers = rest["buffers"]
+            if self.rows:
+                buffers = self.rows.crop_buffers(subgraph.recorded_outputs, buffers)
             return buffers, looked(own, rest)
 
         return jax.jit(end)
 
     def ends(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
         """Compile the functions that begin and end a call."""
-        mine = self._of_parts(self.state)
-        mine, rest = self._typed(mine, self._specs(mine)), jax.eval_shape(self.begin(), mine)
-        own = {name: mine[name] for name in self.names}
-        return self.begin().lower(mine).compile(), self.end().lower(own, self._typed(rest, self._rest_specs)).compile()
+        mine = self._typed(self._mine, self._specs(self._mine))
+        rest = self._typed(jax.eval_shape(self.begin(), self._mine), self._rest_specs)
+        return self.begin().lower(mine).compile(), self.end().lower(self._own(mine), rest).compile()
 
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
         """Select from the cache of a graph what these parts read from others."""
@@ -135,8 +133,15 @@ class DeviceGroup:
             read.setdefault(part, {})[port] = cache[part][port]
         return read
 
+    @functools.cached_property
+    def _mine(self) -> Any:
+        return self._of_parts(self.state)
+
     def _of_parts(self, state: Any) -> Any:
-        return {name: state[name] for name in self.names} | {CACHE: {name: state[CACHE][name] for name in self.names}}
+        return self._own(state) | {CACHE: self._own(state[CACHE])}
+
+    def _own(self, by_part: Any) -> dict[str, Any]:
+        return {name: by_part[name] for name in self.names}
 
     def _specs(self, state: Any) -> Any:
         return map_with_paths(lambda path, _: self.rows.spec(path) if self.rows else P(), state)
@@ -146,7 +151,7 @@ class DeviceGroup:
         buffer_specs = {
             one.key: self.rows.buffer_spec(one) if self.rows else P() for one in self.subgraph.recorded_outputs
         }
-        return {"not_finite": dict.fromkeys(self.names, P()), "kept": buffer_specs, "step": P()}
+        return {"not_finite": dict.fromkeys(self.names, P()), "buffers": buffer_specs, "step": P()}
 
     def _typed(self, tree: Any, specs: Any) -> Any:
         """Return shapes with shardings."""
@@ -157,9 +162,6 @@ class DeviceGroup:
     def _at(self, spec: P) -> jax.sharding.Sharding:
         return NamedSharding(part_of(self.devices), spec) if self.rows else self.whole
 
-    def _out(self, state: Any) -> Any:
-        return jax.tree.map(self._at, self._specs(state))
-
     def _mapped(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         if not self.rows:
             return function
@@ -168,7 +170,7 @@ class DeviceGroup:
 
 
 def _rest(carry: Any) -> Any:
-    return {key: carry[key] for key in ("not_finite", "kept", "step")}
+    return {key: carry[key] for key in ("not_finite", "buffers", "step")}
 
 
 @dataclass(frozen=True)

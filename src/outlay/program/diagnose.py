@@ -123,7 +123,7 @@ def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> Pro
         )
         for path, leaf in leaves
         if isinstance(leaf, jax.Array)
-        and leaf.committed
+        and leaf.committed  # any other goes wherever the program wants it
         and not leaf.sharding.is_equivalent_to(sharding(planned[path], mesh), leaf.ndim)
     ]
     return _error("arrays do not live where the plan says", problems)

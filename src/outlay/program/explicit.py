@@ -25,7 +25,7 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import Frame, user_frames
 from outlay.core.jax_tracing import fresh_traces, in_backward_pass, intercepting
 from outlay.core.quantities import counted
-from outlay.program.abstract import abstract_init
+from outlay.program.abstract import abstract_init, name_of, named
 
 _OUTLAY = Path(__file__).parents[1]
 _MACHINERY = tuple(str(_OUTLAY / folder) for folder in ("core", "graph", "program", "train"))
@@ -55,7 +55,7 @@ def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardi
         with jax.set_mesh(mesh):
             return jitted.lower(*args)
     except Exception as error:  # ShardingTypeError is private, and JAX raises others besides
-        problem = open_shardings(run, args, mesh, f"the step {getattr(run, '__name__', type(run).__name__)}")
+        problem = open_shardings(run, args, mesh, named(run))
         if problem is None:
             raise
         raise problem from error
@@ -74,7 +74,7 @@ def state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
         problem = None
         if is_explicit(mesh) and not isinstance(error, ProgramError):
             key = jax.eval_shape(lambda: jax.random.key(0))
-            problem = open_shardings(init, (key,), mesh, f"init {getattr(init, '__name__', type(init).__name__)}")
+            problem = open_shardings(init, (key,), mesh, f"init {name_of(init)}")
         if problem is None:
             raise
         raise problem from error
@@ -146,6 +146,7 @@ class _Tracing:
         finally:
             self._stack.pop()
         if primitive.name in ("jit", "pjit") and self.sites:
+            # Functions of jax.numpy are jitted under private names, such as `_where`.
             self._within(params["name"].lstrip("_"), result)
             jax.clear_caches()  # else a second call of this function would be taken, edited, from the cache
         return result
@@ -280,7 +281,7 @@ def _dot(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Edit:
 
 
 def _lookup(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Edit:
-    """Rows of a table: split as the indices are, and along each row as the table is."""
+    """Return the edit of a lookup: its rows are split as the indices are, and along each row as the table is."""
     numbers = params["dimension_numbers"]
     table, indices = (dims_of(operand) for operand in operands)
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
@@ -297,7 +298,7 @@ def _lookup(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Ed
 
 
 def _reshards(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Iterator[Edit]:
-    """Operands moved before the operation: to each other's sharding, or whole along some dims; cheap moves first."""
+    """Yield edits that move operands first: to each other's sharding, or whole along some dims; cheap moves first."""
     old = [dims_of(operand) for operand in operands]
     for new in itertools.chain(_like_another(operands, old), _whole_along(operands, old)):
         moved = {i: P(*dims) for i, dims in enumerate(new) if dims != old[i]}
@@ -349,7 +350,7 @@ def _each_axis_once(dims: list[Any]) -> list[Any]:
 
 
 def _short(spec: P) -> P:
-    """Without what it need not say: jax.numpy may have given the operand leading dims that the user does not see."""
+    """Drop what a spec need not say: jax.numpy may have given the operand leading dims that the user does not see."""
     dims = list(spec)
     while dims and dims[-1] is None:
         dims.pop()

@@ -19,10 +19,9 @@ import jax
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh
 
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, rerun_scan, run_jaxpr, scan_operands
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, operations, rerun_scan, run_jaxpr, scan_operands
 from outlay.layout.placement import Dims
-from outlay.program import cpu_collectives
-from outlay.program.cpu_collectives import are_apart
+from outlay.program.shard_collectives import gather
 
 _CHEAP = {"convert_element_type", "copy", "reshape", "reduce_precision", "squeeze", "transpose"}
 """Operations on a gathered parameter whose result is not worth keeping for the backward pass."""
@@ -76,10 +75,8 @@ class Piece:
         """Gather the whole array, once."""
         whole: Any = self.array
         for dim, axes in enumerate(self.dims):
-            if axes and are_apart(self.mesh, axes):
-                whole = cpu_collectives.gather(whole, axes, dim)
-            elif axes:
-                whole = jax.lax.all_gather(whole, axes, axis=dim, tiled=True)
+            if axes:
+                whole = gather(whole, self.mesh, axes, dim)
         return whole if self.dtype is None else whole.astype(self.dtype)
 
 
@@ -129,6 +126,7 @@ def _loop(params: Any, values: list[Any]) -> list[Any] | None:
         for variable, value in zip(variables, values[:num_consts], strict=False)
     ]
     carried = _whole(values[num_consts : num_consts + num_carried])
+    # Split along its layers, a stack has not every layer on each device, so that none can be gathered alone.
     stacked = [
         one.whole if isinstance(one, Piece) and one.dims[0] else one for one in values[num_consts + num_carried :]
     ]
@@ -149,6 +147,7 @@ def _loop(params: Any, values: list[Any]) -> list[Any] | None:
         if _contains(body, CHECKPOINTS):  # a step that recomputes says itself what is kept
             return turn
         shapes = {shape for one in pieces for shape in (one.shape[1:], (1, *one.shape[1:]))}
+        # A turn of a loop is not merged with its recomputation: the barriers of prevent_cse would only cost time.
         return jax.checkpoint(turn, policy=_all_but_gathered(None, shapes), prevent_cse=False)
 
     return rerun_scan(params, [*map(_array, consts), *carried, *map(_array, stacked)], turn, forgetting)
@@ -184,10 +183,7 @@ def _only_sliced(jaxpr: Any, variable: Any) -> bool:
 
 
 def _contains(jaxpr: Any, names: Sequence[str]) -> bool:
-    return any(
-        eqn.primitive.name in names or any(_contains(inner, names) for inner in jaxprs_in_params(eqn.params))
-        for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns
-    )
+    return any(eqn.primitive.name in names for eqn in operations(jaxpr))
 
 
 def _convert(piece: Piece, _: Any, params: Any) -> Piece:

@@ -87,6 +87,7 @@ def program(
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     if parts:
         step, init = _of_parts(step, init, parts)
+    # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
         step, init = over_arrays(step, init)
     return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)

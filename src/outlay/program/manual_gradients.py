@@ -9,9 +9,8 @@ the batch) count once.
 
 from __future__ import annotations
 
-import collections
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,10 +25,9 @@ from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_p
 from outlay.core.quantities import counted
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
-from outlay.program import cpu_collectives
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
-from outlay.program.cpu_collectives import are_apart, are_pairs, exchange_and_add
 from outlay.program.gather_at_use import gathered_at_use
+from outlay.program.shard_collectives import are_pairs, scatter, sum_in_buckets
 from outlay.program.storing import Storing
 
 
@@ -204,12 +202,8 @@ class _Split:
 def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:
     """Reduce-scatter a gradient along the dims on which gradients are split and parameters are not."""
     for dim, axes in enumerate(want.dims):
-        if not axes or have.dims[dim]:
-            continue
-        if are_apart(mesh, axes):
-            grad = cpu_collectives.scatter(grad, axes, dim)
-        else:
-            grad = jax.lax.psum_scatter(grad, axes, scatter_dimension=dim, tiled=True)
+        if axes and not have.dims[dim]:
+            grad = scatter(grad, mesh, axes, dim)
     return grad
 
 
@@ -237,57 +231,3 @@ def _batch_axes(plan: Plan) -> tuple[str, ...]:
             f"first dim:{lines}\n  fix: outlay.data_parallel() for the batch, or mode='auto'"
         )
     return next(iter(splits))
-
-
-BUCKET_BYTES = 2**25
-"""Small leaves are summed together up to this size: enough to hide a collective's start, and it can still overlap."""
-
-OWN_BYTES = 2**17
-"""A leaf of this size and more is summed by itself: copying it into a bucket and out takes longer than a start."""
-
-OWN_BYTES_APART = 2**20
-"""The same between processes, where a start takes longer."""
-
-
-def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
-    """Sum each leaf over its axes; small leaves with the same axes and dtype share a flat collective.
-
-    Large leaves stay separate operands, which XLA combines into one collective without copying them.
-
-    Args:
-        tree: arrays, inside `jax.shard_map`; with `check_vma=False` where `are_pairs` holds for some axes.
-        axes: for each leaf the tuple of axes to sum over, as a leaf; empty for none.
-        mesh: the mesh.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    groups = collections.defaultdict(list)
-    for position, leaf_axes in enumerate(structure.flatten_up_to(axes)):
-        if leaf_axes:
-            groups[tuple(leaf_axes), leaves[position].dtype].append(position)
-    for (names, _), positions in groups.items():
-        total = exchange_and_add if are_pairs(mesh, names) else jax.lax.psum
-        for bucket in _buckets(positions, leaves, OWN_BYTES_APART if are_apart(mesh, names) else OWN_BYTES):
-            if len(bucket) == 1:
-                leaves[bucket[0]] = total(leaves[bucket[0]], names)
-                continue
-            summed = total(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
-            ends = [0]
-            for i in bucket:
-                ends.append(ends[-1] + leaves[i].size)
-                leaves[i] = summed[ends[-2] : ends[-1]].reshape(leaves[i].shape)
-    return structure.unflatten(leaves)
-
-
-def _buckets(positions: list[int], leaves: list[Any], own_bytes: int) -> Iterator[list[int]]:
-    bucket, size = [], 0
-    for position in positions:
-        if leaves[position].nbytes >= own_bytes:
-            yield [position]
-            continue
-        if bucket and size + leaves[position].nbytes > BUCKET_BYTES:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(position)
-        size += leaves[position].nbytes
-    if bucket:
-        yield bucket

@@ -101,7 +101,6 @@ def _stores_values(rule: Rule, state: Any) -> bool:
 
 def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
     """Return one device's outputs as shapes, and the named values of the step by name."""
-    specs = {leaf.path: leaf.spec for leaf in plan}
     seen = []
     values: dict[str, Any] = {}
 
@@ -116,15 +115,20 @@ def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple
         check_results(step, result)
         seen.append(as_shapes(result[1]))
 
-    state_specs = map_with_paths(lambda path, _: specs[path], state)
-    batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
-    in_specs = state_specs, batch_specs
+    in_specs = _in_specs(plan, state, batch)
     mapped = jax.shard_map(look, mesh=mesh, in_specs=in_specs, out_specs=None, check_vma=False)
     try:
         jax.eval_shape(mapped, state, batch)
     except NameError as error:
         raise unknown_axis(step, mesh.axis_names, error) or error from error
     return seen[-1], values
+
+
+def _in_specs(plan: Plan, state: Any, batch: Any) -> tuple[Any, Any]:
+    """Return how state and batch are split, as trees of specs."""
+    specs = {leaf.path: leaf.spec for leaf in plan}
+    of_state = map_with_paths(lambda path, _: specs[path], state)
+    return of_state, map_with_paths(lambda path, _: specs[under("batch", path)], batch)
 
 
 def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> LeafPlan:
@@ -142,7 +146,6 @@ def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
         ProgramError: while it is traced: what it returns differs between devices where it must not, or has other
             shapes than planned, or it names an axis that the mesh lacks.
     """
-    specs = {leaf.path: leaf.spec for leaf in plan}
     storing = Storing(plan)
 
     @functools.wraps(step)
@@ -158,10 +161,9 @@ def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
             check_output_pieces(result[1], outputs)
             return result
 
-        state_specs = map_with_paths(lambda path, _: specs[path], state)
-        batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
+        in_specs = _in_specs(plan, state, batch)
         mapped = functools.partial(
-            jax.shard_map, checked, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, outputs)
+            jax.shard_map, checked, mesh=mesh, in_specs=in_specs, out_specs=(in_specs[0], outputs)
         )
         try:
             return mapped()(state, batch)

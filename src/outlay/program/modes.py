@@ -14,8 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import sharding
@@ -34,7 +33,7 @@ from outlay.program.by_source import by_source
 from outlay.program.execution import Mode, Step
 from outlay.program.manual_gradients import gradient_runner
 from outlay.program.manual_step import run_per_shard
-from outlay.program.storing import Storing, fetch_from_host
+from outlay.program.storing import Storing, fetch_from_host, mover
 
 
 def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: bool) -> Step:
@@ -93,11 +92,10 @@ def _with_manual_gradients(step: Step, plan: Plan, mesh: Mesh) -> Step:
 
 def with_constraints(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
     """Wrap a step so that its named values and its outputs are placed and stored as the rules say."""
-    ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate") if leaf.is_placed}
-    specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate") if leaf.is_placed}
+    leaves = [leaf for leaf in plan.of_kind("intermediate") if leaf.is_placed]
+    ruled, specs = {leaf.path: sharding(leaf, mesh) for leaf in leaves}, {leaf.path: leaf.spec for leaf in leaves}
     storing = Storing(plan)
-    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
-    move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
+    move = mover(mesh)
 
     def place(where: str | P, tree: Any, optional: bool) -> Any:
         if mesh.size == 1:

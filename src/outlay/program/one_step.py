@@ -14,7 +14,6 @@ from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_tracing import fresh_traces
 from outlay.graph.graph_loop import GraphLoop, count_steps
@@ -22,7 +21,7 @@ from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.abstract import OnlyReads, abstract_init, abstract_inputs, abstract_step, named
+from outlay.program.abstract import OnlyReads, abstract_init, abstract_inputs, abstract_step, name_of, named
 from outlay.program.by_rows import by_rows
 from outlay.program.by_source import by_source, check_source_rules
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
@@ -67,7 +66,7 @@ class OneStep:
             init, layout = split.init, split.layout
         # In the context of the mesh, models may name its axes in their own constraints.
         enter = functools.partial(jax.set_mesh, mesh)
-        with explaining_mesh_errors(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
+        with explaining_mesh_errors(f"init {name_of(init)}", mesh):
             self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
         self.batch_shapes = abstract_inputs(inputs)
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
@@ -147,10 +146,8 @@ class OneStep:
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""
-        device = self._mesh.devices.flat[0]
-        with without_compilation_cache(device):
-            compiled, self.compiler_options = compile_with(lowered[0], self.compiler_options, device)
-            return (compiled,)
+        compiled, self.compiler_options = compile_with(lowered[0], self.compiler_options, self._mesh.devices.flat[0])
+        return (compiled,)
 
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
         """Return the compiled step itself, without Python around it; for a step that only reads, its outputs."""

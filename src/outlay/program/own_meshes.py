@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line, source_line_of_error
+from outlay.core.jax_tracing import operations
 from outlay.core.quantities import counted, plural
 from outlay.core.suggest import did_you_mean
 
 T = TypeVar("T")
 
 _OTHER_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.DOTALL)
+# JAX has no types for these errors: they are known by their words.
 _REFUSED = re.compile(
     r"should match the mesh passed to shard_map"
     r"|Received incompatible devices for jitted computation"
@@ -143,13 +144,11 @@ def check_named_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
 
 
 def _meshes(jaxpr: Any) -> Iterator[tuple[Any, Any]]:
-    """Every mesh that an operation names, inner functions included."""
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    """Yield every mesh that an operation names, inner functions included."""
+    for eqn in operations(jaxpr):
         for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_names_a_mesh):
             if _names_a_mesh(value):
                 yield eqn, value.mesh if isinstance(value, NamedSharding) else value
-        for inner in jaxprs_in_params(eqn.params):
-            yield from _meshes(inner)
 
 
 def _names_a_mesh(value: Any) -> bool:
@@ -174,5 +173,6 @@ def _in_words(mesh: Mesh) -> str:
 
 
 def _devices(mesh: Mesh) -> str:
+    # The last one twice, so that a mesh of one device has a first and a last.
     first, *_, last = (*mesh.devices.flat, mesh.devices.flat[-1])
     return f"{counted(mesh.size, 'device')} from {first} to {last}"

@@ -146,6 +146,7 @@ class PlacedGraph:
             {name: jax.device_put(batch[name], group.whole) for name in group.subgraph.inputs}
             for group in self.device_groups
         ]
+        # From the host, such as one that was just read from a file.
         if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state)):
             state = jax.device_put(state, shardings(self.plan, self.state_shapes, self._mesh))
         own, caches = split_state(state, self.device_groups)
@@ -187,8 +188,7 @@ def _least_latency(step: GraphLoop, device_groups: tuple[DeviceGroup, ...]) -> i
         (
             source.latency
             for name, part in step.graph.parts.items()
-            for sources in part.reads.values()
-            for source in sources
+            for source in part.sources
             if source.part != INPUTS and home[source.part] is not home[name]
         ),
         default=None,
@@ -252,6 +252,7 @@ def plan_placed(
         mesh: the mesh.
         rows: the rows of the parts on several devices.
     """
+    # Whether they match was asked of whole parts, in `positions_of_parts`.
     rules = [dataclasses.replace(rule, optional=True) if isinstance(rule.placement, On) else rule for rule in layout]
     plan = Layout(rules).plan(state, mesh)
     leaves = [_by_rows(leaf, rows) for leaf in plan]
@@ -329,7 +330,7 @@ def _input(path: str, leaf: Any, graph: StepGraph, held: Mapping[str, tuple[int,
     readers = [
         name
         for name, part in graph.parts.items()
-        if any((s.part, s.port) == (INPUTS, path) for sources in part.reads.values() for s in sources)
+        if any((source.part, source.port) == (INPUTS, path) for source in part.sources)
     ]
     devices = {device for name in readers for device in held.get(name, ())}
     return LeafPlan(

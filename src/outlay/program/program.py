@@ -21,10 +21,10 @@ from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
-from outlay.program.abstract import OnlyReads, as_key, check_arguments
+from outlay.program.abstract import OnlyReads, as_key, check_arguments, name_of
 from outlay.program.by_source import why_no_source_rules
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
-from outlay.program.consistency import check_agreement, facts_of, source_of, wait_for_all
+from outlay.program.consistency import check_agreement, facts_of, processes_of, wait_for_all
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, traced_call_error
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.modes import step_and_gradients
@@ -125,7 +125,7 @@ class Program:
         self.check_memory()
         self.agree(key=key)
         self._execution.check_key(key)
-        self._wait_for_all("init")
+        wait_for_all("init", self.step, self.mesh)
         return self._execution.init(key)
 
     def with_layout(self, layout: Layout) -> Program:
@@ -207,8 +207,7 @@ class Program:
             raise problem from error
 
     def __repr__(self) -> str:
-        name = getattr(self.step, "__name__", type(self.step).__name__)
-        num = len(self.plan.of_kind("state"))
+        name, num = name_of(self.step), len(self.plan.of_kind("state"))
         return f"<{type(self).__name__} of {name}: {num} leaves of state on {self.plan.mesh}, mode {self.mode}>"
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -289,25 +288,15 @@ class Program:
         """
         if self._is_agreed:
             return
-        if processes := self._processes():
+        if processes := processes_of(self.mesh):
             check_runnable(self.mesh, "a step cannot run")
             # Before the compiler, which may itself wait for other processes.
             settings = {"mode": self.mode, "mesh": self.plan.mesh, "compiler options": self.compiler_options}
             rules = {f"rule {number}": rule for number, rule in enumerate(self.layout, 1)}
             shapes = {"state": self.state_shapes, "batch": self.batch_shapes}
             facts = facts_of(self.step, shapes, self.lowered_parts, config | settings | rules)
-            check_agreement(facts, jax.process_index(), processes)
+            check_agreement(facts, processes)
         self._is_agreed = True
-
-    def _processes(self) -> list[int]:
-        """Return the numbers of the processes that run this program together; none for a single process."""
-        processes = sorted({device.process_index for device in self.mesh.devices.flat})
-        return processes if jax.process_count() > 1 and len(processes) > 1 else []
-
-    def _wait_for_all(self, first_run_of: str) -> None:
-        """Wait for the other processes: the first collective of CPU devices waits for 30 s only."""
-        if processes := self._processes():
-            wait_for_all(first_run_of, source_of(self.step), jax.process_index(), processes)
 
     def _run_donating(self, state: Any, batch: Any, leaves: list[Any]) -> Any:
         """Run a step that donates its state; no memory may be donated twice, or belong to the batch as well.
@@ -340,7 +329,7 @@ class Program:
         check_runnable(self.mesh, "a step cannot run")
         check_jit_enabled()
         self.agree()
-        self._wait_for_all("step")
+        wait_for_all("step", self.step, self.mesh)
         run = self._execution.runner(self.compiled_parts)
         result = run(state, batch)
         if self.donate:

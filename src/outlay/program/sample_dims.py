@@ -28,19 +28,8 @@ _ARITHMETIC = (
 _COPIES = "bitcast_convert_type convert_element_type copy copy_p name pcast pvary reduce_precision stop_gradient"
 _EACH_ENTRY = frozenset([*_ARITHMETIC.split(), *_COPIES.split()])
 _EACH_KEY = frozenset(["random_bits", "random_fold_in", "random_split", "random_unwrap", "random_wrap", "random_seed"])
-_REDUCES = frozenset(
-    [
-        "reduce_sum",
-        "reduce_max",
-        "reduce_min",
-        "reduce_prod",
-        "reduce_and",
-        "reduce_or",
-        "reduce_xor",
-        "argmax",
-        "argmin",
-    ]
-)
+_REDUCTIONS = "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
+_REDUCES = frozenset(_REDUCTIONS.split())
 _ALONG = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), "axis"),
     **dict.fromkeys(("concatenate", "sort"), "dimension"),

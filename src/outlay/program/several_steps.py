@@ -11,12 +11,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.shardings import OnHost, shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_tracing import fresh_traces
+from outlay.program.abstract import name_of
 from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
-from outlay.program.consistency import source_of, wait_for_all
+from outlay.program.consistency import wait_for_all
 from outlay.program.diagnose import diagnose
 from outlay.program.explicit import is_explicit
 from outlay.program.modes import in_mode
@@ -74,7 +74,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     )
     shapes = (typed(program.state_shapes, plan, mesh), (program.batch_shapes,) * num_steps)
     device = mesh.devices.flat[0]
-    name = f"{num_steps} steps of {getattr(program.step, '__name__', 'the step')}"
+    name = f"{num_steps} steps of {name_of(program.step)}"
     with (
         explaining_mesh_errors(name, mesh, program.mode),
         program.context(),
@@ -82,12 +82,8 @@ def several_steps(program: Program, num_steps: int) -> Several:
         fresh_traces(),
     ):
         lowered = jitted.lower(*shapes)
-    with without_compilation_cache(device):
-        compiled, _ = compile_with(lowered, program.compiler_options, device)
-    processes = sorted({device.process_index for device in mesh.devices.flat})
-    if len(processes) > 1 and jax.process_count() > 1:
-        # Compiling takes minutes longer in one process than in another, and the first collective waits for seconds.
-        wait_for_all("several steps", source_of(program.step), jax.process_index(), processes)
+    compiled, _ = compile_with(lowered, program.compiler_options, device)
+    wait_for_all("several steps", program.step, mesh)
 
     def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
         try:

@@ -15,17 +15,28 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Var, jaxprs_in_params
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import HOST, OnHost, sharding
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, differentiating, rerun_scan, run_jaxpr
+from outlay.core.jax_tracing import (
+    CALLS,
+    CHECKPOINTS,
+    SCAN,
+    Operations,
+    differentiating,
+    operations,
+    rerun_scan,
+    run_jaxpr,
+)
 from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Stored
 from outlay.layout.plan import Plan
+from outlay.program.execution import Step
+from outlay.program.explicit import is_explicit
 
 _NAME = "name"
 _CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
@@ -232,16 +243,7 @@ def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> 
 
 def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
     """Return the ruled names in a program, with those in its loops and calls."""
-    names = set()
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if eqn.primitive.name == _NAME and eqn.params["name"] in storages:
-            names.add(eqn.params["name"])
-        for inner in jaxprs_in_params(eqn.params):
-            names |= _names_in(inner, storages)
-    return names
-
-
-Step = Callable[[Any, Any], tuple[Any, Any]]
+    return {eqn.params["name"] for eqn in operations(jaxpr, _NAME)} & storages.keys()
 
 
 def fetch_from_host(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., Any]:
@@ -282,7 +284,7 @@ def send_to_host(step: Step, plan: Plan, mesh: Mesh) -> Step:
     if not away:
         return step
 
-    move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
+    move = mover(mesh)
 
     def send(path: str, leaf: Any) -> Any:
         if path not in away:
@@ -297,6 +299,12 @@ def send_to_host(step: Step, plan: Plan, mesh: Mesh) -> Step:
             return map_with_paths(send, new_state), outputs
 
     return sent
+
+
+def mover(mesh: Mesh) -> Callable[[Any, jax.sharding.Sharding], Any]:
+    """Return what gives a traced value a sharding on this mesh."""
+    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
+    return jax.reshard if is_explicit(mesh) else jax.lax.with_sharding_constraint
 
 
 def out_shardings(state: Any) -> Any:

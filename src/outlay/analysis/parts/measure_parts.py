@@ -208,7 +208,7 @@ def _alone(graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inp
 
 def _ports(graph: StepGraph) -> list[str]:
     """Return every output that some part reads from another."""
-    return list(dict.fromkeys(str(source) for source in graph.sources() if source.part != INPUTS))
+    return list(dict.fromkeys(str(source) for source in graph.sources(graph.parts) if source.part != INPUTS))
 
 
 _AXIS = "devices"

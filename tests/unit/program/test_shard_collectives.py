@@ -6,15 +6,18 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.program import cpu_collectives
+from outlay.program import shard_collectives
+from outlay.program.shard_collectives import sum_in_buckets
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 12, 4)).astype(np.float32)
+BOTH, ONE, NONE = ("i", "j"), ("i",), ()
 
 
 def on_rows(function, out_specs=P(("i", "j")), **choices):
@@ -27,14 +30,14 @@ def on_rows(function, out_specs=P(("i", "j")), **choices):
 
 
 def test_an_exchange_gives_both_of_a_pair_their_sum():
-    got = on_rows(lambda x: cpu_collectives.exchange_and_add(x, ("j",)))
+    got = on_rows(lambda x: shard_collectives.exchange_and_add(x, ("j",)))
     pairs = X.reshape(4, 2, 12, 4).sum(1, keepdims=True)
     np.testing.assert_allclose(got.reshape(4, 2, 12, 4), np.broadcast_to(pairs, (4, 2, 12, 4)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("axes", "dim"), [(("j",), 0), (("j",), 1), (("i",), 0), (("i",), 1)])
 def test_scatter_is_psum_scatter(axes, dim):
-    got = on_rows(lambda x: cpu_collectives.scatter(x, axes, dim))
+    got = on_rows(lambda x: shard_collectives.scatter_apart(x, axes, dim))
     want = on_rows(lambda x: jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
@@ -48,14 +51,14 @@ def test_gather_is_all_gather_and_so_is_its_gradient(dim):
         return lambda x: jax.grad(lambda piece: (gather(piece, ("i", "j"), dim) ** 3 * x[0, 0]).sum())(x)
 
     for way in (lambda gather: lambda x: gather(x, ("i", "j"), dim), gradient):
-        got, want = (on_rows(way(gather)) for gather in (cpu_collectives.gather, all_gather))
+        got, want = (on_rows(way(gather)) for gather in (shard_collectives.gather_apart, all_gather))
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_devices_of_one_process_are_not_apart():
     mesh = outlay.mesh(i=4, j=2)
-    assert not cpu_collectives.are_apart(mesh, ("i", "j"))
-    assert not cpu_collectives.are_pairs(mesh, ("j",))
+    assert not shard_collectives.are_apart(mesh, ("i", "j"))
+    assert not shard_collectives.are_pairs(mesh, ("j",))
 
 
 # The program says which collectives each layout uses, on meshes with one device of each process and with two.
@@ -63,7 +66,7 @@ ONE_OF_TWO = """
 import sys
 import jax, jax.numpy as jnp, numpy as np, optax, outlay
 from jax.sharding import NamedSharding, PartitionSpec as P
-from outlay.program.cpu_collectives import are_apart, are_pairs
+from outlay.program.shard_collectives import are_apart, are_pairs
 
 rank, port = int(sys.argv[1]), sys.argv[2]
 outlay.simulate(2)
@@ -153,3 +156,63 @@ def test_two_processes_train_as_one_device_does(outputs_of_both, num_devices, wh
     }
     split = "collective_permute all_to_all" if num_devices == 1 else "all_to_all all_reduce"
     assert collectives == {"dp": whole, "fsdp": split, "zero2": split}
+
+
+def lowered(tree, axes):
+    """Each device adds up its own row of every leaf; the function, ready to be read or run."""
+    mesh, rows = outlay.mesh(i=4, j=2), P(("i", "j"))
+
+    def summed(tree):
+        return jax.tree.map(lambda x: x[None], sum_in_buckets(jax.tree.map(lambda x: x[0], tree), axes, mesh))
+
+    return jax.jit(jax.shard_map(summed, mesh=mesh, in_specs=rows, out_specs=rows)).lower(tree)
+
+
+def num_all_reduces(tree, axes):
+    return lowered(tree, axes).as_text().count("stablehlo.all_reduce")
+
+
+def floats(*shape):
+    return RNG.normal(size=(8, *shape)).astype(np.float32)
+
+
+def test_each_leaf_is_summed_over_its_axes():
+    tree = {"both": floats(3, 2), "scalar": floats(), "one": floats(4), "none": [floats(2)]}
+    got = lowered(tree, {"both": BOTH, "scalar": BOTH, "one": ONE, "none": [NONE]}).compile()(tree)
+    for name in ("both", "scalar"):
+        np.testing.assert_allclose(got[name], np.broadcast_to(tree[name].sum(0), tree[name].shape), rtol=1e-5)
+    over_i = tree["one"].reshape(4, 2, 4).sum(0)
+    np.testing.assert_allclose(got["one"], np.tile(over_i, (4, 1)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(got["none"][0], tree["none"][0])
+
+
+def test_leaves_of_one_dtype_and_the_same_axes_share_a_collective():
+    many = [floats(n + 1, 2) for n in range(6)]
+    assert num_all_reduces(many, [BOTH] * 6) == 1
+    assert num_all_reduces(many, [BOTH] * 3 + [ONE] * 3) == 2
+    assert num_all_reduces([*many, floats().astype(jnp.bfloat16)], [BOTH] * 7) == 2
+    assert num_all_reduces(many, [NONE] * 6) == 0
+
+
+def test_buckets_are_of_limited_size_and_hold_every_leaf(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shard_collectives, "BUCKET_BYTES", 40)
+    many = [floats(n) for n in (5, 5, 1, 30, 2)]  # 20 + 20 | 4 | 120 | 8 bytes on each device
+    assert num_all_reduces(many, [BOTH] * 5) == 4
+    for got, x in zip(lowered(many, [BOTH] * 5).compile()(many), many, strict=True):
+        np.testing.assert_allclose(got[3], x.sum(0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_tree_without_leaves_is_left_alone():
+    assert sum_in_buckets({"a": []}, {"a": []}, outlay.mesh(i=8)) == {"a": []}
+
+
+def test_a_big_leaf_is_summed_without_a_copy_and_xla_makes_it_one_collective_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(shard_collectives, "OWN_BYTES", 100)
+    many = [floats(5), floats(30), floats(1)]  # 20, 120 and 4 bytes on each device
+    assert num_all_reduces(many, [BOTH] * 3) == 2
+    assert lowered(many, [BOTH] * 3).compile().as_text().count(" all-reduce(") == 1
+    assert "concatenate" not in lowered([floats(30)], [BOTH]).as_text()
+    for got, x in zip(lowered(many, [BOTH] * 3).compile()(many), many, strict=True):
+        np.testing.assert_allclose(got[3], x.sum(0), rtol=1e-5, atol=1e-6)
