@@ -28,8 +28,7 @@ from outlay.brain.fused import pair_change, pair_pass, pallas_pass
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.pair_pass import _Tried
 from outlay.brain.fused.pallas_pass import PallasPass
-from outlay.brain.fused.row_equations import NotCompiled
-from outlay.brain.fused.traced_row import TracedRow
+from outlay.brain.fused.row_equations import NotCompiled, TracedRow
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.quadruplet import QuadrupletRule
 from outlay.brain.learning_rules.zenke import ZenkeRule

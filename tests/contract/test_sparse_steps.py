@@ -13,7 +13,7 @@ from outlay.brain.connections import Connection
 from outlay.brain.fused import pair_pass, sparse_loops, sparse_steps
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.row_equations import NotCompiled
-from outlay.brain.fused.unreached import Unreached
+from outlay.brain.fused.sparse_steps import Unreached
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.quadruplet import BoundedQuadrupletRule
 from outlay.brain.learning_rules.zenke import ZenkeRule

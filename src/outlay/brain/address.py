@@ -79,6 +79,7 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _leaf_addresses(brain: Brain) -> tuple[str, ...]:
+    # Shapes alone: no kernel is drawn for its address.
     shapes = jax.eval_shape(lambda: {name: brain.init_module(name, jax.random.key(0)) for name in brain.modules})
     return tuple(path for path, leaf in flatten_paths(shapes)[0] if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
 
@@ -92,6 +93,7 @@ def _spellings(brain: Brain) -> dict[str, str]:
     spelled = {address: address for address in (*ports, *leaves)}
     for leaf in leaves:
         parent, _, last = leaf.rpartition(".")
+        # A port that is spelled like this stays what is meant.
         spelled.setdefault(f"{parent}:{last}", leaf)
     somas = {leaf.split(".")[0] for leaf in leaves if leaf.split(".")[1:2] == [_SOMA]}
     for name in somas:

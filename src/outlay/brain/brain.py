@@ -62,6 +62,7 @@ class Brain:
     def __post_init__(self) -> None:
         inputs = {name: tuple(shape) if isinstance(shape, list) else shape for name, shape in self.inputs.items()}
         for name, value in (("modules", self.modules), ("inputs", inputs), ("outputs", self.outputs)):
+            # Read-only: what is wired was checked, and a dictionary that changes later would not be checked again.
             object.__setattr__(self, name, MappingProxyType(dict(value)))
         object.__setattr__(self, "connections", tuple(self.connections))
         blueprint = Blueprint(self.modules, self.connections, self.inputs, self.outputs, self.dt, self.dtype)
@@ -153,6 +154,7 @@ class Brain:
 
     def _with_signs(self, state: State) -> State:
         """Add to the state of each module which of its sources are inhibitory."""
+        # Any other module has no signs to pass on.
         telling = {name: module for name, module in self.modules.items() if type(module).signs is not Module.signs}
         signs: dict[str, Mapping[str, jax.Array]] = {}
         # A module such as Concat passes signs on, so that they propagate by one module per round.
@@ -168,6 +170,7 @@ class Brain:
             if sign is not None:
                 return sign.reshape(-1)
             shape = port_of(self.inputs, source, self.wiring.output_ports)
+            # Inputs of the Brain, and modules that say nothing, count as excitatory.
             return jnp.zeros(math.prod((shape and shape.shape) or ()), bool)
 
         ports = [port for port, what in self.modules[name].inputs().items() if what.kind == "spikes"]
@@ -180,6 +183,7 @@ class Brain:
             with naming(name, module, "step"):
                 returned = module.step(state, self.arriving(name, read), dt=self.dt)
             after, outputs = checked_step(name, module, state, returned, ports)
+            # A module may compute wider than the Brain; the cache has one dtype a port, whoever writes to it.
             return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
 
         return rounds_each(step, self.dtype)

@@ -37,6 +37,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the tree of modules of a Brain: settings with units, shapes of state, and what reads what."""
+    # Inside, so that `outlay --help` does not import JAX.
     from outlay.brain.files.read_brain import parse_shapes, read_brain
     from outlay.core.jax_compat import settle_on_cpu
 

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import BrainError, Module, Port, Shape
+from outlay.brain.module import BrainError, Module, Port, Shape, each_setting, what_and_fix
+from outlay.core.array_leaves import dtype_and_shape, type_differences
 from outlay.core.error_types import OutlayError, Problem
 from outlay.core.paths import flatten_paths, matches
 from outlay.core.quantities import counted
@@ -32,6 +33,7 @@ def is_time(value: Any) -> bool:
 
 def is_shape(value: Any) -> bool:
     """Return whether a value is a shape that an array can have."""
+    # Not isinstance: True is an int to Python, and no size.
     return isinstance(value, tuple) and all(type(size) is int and size > 0 for size in value)
 
 
@@ -64,28 +66,20 @@ def module_problems(modules: Mapping[str, Module], dt: float) -> Iterator[tuple[
     """Yield each module with invalid settings, and its problems."""
     for name, module in modules.items():
         own = module.problems(dt=dt)
+        # A module that says what is wrong with a setting says it better.
         also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in own)]
-        sentences = [sentence.partition("\n") for sentence in (*own, *also)]
+        sentences = [what_and_fix(sentence) for sentence in (*own, *also)]
         if sentences:
-            yield name, [Problem("setting", name, what, fix or "another value") for what, _, fix in sentences]
+            yield name, [Problem("setting", name, what, fix or "another value") for what, fix in sentences]
 
 
-def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield a sentence for each setting that would fill a state with NaN or infinity.
-
-    Args:
-        settings: a module or a component of it.
-        path: its path; ends with a dot for a component.
-    """
-    for field in dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ():
-        value, name = getattr(settings, field.name), f"{path}{field.name}"
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not (
-                abs(number) <= LARGEST or (math.isinf(number) and field.name in BOUNDS)
-            ):
-                yield name, f"{name} is {value}\na number that float32 holds, up to {LARGEST:g}"
-                break
-        yield from no_numbers(value, f"{name}.")
+def no_numbers(module: Module) -> Iterator[tuple[str, str]]:
+    """Yield the path of each setting that would fill a state with NaN or infinity, and a sentence about it."""
+    for name, field, value in each_setting(module) if dataclasses.is_dataclass(module) else ():
+        numbers = [number for number in (value if isinstance(value, tuple) else (value,)) if isinstance(number, float)]
+        may_be_infinite = field.name in BOUNDS
+        if any(not abs(number) <= LARGEST and not (math.isinf(number) and may_be_infinite) for number in numbers):
+            yield name, f"{name} is {value}\na number that float32 holds, up to {LARGEST:g}"
 
 
 @contextlib.contextmanager
@@ -103,7 +97,7 @@ def naming(name: str, module: Module, method: str) -> Iterator[None]:
         raise
 
 
-def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
+def checked_ports(ports: Any) -> Mapping[str, Port]:
     """Return the declared output ports of a module.
 
     Raises:
@@ -180,6 +174,7 @@ def checked_step(
     rows = _num_rows(module, before)
     for port, array in arrays.items():
         shape = ports[port].shape or ()
+        # By rows, a device computes some of the neurons, and its step returns as many.
         expected = (rows, *shape[1:]) if shape and rows is not None and rows <= shape[0] else shape
         if array.shape != expected:
             what = f"step returned shape {array.shape}, and outputs says {shape}"
@@ -199,17 +194,15 @@ def _num_rows(module: Module, state: Any) -> int | None:
 
 def _lost(name: str, before: Any, after: Any) -> list[tuple[str, str, str]]:
     """List the leaves of the state that a step dropped, added, or returned with another shape or dtype."""
-    old, new = ({path: _type(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (before, after))
     fix = "every leaf with its shape and dtype: {**state, ...}, and x.astype(old.dtype) where it changed"
     return [
-        (f"{name}.{path}", f"step took {old.get(path, 'nothing')} and returned {new.get(path, 'nothing')}", fix)
-        for path in {**old, **new}
-        if old.get(path) != new.get(path)
+        (f"{name}.{path}", f"step took {old or 'nothing'} and returned {new or 'nothing'}", fix)
+        for path, old, new in type_differences(before, after, _type)
     ]
 
 
 def _type(leaf: Any) -> str:
-    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" if hasattr(leaf, "dtype") else _kind(leaf)
+    return dtype_and_shape(leaf) if hasattr(leaf, "dtype") else _kind(leaf)
 
 
 def _kind(value: Any) -> str:

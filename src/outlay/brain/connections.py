@@ -113,19 +113,19 @@ def _target_problems(brain: Blueprint, connection: Connection) -> Iterator[tuple
 
 
 def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, str]]:
-    if connection.delay is None:
+    delay = connection.delay
+    if delay is None:
         return
-    if not is_time(connection.delay):
-        yield f"its delay is {connection.delay!r} ms", f"a positive multiple of dt, such as {dt:g} ms"
-    elif split_end(connection.origin)[0] == INPUTS:
+    if not is_time(delay):
+        yield f"its delay is {delay!r} ms", f"a positive multiple of dt, such as {dt:g} ms"
+        return
+    if split_end(connection.origin)[0] == INPUTS:
         yield "it has a delay, and inputs are read in their own step", "leave the delay out, and delay what is fed in"
-    elif connection.delay / dt > LONGEST:
-        what = f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms"
-        yield what, f"at most {LONGEST} steps"
+        return
+    steps = f"its delay of {delay:g} ms is {delay / dt:g} steps of dt = {dt:g} ms"
+    if delay / dt > LONGEST:
+        yield steps, f"at most {LONGEST} steps"
     # 0.3 / 0.1 is 2.9999999999999996, which means three steps.
-    elif abs(connection.delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
+    elif abs(delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
         near = max(1, connection.latency(dt)) * dt
-        yield (
-            f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms",
-            f"a whole number of steps, at least 1, such as {near:g} ms",
-        )
+        yield steps, f"a whole number of steps, at least 1, such as {near:g} ms"

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.brain.encoders import MS_PER_S
-from outlay.brain.module import BrainError, Module, Port, Shape, State, not_positive
+from outlay.brain.module import MS_PER_S, BrainError, Module, Port, Shape, State, not_positive
 from outlay.brain.registry import register
 from outlay.brain.traces import RDTracer, Tracer
 from outlay.core.quantities import plural

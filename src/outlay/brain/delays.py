@@ -101,7 +101,7 @@ class Delays(Component, abc.ABC):
         return after, Arrivals(sent, arrived, inhibitory, state.get("delays"))
 
 
-def nothing_sent(num_inputs: int, num_steps: int) -> dict[str, jax.Array]:
+def nothing_sent(num_inputs: int, num_steps: int) -> State:
     """Return the initial state of the pre neurons."""
     return {
         "history": jnp.zeros((-(-num_steps // BITS), num_inputs), jnp.uint32),
@@ -154,7 +154,7 @@ class NoDelays(Delays):
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
         """Return the initial state: no spikes in flight."""
-        return dict(nothing_sent(num_inputs, 1))
+        return nothing_sent(num_inputs, 1)
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,12 @@ class DrawnDelays(Delays):
     def _off_the_grid(self, name: str, dt: float) -> list[str]:
         """Report a delay that is not a whole number of steps."""
         delay = getattr(self, name)
+        what = f"{name} is {delay:g} ms, {delay / dt:g} steps of dt = {dt:g} ms"
         if delay / dt > LONGEST:
-            return [f"{name} is {delay:g} ms, {delay / dt:g} steps of dt = {dt:g} ms\nat most {LONGEST} steps"]
+            return [f"{what}\nat most {LONGEST} steps"]
+        # Relative: the rounding of a quotient grows with it.
         if abs(delay / dt - round(delay / dt)) <= 1e-6 * max(1, delay / dt):
             return []
-        what = f"{name} is {delay:g} ms, {delay / dt:g} steps of dt = {dt:g} ms"
         return [f"{what}\na whole number of steps, such as {math.ceil(delay / dt) * dt:g} ms"]
 
 

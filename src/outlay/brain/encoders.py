@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.brain.module import BrainError, Module, Port, Shape, State, negative, not_positive
+from outlay.brain.initializers import by_neuron
+from outlay.brain.module import MS_PER_S, BrainError, Module, Port, Shape, State, negative, not_positive
 from outlay.brain.registry import register
 from outlay.brain.rounding import is_narrow
 
-MS_PER_S = 1000.0
 Each = float | tuple[float, ...]
 """One value for all numbers of the signal, or one for each."""
 
@@ -100,6 +100,7 @@ class LinearSpiker(Encoder):
         return wrong
 
     def _scale(self) -> float:
+        # Not exp(x) - 1, which loses its digits near 0: of a rate close to the one that the cooldown allows.
         return 1 + 1 / math.expm1((MS_PER_S - self.cd * self.max_freq) / (self.tau * self.max_freq))
 
 
@@ -132,7 +133,9 @@ class PoissonSpiker(Encoder):
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
         """Advance the state by one step of dt ms."""
         drive = self.drive(inputs["signal"])
-        drawn = _uniform_by_unit(state["key"], state["step"], drive.size).reshape(drive.shape)
+        # Name the PRNG implementation: with another default in JAX, the same words would yield other numbers.
+        key = jax.random.fold_in(jax.random.wrap_key_data(state["key"], impl="threefry2x32"), state["step"])
+        drawn = by_neuron(jax.random.uniform, key, (drive.size,)).reshape(drive.shape)
         spikes = drawn < drive.astype(jnp.float32) * (dt * self.max_freq / MS_PER_S)
         return {**state, "step": state["step"] + 1}, {"spikes": spikes.astype(jnp.int8)}
 
@@ -147,19 +150,8 @@ class PoissonSpiker(Encoder):
         return wrong
 
 
-def _uniform_by_unit(words: jax.Array, step: jax.Array, num_units: int) -> jax.Array:
-    """Draw a number in [0, 1) for each unit in this step."""
-    # Name the PRNG implementation: with another default in JAX, the same words would yield other numbers.
-    key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), step)
-
-    def draw(unit: jax.Array) -> jax.Array:
-        return jax.random.uniform(jax.random.fold_in(key, unit))
-
-    return jax.vmap(draw)(jnp.arange(num_units, dtype=jnp.uint32))
-
-
 @dataclass(frozen=True)
-class TopologicalMap:
+class TopologicalMap(Encoder, abc.ABC):
     """A map from each number of the signal to the units of its row that are tuned to nearby values.
 
     With s the signal, the units of a row at u = 0 ... pi in `resolution` equal steps, ends included::
@@ -202,9 +194,9 @@ class TopologicalMap:
         g = jnp.where(glue, jnp.sin(u + math.pi * x), jnp.tanh(u - math.pi * x))
         return jnp.exp((-0.5 / self.sigma) * g * g)
 
-    def map_problems(self) -> list[str]:
-        """Report a map of no units, and a signal of no width."""
-        wrong = not_positive(self, "resolution", "sigma")
+    def problems(self, *, dt: float) -> list[str]:
+        """Report the problems of the units, a map of no units, and a signal of no width."""
+        wrong = super().problems(dt=dt) + not_positive(self, "resolution", "sigma")
         mins, maxs = np.atleast_1d(self.mins), np.atleast_1d(self.maxs)
         if len(mins) != len(maxs) and 1 not in (len(mins), len(maxs)):
             return [*wrong, f"mins has {len(mins)} values and maxs has {len(maxs)}\none value for all, or as many"]
@@ -245,10 +237,6 @@ class TopologicalLinearSpiker(TopologicalMap, LinearSpiker):
         sigma: the width of the excitation along the row.
     """
 
-    def problems(self, *, dt: float) -> list[str]:
-        """Report the problems of the units and of the map."""
-        return LinearSpiker.problems(self, dt=dt) + self.map_problems()
-
 
 @register("topological_poisson_spiker")
 @dataclass(frozen=True)
@@ -276,10 +264,6 @@ class TopologicalPoissonSpiker(TopologicalMap, PoissonSpiker):
         resolution: the number of units in a row.
         sigma: the width of the excitation along the row.
     """
-
-    def problems(self, *, dt: float) -> list[str]:
-        """Report the problems of the units and of the map."""
-        return PoissonSpiker.problems(self, dt=dt) + self.map_problems()
 
 
 def _check_shape(name: str, setting: object, signal: Shape) -> None:

@@ -75,6 +75,7 @@ class Bounded(Initializer):
 
     def problems(self) -> list[str]:
         """Report a density outside 0 to 1, dims that a kernel lacks, and a lower bound above the upper one."""
+        # Subclasses without these settings draw all pairs, and normalise nothing.
         wrong, density, axes = [], getattr(self, "density", 1.0), getattr(self, "norm_axes", (0,))
         if not 0 <= density <= 1:
             wrong.append(f"density is {density:g}\na share from 0 to 1, such as 0.2")
@@ -126,7 +127,7 @@ class SparseUniform(Bounded):
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """Draw the values."""
-        return self.scale * _sparse(key, shape, self.density)
+        return self.scale * _some(key, shape, self.density)
 
 
 @register("normalized_sparse_uniform", kind="initializer")
@@ -148,8 +149,9 @@ class NormalizedSparseUniform(Bounded):
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """Draw the values."""
-        draws = _sparse(key, shape, self.density)
+        draws = _some(key, shape, self.density)
         total = draws.sum(tuple(self.norm_axes), keepdims=True)
+        # A neuron without any pair stays without: dividing by its sum would make NaNs.
         return self.scale * draws / jnp.where(total > 0, total, 1)
 
 
@@ -203,18 +205,15 @@ class LogNormal(Bounded):
         return _some(key, shape, self.density, lambda *of: self.mu + jnp.exp(self.sigma * jax.random.normal(*of)))
 
 
-def by_neuron(draw: Any, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Draw one row for each neuron by `draw(key, shape)`, from the key and the neuron's number."""
-    units, num_inputs = shape
-    return jax.vmap(lambda unit: draw(jax.random.fold_in(key, unit), (num_inputs,)))(jnp.arange(units))
+def by_neuron(draw: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draw a row, or a number, for each neuron by `draw(key, shape)`, from the key and the neuron's number."""
+    units, *row = shape
+    return jax.vmap(lambda unit: draw(jax.random.fold_in(key, unit), tuple(row)))(jnp.arange(units))
 
 
-def _sparse(key: jax.Array, shape: tuple[int, int], density: float) -> jax.Array:
-    return _some(key, shape, density, jax.random.uniform)
-
-
-def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any) -> jax.Array:
+def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any = jax.random.uniform) -> jax.Array:
     """Draw values, and replace some of them by 0."""
+    # With one key for both, only values below the density would be drawn.
     of_values, of_choice = jax.random.split(key)
     draws = by_neuron(draw, of_values, shape)
     return jnp.where(by_neuron(jax.random.uniform, of_choice, shape) < density, draws, 0)
@@ -232,6 +231,7 @@ class GivenKernel(Initializer):
 
     values: np.ndarray = field(repr=False)
 
+    # Of dataclasses, == would compare arrays, which gives an array.
     def __eq__(self, other: object) -> bool:
         """Return whether the other kernel has the same values."""
         return isinstance(other, GivenKernel) and np.array_equal(self.values, other.values)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from outlay.brain.module import Port, Shape, State
+from outlay.brain.module import Port, Shape, State, each_setting
 from outlay.brain.wiring import Wiring
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -115,12 +115,16 @@ def _facts(wiring: Wiring, name: str, init_module: Callable[[str, jax.Array], St
     module = wiring.blueprint.modules[name]
     # Shapes alone: describing a large Brain must not allocate its kernels.
     state = jax.eval_shape(lambda: init_module(name, jax.random.key(0)))
-    shapes = wiring.input_shapes[name]
+    shapes, settings = wiring.input_shapes[name], list(each_setting(module))
     return ModuleFacts(
         name=name,
         type=type(module).__name__,
-        components=dict(_components(module)),
-        settings=dict(_settings(module)),
+        components={path: type(value).__name__ for path, _, value in settings if dataclasses.is_dataclass(value)},
+        settings={
+            path: _with_unit(value, field.metadata.get("unit", ""))
+            for path, field, value in settings
+            if value is not None and not dataclasses.is_dataclass(value)
+        },
         inputs={
             port: PortReads(tuple(map(str, sources)), shapes[port]) for port, sources in wiring.reads[name].items()
         },
@@ -129,22 +133,9 @@ def _facts(wiring: Wiring, name: str, init_module: Callable[[str, jax.Array], St
     )
 
 
-def _components(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield above + field.name, type(value).__name__
-            yield from _components(value, f"{above}{field.name}.")
-
-
-def _settings(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _settings(value, f"{above}{field.name}.")
-        elif value is not None:
-            number = f"{value:g}" if isinstance(value, float) else str(value)
-            yield above + field.name, f"{number} {field.metadata.get('unit', '')}".rstrip()
+def _with_unit(value: Any, unit: str) -> str:
+    number = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{number} {unit}".rstrip()
 
 
 def _grow(tree: Tree, facts: ModuleFacts) -> None:

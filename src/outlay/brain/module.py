@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -17,6 +17,7 @@ from outlay.core.error_types import OutlayError
 if TYPE_CHECKING:
     import jax
 
+MS_PER_S = 1000.0
 State = dict[str, Any]
 Shape = tuple[int, ...]
 Kind = Literal["spikes", "values"]
@@ -133,6 +134,26 @@ class Component:
     def problems(self, *, dt: float) -> list[str]:
         """Yield the problems of the settings: each is a sentence, a newline, and the fix."""
         return []
+
+
+def each_setting(settings: Any, above: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """Yield the path, the field and the value of each setting, those of components (which are settings too) included.
+
+    Args:
+        settings: a module or a component.
+        above: the path of a component, with a dot at its end.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        yield above + field.name, field, value
+        if dataclasses.is_dataclass(value):
+            yield from each_setting(value, f"{above}{field.name}.")
+
+
+def what_and_fix(sentences: object) -> tuple[str, str]:
+    """Split what a module says of a setting, or an error about it, into what is wrong and the fix after a newline."""
+    what, _, fix = str(sentences).partition("\n")
+    return what, fix.strip().removeprefix("fix: ")
 
 
 def not_positive(settings: Any, *names: str) -> list[str]:

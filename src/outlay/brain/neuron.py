@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Delays, NoDelays
+from outlay.brain.initializers import by_neuron
 from outlay.brain.learning_rules.learning_rule import LearningRule
 from outlay.brain.module import BrainError, Component, Module, Port, Shape, State
 from outlay.brain.registry import register
@@ -147,7 +148,6 @@ def signed(spikes: jax.Array, inhibitory: jax.Array) -> jax.Array:
 
 def _inhibitory(key: jax.Array, units: int, rate: float) -> jax.Array:
     """Choose the inhibitory neurons: the nearest number to their fraction, those with the lowest random numbers."""
-    # Each neuron folds its own number into the key, so that its draw does not depend on the size of the population.
-    draws = jax.vmap(lambda unit: jax.random.uniform(jax.random.fold_in(key, unit)))(jnp.arange(units))
+    draws = by_neuron(jax.random.uniform, key, (units,))
     # argsort of argsort is the rank of each draw, so that the number of inhibitory neurons is exact, not random.
     return jnp.argsort(jnp.argsort(draws)) < round(rate * units)

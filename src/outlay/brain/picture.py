@@ -1,9 +1,10 @@
-"""Draw a Brain: its modules as boxes, and its connections as arrows."""
+"""Draw a Brain: its modules as boxes, and its connections as arrows, in the style of all plots of a Brain."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -11,9 +12,43 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from outlay.brain.connections import Blueprint
-from outlay.brain.plots import COLOURS, TEXT, ShownFigure
 from outlay.brain.wiring import Wiring
 from outlay.graph.step_graph import INPUTS
+
+TEXT = "#333333"
+GRID = "#e5e7eb"
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#d53f8c", "#b7791f", "#0e7490", "#4a5568")
+"""Colours of the populations, in the order of the Brain; distinguishable with colour-vision deficiency."""
+
+
+def colour(number: int) -> str:
+    """Return the colour of a population by its index."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def number_of(address: str, populations: Sequence[str]) -> int:
+    """Return the index of the population of an address, or the next index for other addresses."""
+    module = address.partition(".")[0]
+    return populations.index(module) if module in populations else len(populations)
+
+
+def tidy(axes: Axes) -> None:
+    """Remove the frame, lighten the ticks, and draw a faint grid behind."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#b0b7c3")
+    axes.tick_params(colors=TEXT, labelsize=9)
+    axes.grid(visible=True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+class ShownFigure(Figure):
+    """A matplotlib figure outside pyplot, so that no window or global state holds it."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
+
 
 WIDTH, HEIGHT = 1.9, 0.62
 ACROSS, DOWN = 3.0, 1.3
@@ -100,6 +135,7 @@ def _columns(brain: Blueprint, edges: Edges) -> dict[str, int]:
     """Compute the distance of each module from an input; modules that no input reaches are in the first column."""
     columns = {f"{INPUTS}:{name}": 0 for name in brain.inputs}
     reached = list(columns)
+    # The list grows while it is walked: breadth first.
     for source in reached:
         for target in [after for before, after in edges if before == source and after in brain.modules]:
             if target not in columns:
@@ -150,6 +186,7 @@ def _draw_arrow(
         axes.add_patch(FancyArrowPatch(*ends, connectionstyle="arc3,rad=1.3", shrinkA=0, shrinkB=0, **look))
         middle = (x, y + HEIGHT / 2 + 0.45)
     else:
+        # Arrows back are bent, so that they do not lie on those that go forward.
         bend = 0.0 if end[0] > start[0] else 0.18
         points = tuple(_anchors(start, end))
         axes.add_patch(FancyArrowPatch(*points, connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=1, **look))

@@ -114,6 +114,7 @@ class Sampler(Module):
 
     def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
         """Return the signs of the samples."""
+        # What a step does to spikes it does to their signs; dt plays no part in it.
         return self.step(state, read, dt=1.0)[1] if self.kind == "spikes" else {}
 
     def problems(self, *, dt: float) -> list[str]:

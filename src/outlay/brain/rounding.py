@@ -7,7 +7,6 @@ are run one by one, separated by an operation that XLA cannot see through (`_uns
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,19 +18,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import jaxprs_in_params
 
-from outlay.core.jax_tracing import (
-    CALLS,
-    CHECKPOINTS,
-    COND,
-    CUSTOM_RULES,
-    SCAN,
-    WHILE,
-    rerun_cond,
-    rerun_custom,
-    rerun_scan,
-    rerun_while,
-    run_jaxpr,
-)
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, CUSTOM_RULES, SCAN, WHILE, rerun, run_jaxpr
 
 NARROW = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 """Dtypes narrower than those that XLA computes with."""
@@ -131,7 +118,7 @@ def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> li
     if name in CALLS or name in CHECKPOINTS:
         return _run_numbers(next(iter(jaxprs_in_params(params))), numbers)
     if name in (SCAN, WHILE, COND, *CUSTOM_RULES):
-        return [_Number(result) for result in _rerun(eqn, [_opaque(number) for number in numbers])]
+        return [_Number(result) for result in rerun(eqn, [_opaque(number) for number in numbers], _run)]
     dtypes = [variable.aval.dtype for variable in eqn.outvars]
     if name in ELSEWHERE or not any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
         return [_Number(x) for x in bind(*map(_opaque, numbers))]
@@ -149,24 +136,13 @@ def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> li
     return [_rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else _Number(x) for x in results]
 
 
-def _rerun(eqn: Any, operands: list[Any]) -> list[Any]:
-    """Run an operation that holds programs, such as a loop."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == SCAN:
-        return rerun_scan(params, operands, functools.partial(_run, params["jaxpr"]))
-    if name == WHILE:
-        return rerun_while(params, operands, _run)
-    if name == COND:
-        return rerun_cond(params, operands, _run)
-    return rerun_custom(eqn, operands, _run)
-
-
 def _is_exact(eqn: Any) -> bool:
     """Return whether an operation is a conversion to a dtype that has all numbers of the one before."""
     if eqn.primitive.name != "convert_element_type":
         return False
     before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
     if not jnp.issubdtype(before, jnp.floating):
+        # Of whole numbers only these are exact in every dtype.
         return before == np.bool_
     narrow, wide = jnp.finfo(before), jnp.finfo(after)
     return narrow.nmant <= wide.nmant and narrow.nexp <= wide.nexp
@@ -184,6 +160,7 @@ def _operation(
     if is_narrow(dtype):
         values = [_widened(operand.value) for operand in operands]
         if name == "div":
+            # XLA makes of a division by a constant a product with its reciprocal, which rounds otherwise.
             values[1] = _behind(values[0], values[1])
         return _rounded(compute(*values).astype(dtype))
     values = [_opaque(x) if _would_merge(name, x, are_known) else x.value for x in operands]

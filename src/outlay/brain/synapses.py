@@ -71,7 +71,9 @@ def _columns(array: jax.Array, columns: slice) -> jax.Array:
 
 
 LANES = 16
+"""The fewest lanes of a sum: those of a vector in `fused`, which adds in the same order and so to the same bits."""
 MOST_BLOCKS = 64
+"""The most blocks of a row: each is traced by itself, so of longer rows the blocks are wider."""
 
 
 def sum_rows(values: Callable[[slice], jax.Array], num_columns: int) -> jax.Array:
@@ -156,6 +158,7 @@ class FadingSynapses(Synapses, abc.ABC):
         """Advance the trace; its new value is the current."""
         tracer = self.tracer(state["kernel"].shape[1])
         trace = tracer.step(state["trace"], brought, dt=dt)
+        # A plain trace is its own value; the others have parts.
         return {**state, "trace": trace}, trace if isinstance(tracer, Tracer) else tracer.value(trace)
 
     def problems(self, *, dt: float) -> list[str]:

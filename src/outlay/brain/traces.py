@@ -86,6 +86,7 @@ class RDTracer:
     @property
     def rise(self) -> Tracer:
         """The subtracted part."""
+        # 1/r = 1/tau_rise + 1/tau_decay: rates add up.
         coupled = self.tau_rise * self.tau_decay / (self.tau_rise + self.tau_decay)
         return Tracer(coupled, self.scale_rise, self.base_rise)
 

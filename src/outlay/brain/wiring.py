@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, is_time, module_problems, naming
 from outlay.brain.connections import Blueprint, Connection, broken_connections, split_end, unconnected_ports
-from outlay.brain.module import BrainError, Port, Shape
+from outlay.brain.module import BrainError, Port, Shape, what_and_fix
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -125,15 +125,16 @@ def _ask(brain: Blueprint, name: str, shapes: Mapping[str, Shape]) -> Mapping[st
     """Return a module's output ports, or the input port whose shape it needs first, or why it rejects its inputs."""
     try:
         with naming(name, brain.modules[name], "outputs"):
-            return checked_ports(name, brain.modules[name], brain.modules[name].outputs(shapes))
+            return checked_ports(brain.modules[name].outputs(shapes))
     except KeyError as lacking:
         port = lacking.args[0]
+        # A KeyError of the module itself is its own mistake; only one for an input says what is needed.
         if port in shapes or port not in brain.modules[name].inputs():
             raise
         return port
     except BrainError as refusal:
-        what, _, fix = str(refusal).partition("\n")
-        return Problem("shape", name, what, fix.strip().removeprefix("fix: ") or "sources of another shape")
+        what, fix = what_and_fix(refusal)
+        return Problem("shape", name, what, fix or "sources of another shape")
 
 
 def _arriving(

@@ -54,10 +54,12 @@ def expected_drive(signal, *, glue, mins, maxs, resolution, sigma):
     return drive
 
 
+# XLA's CPU takes float32's subnormal numbers for 0, and then a unit is ready at once.
+COOLDOWNS = st.floats(0, 4, width=32, allow_subnormal=False)
+
+
 @pytest.mark.compiles
-@hypothesis.given(
-    tau=st.floats(5, 200), cd=st.floats(0, 4), max_freq=st.floats(20, 200), dt=st.sampled_from([0.5, 1.0, 2.0])
-)
+@hypothesis.given(tau=st.floats(5, 200), cd=COOLDOWNS, max_freq=st.floats(20, 200), dt=st.sampled_from([0.5, 1.0, 2.0]))
 @hypothesis.settings(max_examples=15)
 def test_linear_spiker(tau, cd, max_freq, dt):
     settings = {"tau": tau, "cd": cd, "max_freq": max_freq}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from outlay.brain.plots import colour
+from outlay.brain.picture import colour
 from outlay.brain.run.run_plots import potentials_plot, raster_plot, rates_plot, weights_plot
 from outlay.brain.run.run_statistics import bin_steps, binned_rates
 

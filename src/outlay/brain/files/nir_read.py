@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,8 @@ import numpy as np
 
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection
-from outlay.brain.files.nir_write import MS_PER_S
 from outlay.brain.initializers import GivenKernel
-from outlay.brain.module import BrainError, State
+from outlay.brain.module import MS_PER_S, BrainError, State
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses import LinearSynapses, Synapses, TracedSynapses
@@ -65,7 +64,7 @@ def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
     def wrong(node: str, what: str, fix: str) -> None:
         problems.append(Problem("not understood", f"{name} {node}", what, fix))
 
-    ways = routes(graph, POPULATIONS, wrong)
+    ways = routes(graph, wrong)
     modules = {
         _name(at): _neuron(at, node, dt, wrong) for at, node in graph.nodes.items() if _kind(node) in POPULATIONS
     }
@@ -93,6 +92,7 @@ def _graph(name: str) -> Any:
 
 
 def _kind(node: Any) -> str:
+    # By name: nir is imported only where a file is read or written.
     return type(node).__name__
 
 
@@ -189,48 +189,47 @@ class Route:
     to_output: bool = False
 
 
-def routes(graph: Any, populations: Collection[str], wrong: Wrong) -> list[Route]:
+def routes(graph: Any, wrong: Wrong) -> list[Route]:
     """Return every route of a graph from an input or a population to the next population or output.
 
     Args:
         graph: the graph.
-        populations: the kinds of nodes that spike.
         wrong: takes each node that is not understood.
     """
-    known = {*populations, "Input", "Output", "Linear", "Affine", "Delay"}
+    known = {*POPULATIONS, "Input", "Output", "Linear", "Affine", "Delay"}
     for name, node in graph.nodes.items():
-        kind = type(node).__name__
+        kind = _kind(node)
         if kind not in known:
             wrong(name, f"a Brain knows no {kind}", f"a graph of {', '.join(sorted(known))}")
         elif kind == "Affine" and np.any(node.bias):
             wrong(name, "it adds a bias, and synapses only multiply", "a bias of 0, or none")
         elif kind == "Delay" and not _is_one(node.delay):
             wrong(name, "its delays differ from each other, and a connection has one", "one delay for all")
-    starts = [name for name, node in graph.nodes.items() if type(node).__name__ in (*populations, "Input")]
-    return [way for start in starts for way in _from(graph, Route(start, start), populations, wrong)]
+    starts = [name for name, node in graph.nodes.items() if _kind(node) in (*POPULATIONS, "Input")]
+    return [way for start in starts for way in _from(graph, Route(start, start), wrong)]
 
 
-def _from(graph: Any, way: Route, populations: Collection[str], wrong: Wrong) -> Iterator[Route]:
+def _from(graph: Any, way: Route, wrong: Wrong) -> Iterator[Route]:
     """Yield the routes that continue one from its end."""
     for target in [after for before, after in graph.edges if before == way.target]:
         node, there = graph.nodes[target], replace(way, target=target)
-        kind = type(node).__name__
-        if kind in populations:
-            if type(graph.nodes[way.source]).__name__ == "Input" and way.delay:
+        kind = _kind(node)
+        if kind in POPULATIONS:
+            if _kind(graph.nodes[way.source]) == "Input" and way.delay:
                 wrong(target, f"a delay comes between it and the input {way.source}", "delay what is fed in")
             yield there
         elif kind == "Output":
-            if way.source != way.target or type(graph.nodes[way.source]).__name__ not in populations:
+            if way.source != way.target or _kind(graph.nodes[way.source]) not in POPULATIONS:
                 wrong(target, f"it puts out not spikes but what {way.target} makes of them", "spikes of a population")
             yield replace(there, to_output=True)
         elif kind in ("Linear", "Affine"):
             if way.weight is not None:
                 wrong(target, f"it follows another linear node, {way.target}", "one with the product of their weights")
                 continue
-            yield from _from(graph, replace(there, weight=np.asarray(node.weight)), populations, wrong)
+            yield from _from(graph, replace(there, weight=np.asarray(node.weight)), wrong)
         elif kind == "Delay" and _is_one(node.delay):
             delay = way.delay + float(np.asarray(node.delay).reshape(-1)[0])
-            yield from _from(graph, replace(there, delay=delay), populations, wrong)
+            yield from _from(graph, replace(there, delay=delay), wrong)
 
 
 def _is_one(values: Any) -> bool:

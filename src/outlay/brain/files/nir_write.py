@@ -11,15 +11,13 @@ import numpy as np
 
 from outlay.brain.brain import Brain
 from outlay.brain.delays import NoDelays
-from outlay.brain.module import BrainError, State
+from outlay.brain.module import MS_PER_S, BrainError, State
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses import LinearSynapses, TracedSynapses
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS, Source
-
-MS_PER_S = 1000.0
 
 
 def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
@@ -107,6 +105,7 @@ def _population(module: Neuron, dt: float) -> Any:
     soma, synapses = module.soma, module.synapses
     assert isinstance(soma, LeakySoma)
     membrane: dict[str, Any] = {
+        # NIR multiplies the current with r alone, Outlay with tau × resistance.
         "r": each(soma.potential_tau * soma.resistance),
         "v_leak": each(soma.potential_rest),
         "v_threshold": each(soma.threshold),
@@ -132,6 +131,7 @@ def _connections(brain: Brain, state: State, name: str) -> Iterator[tuple[str, A
         weight = kernel[:, start : start + size] * _signs(brain, state, source)
         start, linear = start + size, f"{source.port if source.part == INPUTS else source.part}_to_{name}_{number}"
         origin = source.port if source.part == INPUTS else source.part
+        # A connection of a Brain takes a step of its own, which NIR does not know.
         if source.latency > 1:
             delay = np.full(size, (source.latency - 1) * brain.dt / MS_PER_S, np.float32)
             yield f"{linear}_delay", nir.Delay(delay), [(origin, f"{linear}_delay")]
@@ -150,7 +150,7 @@ def _size(brain: Brain, source: Source) -> int:
 
 
 def _signs(brain: Brain, state: State, source: Source) -> np.ndarray:
-    """-1 for the spikes of inhibitory neurons, else 1."""
+    """Return -1 for the spikes of inhibitory neurons, else 1."""
     if source.part == INPUTS:
         return np.ones(_size(brain, source), np.float32)
     return np.where(np.asarray(state[source.part]["inhibitory"]), -1, 1).astype(np.float32)

@@ -94,6 +94,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
 def _content(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
+            # One byte more, to see whether there are more.
             content = opened.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise OSError(errno.EFBIG, f"it is larger than {LARGEST:,} bytes")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection, split_end
-from outlay.brain.files.settings import Unread, read_table
+from outlay.brain.files.settings import FORM, UnitError, Unread, number_in, parse_connection, read_table
 from outlay.brain.files.templates import TEMPLATES, Merged, Templates
-from outlay.brain.files.units import FORM, UnitError, number_in, parse_connection
 from outlay.brain.initializers import from_folder
-from outlay.brain.module import BrainError, Module
+from outlay.brain.module import BrainError, Module, what_and_fix
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import Problem
 from outlay.core.output_file import real_path
@@ -46,8 +46,10 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
     for key in data:
         if key not in KEYS:
             findings.at((key,), "unknown key", f"{key!r} is not part of a Brain", did_you_mean(key, KEYS))
-    _import_files(data.get("imports", []), folder, trust, findings)
-    connections = _connections(data.get("connections", []), findings)
+    run, files = functools.partial(import_file, folder, trust=trust), 'a list of files, imports = ["my_modules.py"]'
+    _read_texts(data, "imports", "import", run, files, findings)
+    lines = f"connections = [{FORM}]"
+    connections = _read_texts(data, "connections", "connection", parse_connection, lines, findings)
     modules, merged = _modules(data, connections, folder, findings)
     settings = {**_times(data, findings), "inputs": _inputs(data, findings), "outputs": _outputs(data, findings)}
     try:
@@ -61,16 +63,20 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
     return brain
 
 
-def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> None:
-    if not _is_texts(files):
-        fix = 'a list of files, imports = ["my_modules.py"]'
-        findings.at(("imports",), "wrong type", f"imports = {files!r} is not a list of files", fix)
-        return
-    for file in files:
+def _read_texts(
+    data: Mapping[str, Any], key: str, kind: str, read: Callable[[str], Any], fix: str, findings: Findings
+) -> list[Any]:
+    """Read each text in the list under a key; add a problem for every one that cannot be read."""
+    texts, results = data.get(key, []), []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        findings.at((key,), "wrong type", f"{key} is not a list of texts", fix)
+        return []
+    for text in texts:
         try:
-            import_file(folder, file, trust=trust)
-        except BrainError as error:
-            findings.at_text("imports", file, "import", *_parts(error))
+            results.append(read(text))
+        except (BrainError, UnitError) as error:
+            findings.at_text(key, text, kind, *what_and_fix(error))
+    return results
 
 
 def import_file(folder: File, name: str, *, trust: bool) -> None:
@@ -94,6 +100,7 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
     if not path.is_relative_to(real_path(folder)):
         what = f"{name} lies outside the folder of this file, where nothing is imported from"
         raise BrainError(f"{what}\nkeep the Python file beside the file of the Brain")
+    # By the file of an earlier Brain, or by the program of the user: its classes are registered.
     if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
         return
     if not trust:
@@ -122,22 +129,9 @@ def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
         try:
             times["dt"] = number_in(times["dt"], "ms")
         except UnitError as error:
-            findings.at(("dt",), "wrong unit", *_parts(error))
+            findings.at(("dt",), "wrong unit", *what_and_fix(error))
             del times["dt"]
     return times
-
-
-def _connections(texts: Any, findings: Findings) -> list[Connection]:
-    if not _is_texts(texts):
-        findings.at(("connections",), "wrong type", "connections is not a list of texts", f"connections = [{FORM}]")
-        return []
-    connections = []
-    for text in texts:
-        try:
-            connections.append(parse_connection(text))
-        except UnitError as error:
-            findings.at_text("connections", text, "connection", *_parts(error))
-    return connections
 
 
 def _modules(
@@ -181,6 +175,7 @@ def _inputs(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
             findings.at((*path, key), "unknown key", f"an input has no {key!r}", "shape, and nothing else")
         if "shape" not in table:
             findings.at(path, "missing shape", f"the input {name!r} has no shape", "shape = [4]")
+        # (1,) stands in for a shape that is missing, which is reported already.
         inputs[name] = tuple(shape) if isinstance(shape, list) else (1,) if shape is None else shape
     return inputs
 
@@ -191,15 +186,6 @@ def _outputs(data: Mapping[str, Any], findings: Findings) -> dict[str, str]:
         if not isinstance(where, str):
             findings.at(("outputs", name), "wrong type", f"{name} = {where!r} is not a port", f'{name} = "MODULE:PORT"')
     return {name: where for name, where in outputs.items() if isinstance(where, str)}
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _parts(error: Exception) -> tuple[str, str]:
-    what, _, fix = str(error).partition("\n")
-    return what, fix
 
 
 @dataclass
@@ -256,6 +242,7 @@ def locate(
 ) -> Iterator[Problem]:
     """Yield the problems of a Brain with their lines in its file, without those of modules that could not be read."""
     for problem in problems:
+        # Its mistakes are told already, each where it stands.
         if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):
             continue
         same = [connection for connection in connections if str(connection) == problem.where]

@@ -10,11 +10,10 @@ from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.files.settings import TYPE, file_key
+from outlay.brain.files.settings import TYPE, connection_text, file_key
 from outlay.brain.files.templates import TEMPLATES, USE
-from outlay.brain.files.units import connection_text
 from outlay.brain.initializers import GivenKernel, KernelFile
-from outlay.brain.module import BrainError
+from outlay.brain.module import BrainError, each_setting, what_and_fix
 from outlay.brain.registry import MODULE, kind_of, library, name_of
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
@@ -58,6 +57,7 @@ def write_toml(brain: Brain, *, folder: File) -> str:
 
 
 def _head(brain: Brain, folder: File) -> Iterator[str]:
+    # repr is the shortest text that reads back as the same number.
     yield f"dt = {brain.dt!r}  # ms, the time of a step"
     yield _line("dtype", brain.dtype)
     files = dict.fromkeys(_files(brain, folder))
@@ -76,8 +76,7 @@ def _tables(brain: Brain, folder: File) -> dict[str, Table]:
         try:
             tables[name] = _table(module, MODULE, folder)
         except BrainError as error:
-            what, _, fix = str(error).partition("\n  fix: ")
-            problems.append(Problem("unwritable", name, what, fix))
+            problems.append(Problem("unwritable", name, *what_and_fix(error)))
     if problems:
         raise BrainError(f"this Brain cannot be written to a file: {counted(len(problems), 'problem')}", problems)
     return tables
@@ -85,6 +84,7 @@ def _tables(brain: Brain, folder: File) -> dict[str, Table]:
 
 def _table(settings: Any, kind: str, folder: File) -> Table:
     if isinstance(settings, KernelFile):
+        # Relative to the file, so that both can be moved together.
         return {TYPE: name_of(KernelFile, kind=kind), "path": os.path.relpath(settings.path, folder)}
     table: Table = {TYPE: name_of(type(settings), kind=kind)}
     for field in dataclasses.fields(settings):
@@ -99,6 +99,7 @@ def _table(settings: Any, kind: str, folder: File) -> Table:
             table[file_key(field.name)] = _table(value, inner, folder)
         elif value is not None:
             table[file_key(field.name)] = _Number(value, unit) if unit else value
+        # TOML has no null: a key that is not there takes its default.
         elif field.default is not None:
             raise BrainError(
                 f"{field.name} is None, which a file says by leaving it out, and then it is {field.default!r}\n"
@@ -171,14 +172,7 @@ def _files(brain: Brain, folder: File) -> Iterator[str]:
     """Yield the Python files of modules and components that are not Outlay's."""
     brought = {file.__name__ for file in library()}
     for module in brain.modules.values():
-        for cls in _classes(module):
+        components = [type(value) for _, _, value in each_setting(module) if kind_of(type(value))]
+        for cls in (type(module), *components):
             if cls.__module__ not in brought:
                 yield os.path.relpath(inspect.getfile(cls), folder)
-
-
-def _classes(settings: Any) -> Iterator[type]:
-    yield type(settings)
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if kind_of(type(value)):
-            yield from _classes(value)

@@ -50,6 +50,7 @@ class DeferredNeuron:
         """
         neuron, steps = self.neuron, self.neuron.delays.num_steps(dt=self.brain.dt)
         for part, base in ((neuron, Neuron), (neuron.synapses, Synapses), (neuron.delays, Delays)):
+            # A pass computes what the base classes say; a step of its own would be left out.
             if type(part).step is not base.step:
                 raise NotCompiled(f"{type(part).__name__} has a step of its own")
         if steps > MOST_STEPS:
@@ -83,6 +84,7 @@ class DeferredNeuron:
         change = self._change(state)
         sparse = change.pairs.sparse
         arrays, bare = apart(state, change.names)
+        # Nothing is pending yet, but a loop carries the same arrays in every turn.
         pending = {
             "is_there": jnp.zeros((), bool),
             "spikes": jnp.zeros(state["inhibitory"].shape, bool),
@@ -98,6 +100,7 @@ class DeferredNeuron:
         inputs = self.brain.arriving(self.name, read)
         delays, arrivals = self.neuron.delays.step(whole(carried)["delays"], inputs["in_spikes"].reshape(-1))
         request, left_out = self._request(carried, delays["history"], arrivals.inhibitory)
+        # Only what changed: each array that goes through a branch costs a copy.
         changed = {name: delays[name] for name in before if delays[name] is not before[name]}
         passed = {"sent": arrivals.sent, "read": {port: inputs[port] for port in self._ports}}
         return {"state": {"delays": changed}, "left_out": left_out}, (passed, request)
@@ -108,6 +111,7 @@ class DeferredNeuron:
         synapses, current = self.neuron.synapses.receive(state["synapses"], brought, dt=dt)
         soma, spikes = self.neuron.soma.step(state["soma"], current, dt=dt)
         rule = RuleChange.of(self.neuron, self.brain.dt, state, passed["sent"], spikes, passed["read"])
+        # Without the kernel, which only the pass changes.
         changed = {"synapses": {name: synapses[name] for name in carried["state"]["synapses"]}, "soma": soma}
         if RULE in state:
             changed[RULE] = rule.state
@@ -117,6 +121,7 @@ class DeferredNeuron:
     def end(self, carried: InLoop) -> State:
         """Return the state after the last step's change."""
         delays = carried["state"]["delays"]
+        # As in one more step, in which nobody spikes: what it changes is what the last step left.
         request, left_out = self._request(carried, delays["history"] << 1, delays["inhibitory"], all_pairs=True)
         changes, _ = compute_together({self.name: ({**carried, "left_out": left_out}, request)})[self.name]
         return whole({**carried, **changes})
@@ -157,6 +162,7 @@ class DeferredNeuron:
     def _change(self, state: State) -> PairChange:
         """Return what a step does to the pairs of such a state."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state))
+        # Whole states and the rows of one device are traced each for itself.
         if shapes not in self._traced:
             dtype, read = jnp.dtype(self.brain.dtype), self.brain.wiring.input_shapes[self.name]
             like = {port: jax.ShapeDtypeStruct(read[port], dtype) for port in self._ports}

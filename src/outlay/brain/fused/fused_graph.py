@@ -23,7 +23,7 @@ from outlay.graph.step_graph import LoopForm, SharedStep, StepGraph
 
 
 def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
-    """The graph of a Brain whose populations take one pass over their pairs in a step, where they can.
+    """Return the graph of a Brain whose populations take one pass over their pairs in a step, where they can.
 
     Those that cannot run in plain JAX, and one warning says which and why.
 
@@ -44,7 +44,7 @@ def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
 
 @dataclass(frozen=True)
 class _Warning:
-    """What is said of populations that run in plain JAX, and how: once.
+    """Warns of populations that run in plain JAX, once.
 
     Attributes:
         brain: the Brain.
@@ -68,6 +68,7 @@ class _Warning:
             return
         if isinstance(reason, NoPasses):
             return self(f"all populations run in plain JAX, not as {self.kernel}: {reason}")
+        # All are asked at once, by their shapes, so that one warning names every population without a pass.
         names_of, states = {str(reason): [name]}, jax.eval_shape(self.brain.init, jax.random.key(0))
         for other, module in self.brain.modules.items():
             if isinstance(module, Neuron) and other != name:
@@ -94,6 +95,7 @@ def _loop_form(brain: Brain, name: str, kernel: str, warn: _Warning, state: Stat
         return None
     if kernel == "fast-cpu" and (reason := one_thread_reason()):
         warn(f"one thread computes the pairs: {reason}")
+    # In a narrow Brain each operation of these rounds; the pass sees to that by itself.
     before, after, end = (
         rounds_each(function, brain.dtype) for function in (deferred.before, deferred.after, deferred.end)
     )

@@ -19,8 +19,7 @@ from outlay.brain.fused.row_code import LANES, SUFFIX
 from outlay.brain.fused.row_equations import NoPasses, NotCompiled
 from outlay.brain.fused.row_loops import RowLoop
 from outlay.brain.fused.sparse_loops import begin_sparse, choose_sparse, sparse_loop
-from outlay.brain.fused.sparse_steps import SparseSteps
-from outlay.brain.fused.unreached import Unreached, unreached
+from outlay.brain.fused.sparse_steps import SparseSteps, Unreached, unreached
 from outlay.brain.synapses import num_lanes
 from outlay.core.jax_machine_code import (
     PIECES_OF_THREAD,
@@ -72,11 +71,12 @@ class MachineCodePass(PairPass):
 
     @property
     def num_tried(self) -> int:
-        """So many that two threads share them."""
+        """The number of neurons in the self-test: so many that two threads share them."""
         return 2 * PIECES_OF_THREAD * self.piece
 
     def computed(self, *inputs: Any) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
-        """What it computes, by one thread and by several."""
+        """Run the pass by one thread and by several."""
+        # Each row is summed by one thread, so that their number must change no bit.
         with at_most_threads(1):
             alone = super().computed(*inputs)
         together = super().computed(*inputs)
@@ -86,7 +86,7 @@ class MachineCodePass(PairPass):
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The name of the compiled function."""
         return self.function.name
 
     @functools.cached_property
@@ -95,6 +95,7 @@ class MachineCodePass(PairPass):
         num_rows, words, traced, sparse = len(self.rows), self.words_at, self.traced, self.sparse
         consts = words + 4
         loops = [RowLoop(self, "first", None, [])]
+        # Without a rule there are no equations, and the first loop is the only one.
         for row, name in zip(traced, ("quiet", "spiking"), strict=False):
             loops.append(RowLoop(self, name, row, [f"%a{consts + k}" for k in range(len(row.consts))]))
             consts += len(row.consts)
@@ -132,7 +133,7 @@ end:"""
 
 
 def _choice(whole: MachineCodePass, prefix: str) -> str:
-    """A jump to the loop over the pairs of this kind of row."""
+    """Return a jump to the loop over the pairs of this kind of row."""
     if not whole.traced:
         return f"  br label %{prefix}first_row"
     return f"""
@@ -155,7 +156,7 @@ def _zero_sums(num: int) -> str:
 
 
 def _total(num: int) -> str:
-    """The sum of all lanes, added in halves as `sum_rows` does."""
+    """Return code of the sum of all lanes, added in halves as `sum_rows` does."""
     type_, names = f"<{LANES} x float>", [f"%part_{k}" for k in range(num)]
     lines = [f"  {name} = load {type_}, ptr %sum_{k}_at" for k, name in enumerate(names)]
     while len(names) > 1:
@@ -175,7 +176,7 @@ def _total(num: int) -> str:
 
 
 def _declarations() -> str:
-    """Of loads and stores of some lanes."""
+    """Declare loads and stores of some lanes."""
     lines = []
     for kind, suffix in SUFFIX.items():
         type_, mask = f"<{LANES} x {kind}>", f"<{LANES} x i1>"

@@ -14,7 +14,7 @@ from outlay.brain.delays import Arrivals, arrives
 from outlay.brain.fused.machine_code_pass import MachineCodePass
 from outlay.brain.fused.pair_pass import MOST_STEPS, PairPass, PassCall
 from outlay.brain.fused.pallas_pass import PallasPass
-from outlay.brain.fused.traced_row import TracedRow
+from outlay.brain.fused.row_equations import TracedRow
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron
@@ -69,6 +69,7 @@ class RuleChange:
         rows = [jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in like]
         number, where = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct(kernel.shape[1:], bool)
         own_delays = [jax.ShapeDtypeStruct(delays.shape[1:], delays.dtype)] if has_own_delays(state) else []
+        # Two kinds of rows: few neurons spike, and the rows of all others need not compute what only a spike brings.
         of_both = [
             jax.make_jaxpr(functools.partial(_row, change, arrivals, spiked, dt))(number, rows, where, *own_delays)
             for spiked in (False, True)
@@ -90,6 +91,7 @@ class RuleChange:
 
 
 def _different(arrays: Sequence[Any]) -> list[Any]:
+    # By identity: a traced array has no value to compare.
     return [array for k, array in enumerate(arrays) if not any(array is other for other in arrays[:k])]
 
 

@@ -17,9 +17,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from outlay.brain.delays import BITS
-from outlay.brain.fused.row_equations import NotCompiled
+from outlay.brain.fused.row_equations import NotCompiled, TracedRow
 from outlay.brain.fused.sparse_steps import CATCH_UP, DENSE, SPARSE, SparseSteps
-from outlay.brain.fused.traced_row import TracedRow
 from outlay.brain.rounding import is_narrow, rounds_each
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.jax_kernels import compiled_for
@@ -140,6 +139,7 @@ class PairPass(abc.ABC):
         changed = [*rows[:num_rows], *sparse[1:]]
         results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in changed]
         results.append(jax.ShapeDtypeStruct(rows[0].shape[:1], FLOAT))
+        # Rows are changed in place, without a copy of all pairs.
         aliases = {k: k for k in range(num_rows)} | {len(inputs) - 1: num_rows for _ in sparse[1:]}
         return PassCall(inputs, results, aliases, num_rows, rows, sparse)
 
@@ -195,6 +195,7 @@ def check_pass(pairs: PairPass) -> None:
         if is_compile_only(device):
             jax.eval_shape(pairs, *tried.inputs(pending=True))
             return
+        # The inputs are of NumPy, and would go to the default device, of whatever platform.
         with jax.default_device(jax.local_devices(backend=device.platform)[0]):
             tried.compare()
             if pairs.sparse:

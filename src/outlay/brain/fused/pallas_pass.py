@@ -20,8 +20,7 @@ from jax import lax
 
 from outlay.analysis.work.traced import count_flops
 from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass, PassCall
-from outlay.brain.fused.row_equations import NoPasses, NotCompiled, RowEquations, View
-from outlay.brain.fused.traced_row import TracedRow
+from outlay.brain.fused.row_equations import NoPasses, NotCompiled, RowEquations, TracedRow, View
 from outlay.core.jax_kernels import compute_capability
 from outlay.core.jax_pallas import has_triton, load, rows_kernel, store
 
@@ -110,6 +109,7 @@ class PallasPass(PairPass):
         size, at, num_rows = self.num_inputs, self.words_at, len(self.rows)
         words, sign, spiked, pending = references[at : at + 4]
         *after, current = references[at + 4 + sum(len(row.consts) for row in self.traced) :]
+        # Triton takes powers of two; what is beyond the row is masked.
         lanes = min(MOST_LANES, 1 << (size - 1).bit_length())
         neuron = number.astype(jnp.uint32)
         is_pending, is_spiking = load(pending, (0,)) != 0, load(spiked, (number,)) != 0

@@ -6,6 +6,7 @@ has, constants) is computed before the row, what differs is computed for `LANES`
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,16 @@ ARITHMETIC = {"mul": "fmul", "add": "fadd", "sub": "fsub", "div": "fdiv"}
 ORDERED = {"max": "ogt", "min": "olt"}
 
 
+def of_lanes(kind: str, is_vector: bool = True) -> str:
+    """Return the type of a number, or of one for each lane."""
+    return f"<{LANES} x {kind}>" if is_vector else kind
+
+
+def in_lanes(kind: str, name: Any, is_vector: bool = True) -> str:
+    """Return a constant, or a vector of it."""
+    return f"<{', '.join([f'{kind} {name}'] * LANES)}>" if is_vector else str(name)
+
+
 @dataclass(frozen=True)
 class Value:
     """A number, or one for each lane.
@@ -46,7 +57,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """`float`, `i32` or `i1`: what it is computed as."""
+        """What it is computed as: `float`, `i32` or `i1`."""
         if self.dtype == np.bool_:
             return "i1"
         return "float" if jnp.issubdtype(self.dtype, jnp.floating) else "i32"
@@ -54,7 +65,7 @@ class Value:
     @property
     def type(self) -> str:
         """Its type in the code."""
-        return f"<{LANES} x {self.kind}>" if self.is_vector else self.kind
+        return of_lanes(self.kind, self.is_vector)
 
 
 @dataclass
@@ -88,7 +99,7 @@ class RowCode(RowEquations[Value]):
         return name
 
     def equations(self, jaxpr: Any, consts: list[View], inputs: list[Value | View]) -> list[Value | View]:
-        """What a jaxpr gives; of narrow rows each operation rounds."""
+        """Compute the results of a jaxpr; of narrow rows each operation rounds."""
         self.rounds_each = self.rounds_each or any(is_narrow(row.aval.dtype) for row in jaxpr.invars)
         return super().equations(jaxpr, consts, inputs)
 
@@ -102,8 +113,10 @@ class RowCode(RowEquations[Value]):
         if name == "convert_element_type":
             return self.convert(a, jnp.dtype(dtype))
         if name == "div" and b.known and jnp.dtype(dtype) == np.float32:
+            # XLA does the same, so that the bits are those of plain JAX.
             return self.operate("mul", [a, self.constant(1 / b.known, dtype)], dtype)
         if name in ARITHMETIC and a.kind == "float":
+            # `contract` lets LLVM round a product and a sum as one, as XLA lets it in what it compiles.
             code = f"{ARITHMETIC[name]}{'' if self.rounds_each else ' contract'} {both}"
         elif name in ("add", "sub", "and") and a.kind != "float":
             code = f"{name} {both}"
@@ -112,7 +125,7 @@ class RowCode(RowEquations[Value]):
         elif name in ORDERED and a.kind == "float":
             # What is not a number stays so: the comparison is false.
             beyond = self.emit(f"fcmp {ORDERED[name]} {a.type} {b.name}, {a.name}", is_vector)
-            code = f"select {_condition(is_vector)} {beyond}, {b.type} {b.name}, {a.type} {a.name}"
+            code = f"select {of_lanes('i1', is_vector)} {beyond}, {b.type} {b.name}, {a.type} {a.name}"
         elif name == "select_n" and a.kind == "i1" and len(operands) == 3:
             code = f"select {a.type} {a.name}, {b.type} {b.name}, {operands[1].type} {operands[1].name}"
         else:
@@ -120,7 +133,7 @@ class RowCode(RowEquations[Value]):
         return self.rounded(Value(self.emit(code, is_vector), jnp.dtype(dtype), is_vector))
 
     def constant(self, value: Any, dtype: Any) -> Value:
-        """A number that is known."""
+        """Return a constant."""
         dtype = jnp.dtype(dtype)
         exact = float(np.asarray(value, dtype).astype(np.float32))
         if not jnp.issubdtype(dtype, jnp.floating):
@@ -128,18 +141,18 @@ class RowCode(RowEquations[Value]):
         return Value(f"0x{struct.unpack('>Q', struct.pack('>d', exact))[0]:016X}", dtype, False, exact)
 
     def vector(self, value: Value) -> Value:
-        """The same number in every lane."""
+        """Return the same number in every lane."""
         if value.is_vector:
             return value
         if value.known is not None:
-            return replace(value, name=f"<{', '.join([f'{value.kind} {value.name}'] * LANES)}>", is_vector=True)
+            return replace(value, name=in_lanes(value.kind, value.name), is_vector=True)
         return replace(value, name=self.splat(value.kind, value.name), is_vector=True)
 
     def splat(self, kind: str, name: str) -> str:
-        """The name of a vector of the same number."""
-        one = self.emit(f"insertelement <{LANES} x {kind}> poison, {kind} {name}, i32 0", False)
-        zeros = f"<{LANES} x i32> zeroinitializer"
-        return self.emit(f"shufflevector <{LANES} x {kind}> {one}, <{LANES} x {kind}> poison, {zeros}", False)
+        """Return the name of a vector of the same number."""
+        type_, zeros = of_lanes(kind), f"{of_lanes('i32')} zeroinitializer"
+        one = self.emit(f"insertelement {type_} poison, {kind} {name}, i32 0", False)
+        return self.emit(f"shufflevector {type_} {one}, {type_} poison, {zeros}", False)
 
     def load(self, view: View) -> Value:
         """Add code that loads one number, or those of the pairs, and makes of them what is computed with; once."""
@@ -154,7 +167,7 @@ class RowCode(RowEquations[Value]):
             raise NotCompiled(f"numbers of {dtype}")
         place = self.place(view)
         at = self.emit(f"getelementptr {kind}, ptr {view.array}, i64 {place}", is_vector)
-        type_ = f"<{LANES} x {kind}>" if is_vector else kind
+        type_ = of_lanes(kind, is_vector)
         if is_vector and self.mask:
             suffix = f"v{LANES}{SUFFIX[kind]}"
             mask = f"<{LANES} x i1> {self.mask}"
@@ -165,7 +178,7 @@ class RowCode(RowEquations[Value]):
         return Value(self.widened(bits, dtype, is_vector), dtype, is_vector)
 
     def place(self, view: View) -> str:
-        """The number of a view's entry in its array; of a row, that of the first lane's."""
+        """Return the position of a view's entry in its array; of a row, that of the first lane's."""
         place = "0"
         for dim, start in enumerate(view.starts):
             stride = math.prod(view.whole[dim + 1 :])
@@ -178,16 +191,13 @@ class RowCode(RowEquations[Value]):
         return self.emit(f"add i64 {place}, {self.column}", True) if view.dims else place
 
     def widened(self, bits: str, dtype: np.dtype, is_vector: bool) -> str:
-        """What is computed with, of what is in memory."""
-
-        def of(kind: str) -> str:
-            return f"<{LANES} x {kind}>" if is_vector else kind
-
+        """Return what is computed with, from what is in memory."""
+        of = functools.partial(of_lanes, is_vector=is_vector)
         if dtype == np.bool_:
             return self.emit(f"icmp ne {of('i8')} {bits}, {'zeroinitializer' if is_vector else '0'}", is_vector)
         if dtype == jnp.bfloat16:
             wide = self.emit(f"zext {of('i16')} {bits} to {of('i32')}", is_vector)
-            high = self.emit(f"shl {of('i32')} {wide}, {_integers(16, is_vector)}", is_vector)
+            high = self.emit(f"shl {of('i32')} {wide}, {in_lanes('i32', 16, is_vector)}", is_vector)
             return self.emit(f"bitcast {of('i32')} {high} to {of('float')}", is_vector)
         if dtype == np.float16:
             return self.emit(f"fpext {of('half')} {bits} to {of('float')}", is_vector)
@@ -196,36 +206,32 @@ class RowCode(RowEquations[Value]):
         return bits
 
     def narrowed(self, value: Value) -> str:
-        """What is in memory, of what is computed with: rounded to the nearest, in a tie to even."""
-
-        def of(kind: str) -> str:
-            return f"<{LANES} x {kind}>" if value.is_vector else kind
-
-        v = value.is_vector
+        """Return what is stored, from what is computed with: rounded to the nearest, in a tie to even."""
+        v, of = value.is_vector, functools.partial(of_lanes, is_vector=value.is_vector)
         if value.dtype == np.float16:
             return self.emit(f"fptrunc {of('float')} {value.name} to {of('half')}", v)
         if value.dtype != jnp.bfloat16:
             return value.name
         bits = self.emit(f"bitcast {of('float')} {value.name} to {of('i32')}", v)
-        high = self.emit(f"lshr {of('i32')} {bits}, {_integers(16, v)}", v)
-        odd = self.emit(f"and {of('i32')} {high}, {_integers(1, v)}", v)
-        half = self.emit(f"add {of('i32')} {odd}, {_integers(0x7FFF, v)}", v)
+        high = self.emit(f"lshr {of('i32')} {bits}, {in_lanes('i32', 16, v)}", v)
+        odd = self.emit(f"and {of('i32')} {high}, {in_lanes('i32', 1, v)}", v)
+        half = self.emit(f"add {of('i32')} {odd}, {in_lanes('i32', 0x7FFF, v)}", v)
         up = self.emit(f"add {of('i32')} {bits}, {half}", v)
-        nearest = self.emit(f"lshr {of('i32')} {up}, {_integers(16, v)}", v)
+        nearest = self.emit(f"lshr {of('i32')} {up}, {in_lanes('i32', 16, v)}", v)
         # Rounding up would make of some that are no numbers infinities.
         is_none = self.emit(f"fcmp uno {of('float')} {value.name}, {value.name}", v)
-        quiet = self.emit(f"or {of('i32')} {high}, {_integers(0x40, v)}", v)
+        quiet = self.emit(f"or {of('i32')} {high}, {in_lanes('i32', 0x40, v)}", v)
         chosen = self.emit(f"select {of('i1')} {is_none}, {of('i32')} {quiet}, {of('i32')} {nearest}", v)
         return self.emit(f"trunc {of('i32')} {chosen} to {of('i16')}", v)
 
     def rounded(self, value: Value) -> Value:
-        """As its dtype holds it."""
+        """Round a number to its dtype."""
         if value.kind != "float" or value.dtype == np.float32:
             return value
         return replace(value, name=self.widened(self.narrowed(value), value.dtype, value.is_vector))
 
     def convert(self, value: Value, dtype: np.dtype) -> Value:
-        """In another dtype."""
+        """Convert a number to another dtype."""
         if value.known is not None:
             return self.constant(value.known, dtype)
         converted = replace(value, dtype=dtype)
@@ -253,11 +259,3 @@ class RowCode(RowEquations[Value]):
 
 SIZE = {"float": 4, "half": 2, "i8": 1, "i16": 2, "i32": 4}
 SUFFIX = {"float": "f32", "half": "f16", "i8": "i8", "i16": "i16", "i32": "i32"}
-
-
-def _condition(is_vector: bool) -> str:
-    return f"<{LANES} x i1>" if is_vector else "i1"
-
-
-def _integers(number: int, is_vector: bool) -> str:
-    return f"<{', '.join([f'i32 {number}'] * LANES)}>" if is_vector else str(number)

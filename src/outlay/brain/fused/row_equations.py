@@ -10,18 +10,22 @@ import abc
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from outlay.brain.rounding import rounds_each
 
 N = TypeVar("N")
 """A number, or one for each pair of the piece."""
 
 
 class NotCompiled(Exception):
-    """Why a population has no pass."""
+    """Raised with the reason why a population has no pass."""
 
 
 class NoPasses(NotCompiled):
-    """Why none has: it is about what is compiled for, or what is installed."""
+    """Raised with the reason why none has: it is about what is compiled for, or what is installed."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,12 @@ class View:
 
     @classmethod
     def of(cls, array: Any, dtype: Any, whole: tuple[int, ...]) -> View:
-        """All of an array."""
+        """View all of an array."""
         return cls(array, np.dtype(dtype), whole, (0,) * len(whole), whole, tuple(range(len(whole))))
 
     @classmethod
     def of_row(cls, array: Any, dtype: Any, size: int, neuron: Any) -> View:
-        """The row of a neuron in an array with an entry for each pair."""
+        """View the row of a neuron in an array with an entry for each pair."""
         return cls(array, np.dtype(dtype), (1, size), (neuron, 0), (1, size), (1,))
 
     @property
@@ -60,8 +64,38 @@ class View:
         return tuple(self.sizes[dim] for dim in self.dims)
 
 
+@dataclass(frozen=True)
+class TracedRow:
+    """The equations of a row as JAX traced them.
+
+    Their arguments are the number of the neuron, its rows, where a spike arrived, and its delays if each pair has one.
+
+    Attributes:
+        jaxpr: the equations; their results are the rows after the step.
+        consts: shapes and dtypes of the arrays that they close over.
+        numbers: the numbers of these arrays; an array that both kinds of rows close over has the same number in both.
+    """
+
+    jaxpr: Any
+    consts: tuple[jax.ShapeDtypeStruct, ...]
+    numbers: tuple[int, ...]
+
+    def views(self, arrays: list[Any]) -> list[View]:
+        """Return views of the arrays that the equations close over, by their names in the code."""
+        return [View.of(array, like.dtype, like.shape) for array, like in zip(arrays, self.consts, strict=True)]
+
+    def rounded(self, dtype: Any) -> TracedRow:
+        """Return equations of which each operation rounds, if the Brain's dtype is narrow (`brain.rounding`)."""
+
+        def equations(consts: list[jax.Array], *inputs: jax.Array) -> list[jax.Array]:
+            return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, consts))(*inputs)
+
+        inputs = [jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in self.jaxpr.invars]
+        return replace(self, jaxpr=jax.make_jaxpr(rounds_each(equations, dtype))(list(self.consts), *inputs).jaxpr)
+
+
 class RowEquations(abc.ABC, Generic[N]):
-    """What computes the equations of a piece of a row.
+    """Computes the equations of a piece of a row.
 
     Attributes:
         size: entries of a row.
@@ -71,26 +105,26 @@ class RowEquations(abc.ABC, Generic[N]):
 
     @abc.abstractmethod
     def constant(self, value: Any, dtype: Any) -> N:
-        """A number that is known."""
+        """Return a constant."""
 
     @abc.abstractmethod
     def vector(self, value: N) -> N:
-        """The same number for each pair."""
+        """Return the same number for each pair."""
 
     @abc.abstractmethod
     def load(self, view: View) -> N:
-        """A number, or those of the pairs of the piece, from memory."""
+        """Load a number, or those of the pairs of the piece."""
 
     @abc.abstractmethod
     def operate(self, name: str, operands: list[N], dtype: Any) -> N:
-        """An operation of JAX on numbers.
+        """Compute an operation of JAX on numbers.
 
         Raises:
             NotCompiled: it is none of those that are known.
         """
 
     def equations(self, jaxpr: Any, consts: list[View], inputs: list[N | View]) -> list[N | View]:
-        """What a jaxpr gives.
+        """Compute the results of a jaxpr.
 
         Args:
             jaxpr: the jaxpr.
@@ -107,8 +141,10 @@ class RowEquations(abc.ABC, Generic[N]):
 
         for equation in jaxpr.eqns:
             operands, params = [of(atom) for atom in equation.invars], equation.params
+            # A pass is not differentiated, so a function with a derivative of its own is a plain call.
             if equation.primitive.name in ("jit", "pjit", "custom_jvp_call"):
                 closed = params["call_jaxpr" if "call_jaxpr" in params else "jaxpr"]
+                # A pass takes the arrays that the whole row closes over, and no others.
                 if closed.consts:
                     raise NotCompiled("a function with constants of its own")
                 results = self.equations(closed.jaxpr, [], operands)
@@ -118,7 +154,7 @@ class RowEquations(abc.ABC, Generic[N]):
         return [self.number(of(atom)) if atom.aval.shape in ((), (self.size,)) else of(atom) for atom in jaxpr.outvars]
 
     def number(self, operand: N | View) -> N:
-        """What is computed with: a view is loaded."""
+        """Return what is computed with: a view is loaded."""
         if not isinstance(operand, View):
             return operand
         row = (len(operand.whole) - 1,)
@@ -143,7 +179,7 @@ class RowEquations(abc.ABC, Generic[N]):
         return self.operate(name, numbers, result.dtype)
 
     def _part(self, name: str, view: View, where: list[N | View], params: Any) -> View:
-        """A part of an array."""
+        """Return a part of a view; nothing is loaded."""
         if name == "squeeze":
             return replace(view, dims=tuple(d for axis, d in enumerate(view.dims) if axis not in params["dimensions"]))
         if name == "slice":
@@ -158,6 +194,7 @@ class RowEquations(abc.ABC, Generic[N]):
             if size == view.sizes[dim]:
                 continue  # all of it, wherever it is said to begin
             if view.sizes[dim] != view.whole[dim]:
+                # A view has one start along a dim.
                 raise NotCompiled("a part of a part of an array")
             starts[dim], sizes[dim] = start, size
         return replace(view, starts=tuple(starts), sizes=tuple(sizes))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.brain.fused.pair_pass import BOOL, FLOAT, UINT32, PairPass
-from outlay.brain.fused.row_code import LANES, RowCode, Value
-from outlay.brain.fused.row_equations import View
-from outlay.brain.fused.traced_row import TracedRow
+from outlay.brain.fused.row_code import LANES, RowCode, Value, in_lanes
+from outlay.brain.fused.row_equations import TracedRow, View
 from outlay.brain.synapses import num_lanes
 
 NEURON = Value("%neuron", UINT32, False)
@@ -35,10 +34,9 @@ class RowLoop:
         name, size = self.name, self.whole.num_inputs
         main, rest = RowCode(f"{name}_", size), RowCode(f"{name}_rest_", size, first_lanes(size % LANES))
         whole = size - size % LANES
-        for part in (main, rest):
-            self._vector(part)
-        if not size % LANES:
-            rest = RowCode(rest.prefix, size)
+        self._vector(main)
+        if size % LANES:
+            self._vector(rest)
         return "\n".join(
             [
                 f"{name}_row:",
@@ -105,6 +103,7 @@ class RowLoop:
         brought = code.emit(
             f"select <{LANES} x i1> {arrives}, {kernel.type} {signed}, {kernel.type} zeroinitializer", True
         )
+        # The lanes of `sum_rows`, so that a sum has the bits of plain JAX.
         block = code.emit(f"lshr i64 {code.column}, {LANES.bit_length() - 1}", True)
         lane = code.emit(f"and i64 {block}, {num_lanes(size) // LANES - 1}", True)
         at = code.emit(f"getelementptr <{LANES} x float>, ptr %sums, i64 {lane}", True)
@@ -115,8 +114,7 @@ class RowLoop:
 
 def bit(code: RowCode, words: Value, bit: int) -> Value:
     """Return where a bit of the words is set."""
-    mask = f"<{', '.join([f'i32 {bit}'] * LANES)}>"
-    chosen = code.emit(f"and {words.type} {words.name}, {mask}", True)
+    chosen = code.emit(f"and {words.type} {words.name}, {in_lanes('i32', bit)}", True)
     return Value(code.emit(f"icmp ne {words.type} {chosen}, zeroinitializer", True), BOOL, True)
 
 

@@ -80,6 +80,7 @@ def choose_sparse(whole: PairPass, dense: str, sparse: str) -> str:
     assert whole.sparse
     turn = "  %is_whole = or i1 false, %is_catching_up"
     if whole.sparse.unreached.goes_on:
+        # Rows take turns by their numbers, so that no step does this for all of them.
         turn = f"""
   %turn = trunc i64 %i to i8
   %turn_now = add i8 %turn, %now

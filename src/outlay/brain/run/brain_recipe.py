@@ -45,6 +45,7 @@ class Chunks:
 
     def __getitem__(self, number: int) -> Any:
         """Return the inputs of a chunk; for an environment, those of its current observation."""
+        # An environment has one observation at a time, whatever the chunk.
         start = 0 if self.feed.listens else number * self.size
         return self.feed.batch(start, start + self.size)
 
@@ -142,6 +143,7 @@ class BrainRecipe(Recipe):
             BrainError: an address matches nothing, or the stride does not fit.
         """
         check_count("stride", stride)
+        # No longer than the inputs: the first chunk is the example by which the program is made.
         chunk = min(_chunk(self.chunk, stride, self.loop), self.steps, self.feed.num_steps or self.steps)
         addresses = select_addresses(self.brain, record)
         graph = watched(self.brain, self.moments)

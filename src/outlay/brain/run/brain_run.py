@@ -10,7 +10,7 @@ import numpy as np
 
 from outlay.brain.brain import Brain
 from outlay.brain.run.closed_loop import Episode
-from outlay.brain.run.run_statistics import RASTER_MS, Activity, population_names
+from outlay.brain.run.run_statistics import RASTER_MS, Activity
 from outlay.core.quantities import counted
 from outlay.train.recording import Recording
 
@@ -57,7 +57,7 @@ class BrainRun:
     @property
     def rates(self) -> dict[str, float]:
         """The mean rate of each population over the run, in Hz, by module (by port, where a module has several)."""
-        return {name: self.activity.rate(port) for port, name in population_names(self.activity.num_neurons).items()}
+        return {name: self.activity.rate(port) for port, name in self.activity.names.items()}
 
     @property
     def real_time_factor(self) -> float:
@@ -71,7 +71,7 @@ class BrainRun:
         from outlay.brain.run.run_plots import potentials_plot, raster_plot, rates_plot, weights_plot
 
         drawn = {"graph": draw(self.brain.wiring)}
-        names = population_names(self.activity.num_neurons)
+        names = self.activity.names
         num_neurons = {name: self.activity.num_neurons[port] for port, name in names.items()}
         if names and self.num_steps:
             recent = {name: self.activity.recent(port) for port, name in names.items()}

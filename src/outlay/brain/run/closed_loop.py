@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from outlay.brain.module import BrainError, Shape
-from outlay.brain.run.feed import Batch, Feed, Outputs, Stimulus
+from outlay.brain.run.feed import Batch, Feed, Outputs, Stimulus, below
 
 
 class Environment(Protocol):
@@ -97,6 +97,7 @@ class ClosedLoop:
         self.steps_per_action = steps_per_action
         self.episodes: list[Episode] = []
         self._encode, self._decode = encode, decode
+        # Later episodes reset without a seed, so that the environment goes on drawing from this one.
         self._observation, _ = environment.reset(seed=seed)
         self._reward, self._total, self._num_actions, self._start = 0.0, 0.0, 0, 0
         self._encoded: Mapping[str, Any] | None = None
@@ -146,22 +147,18 @@ class ClosedLoop:
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Continue from the arrays of `to_arrays`; other arrays are ignored."""
-        own = {name.removeprefix(_LOOP): value for name, value in arrays.items() if name.startswith(_LOOP)}
+        own = below(_LOOP, arrays)
         if self._restore is None or not own:
             return
         ended = zip(own["episodes"].tolist(), own["rewards"].tolist(), strict=True)
         self.episodes[:] = [Episode(start, num_actions, reward) for (start, num_actions), reward in ended]
         self._reward, self._total = own["reward"].tolist()
         self._num_actions, self._start = own["counts"].tolist()
-        self._encoded = _below("inputs/", own)
-        self._restore(self.environment, _below("environment/", own))
+        self._encoded = below("inputs/", own)
+        self._restore(self.environment, below("environment/", own))
 
 
 _LOOP = "loop/"
-
-
-def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 def _saveable(name: str, value: Any) -> np.ndarray:
@@ -174,11 +171,10 @@ def _saveable(name: str, value: Any) -> np.ndarray:
     return array
 
 
-class _Fed:
+class _Fed(Feed):
     """A closed loop as a `Feed`."""
 
-    listens: bool = True
-    num_steps: int | None = None
+    listens = True
 
     def __init__(self, loop: ClosedLoop, shapes: Mapping[str, Shape], dtype: np.dtype) -> None:
         self._loop, self._shapes, self._dtype = loop, shapes, dtype
@@ -189,16 +185,13 @@ class _Fed:
 
     def batch(self, start: int, stop: int) -> Batch:
         """Return the current observation for each of the steps."""
+        # As a stimulus, so that what `encode` returns is checked like any other input.
         return Stimulus(self._shapes, self._loop.seen(), self._dtype).batch(0, stop - start)
 
     def hear(self, start: int, outputs: Outputs) -> None:
         """Act, unless the run ended between two actions."""
         if len(next(iter(outputs.values()))) == self._loop.steps_per_action:
             self._loop.act(start, outputs)
-
-    def digest(self) -> str:
-        """Return an empty digest: the inputs from an environment are unknown in advance."""
-        return ""
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the state of the loop and its environment."""

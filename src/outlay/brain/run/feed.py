@@ -22,19 +22,19 @@ Outputs = Mapping[str, np.ndarray]
 
 
 class Feed(Protocol):
-    """A source of inputs for a Brain, which may depend on its outputs.
+    """A source of inputs for a Brain, which may depend on its outputs; those that do not only say `batch`.
 
     Attributes:
         listens: whether the inputs of later steps depend on earlier outputs.
         num_steps: the number of steps with inputs; None for any number.
     """
 
-    listens: bool
-    num_steps: int | None
+    listens: bool = False
+    num_steps: int | None = None
 
     def steps_from(self, start: int, most: int) -> int:
         """Return how many steps to feed together from `start` on, at most `most`."""
-        ...
+        return most
 
     def batch(self, start: int, stop: int) -> Batch:
         """Return the inputs of the steps from `start` up to `stop`, with a leading dim of `stop - start`."""
@@ -42,25 +42,23 @@ class Feed(Protocol):
 
     def hear(self, start: int, outputs: Outputs) -> None:
         """Receive the outputs of the steps from `start` on."""
-        ...
 
     def digest(self) -> str:
-        """Return a short digest of the inputs of the first steps."""
-        ...
+        """Return a short digest of the inputs of the first steps; empty if they are unknown in advance."""
+        return ""
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the state on which later inputs depend."""
-        ...
+        """Return the state on which later inputs depend, besides the number of the step."""
+        return {}
 
     def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Continue from the arrays of `to_arrays`; other arrays are ignored."""
-        ...
 
 
 Value = Callable[[int], Any] | np.ndarray
 
 
-class Stimulus:
+class Stimulus(Feed):
     """Inputs that do not depend on the Brain's outputs.
 
     Args:
@@ -77,8 +75,6 @@ class Stimulus:
         >>> feed.batch(5, 7)["light"].tolist()
         [[5.0, 0.0, 0.0], [6.0, 0.0, 0.0]]
     """
-
-    listens: bool = False
 
     def __init__(self, shapes: Mapping[str, Shape], values: Mapping[str, Any], dtype: np.dtype) -> None:
         self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
@@ -97,10 +93,6 @@ class Stimulus:
         }
         self.num_steps = min(lengths.values(), default=None)
 
-    def steps_from(self, start: int, most: int) -> int:
-        """Return all steps."""
-        return most
-
     def batch(self, start: int, stop: int) -> Batch:
         """Return the inputs of some steps.
 
@@ -117,9 +109,6 @@ class Stimulus:
             return {"step": np.arange(start, stop, dtype=np.int32)}
         return {name: self._steps_of(name, start, stop) for name in self._shapes}
 
-    def hear(self, start: int, outputs: Outputs) -> None:
-        """Ignore the outputs."""
-
     def digest(self) -> str:
         """Hash the inputs of the first steps."""
         stop = min(_NUM_COMPARED, self.num_steps or _NUM_COMPARED)
@@ -127,13 +116,6 @@ class Stimulus:
         for name in sorted(self._shapes):
             digest.update(self._steps_of(name, 0, stop).tobytes())
         return digest.hexdigest()[:12]
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return nothing: the inputs of a step depend only on its number."""
-        return {}
-
-    def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Do nothing."""
 
     def _steps_of(self, name: str, start: int, stop: int) -> np.ndarray:
         shape, value = self._shapes[name], self._values[name]
@@ -156,6 +138,11 @@ class Stimulus:
                 f"{shape}\n  fix: return an array of shape {shape}"
             )
         return np.broadcast_to(value, shape)
+
+
+def below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Select the arrays whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def check_finite(batch: Batch, start: int) -> None:

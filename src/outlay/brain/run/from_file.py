@@ -37,6 +37,7 @@ def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
         path: a Brain in Outlay's own TOML, or a `.scfg` of Spark.
     """
 
+    # Parameters are called like the options that they become, though `input` then hides a built-in.
     def recipe(
         input: list[str] | None = None,
         record: list[str] | None = None,
@@ -117,6 +118,7 @@ def _array(name: str, path: Path) -> np.ndarray:
     if not path.exists():
         raise ValueError(f"there is no file {path}")
     if path.suffix == ".npy":
+        # Mapped: a run reads the steps of a chunk at a time, and a file may be larger than the memory.
         return np.load(path, mmap_mode="r", allow_pickle=False)
     if path.suffix == ".npz":
         arrays = np.load(path, allow_pickle=False)
@@ -133,5 +135,6 @@ def _csv(path: Path) -> np.ndarray:
     """Read one row per step; a first line of names is skipped."""
     with path.open(encoding="utf-8") as file:
         first = file.readline()
+    # Numbers such as 1e-3 and nan have letters, too.
     is_named = any(character.isalpha() for character in first.lower().replace("e", "").replace("nan", ""))
     return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=int(is_named))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-
-import jax
 
 from outlay.brain.brain import Brain
 from outlay.graph.step_graph import INPUTS
@@ -24,6 +21,7 @@ MESHES = {COPIES: "devices=-1", BY_NEURON: "neurons=-1", BY_MODULE: "devices=-1"
 def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
     """Return the layouts by name: `copies`, `by-neuron`, and `by-module`, which depends on the number of devices."""
     return {
+        # A pattern that begins with a wildcard leaves the batch out, so that it needs a rule of its own.
         COPIES: Layout([("**", replicate()), ("batch.**", replicate())]),
         BY_NEURON: by_rows("neurons"),
         BY_MODULE: lambda num_devices: by_module(balanced(brain, num_devices)),
@@ -63,19 +61,13 @@ def balanced(brain: Brain, num_devices: int) -> dict[str, int]:
     modules = _border_first(brain)
     if num_devices >= len(modules):
         return {name: position for position, name in enumerate(modules)}
-    sizes = {name: num_elements(brain, name) for name in modules}
+    sizes = {facts.name: facts.num_elements for facts in brain.inspect().modules}
     held = [0] * num_devices
     placed = {}
     for name in sorted(modules, key=lambda name: -sizes[name]):
         placed[name] = held.index(min(held))
         held[placed[name]] += sizes[name]
     return placed
-
-
-def num_elements(brain: Brain, module: str) -> int:
-    """Count the elements of a module's state."""
-    state = jax.eval_shape(lambda: brain.init_module(module, jax.random.key(0)))
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
 
 
 def _border_first(brain: Brain) -> list[str]:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outlay.brain.module import BrainError
+from outlay.brain.module import MS_PER_S, BrainError
+from outlay.brain.run.feed import below
 from outlay.train.recording import Rows, RowTypes
-
-MS_PER_SECOND = 1000.0
 
 
 @dataclass(frozen=True)
@@ -196,8 +195,7 @@ class Filter:
             types: the shape and dtype of a row, by address.
         """
         for number, watch in enumerate(self._watches):
-            prefix = f"{_WATCH}{number}/"
-            watch.continue_from({name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)})
+            watch.continue_from(below(f"{_WATCH}{number}/", arrays))
         if _WAITING in arrays:
             # NumPy files store bfloat16 as raw bytes without the dtype.
             rows = {name: arrays[f"{_WAITING}/{name}"].view(dtype) for name, (_, dtype) in types.items()}
@@ -238,13 +236,14 @@ class _Watch:
         self.certain = 0
         self._around = round(trigger.around / dt)
         self._over = max(1, round(trigger.over / dt))
-        self._per_second = MS_PER_SECOND / dt
+        self._per_second = MS_PER_S / dt
         self._last = np.zeros(0)
         self._events = np.zeros(0, np.int64)
 
     def see(self, first: int, written: np.ndarray) -> None:
         """Add the values of the port in the steps from `first` on."""
         flat = written.reshape(len(written), -1)
+        # Only ports of spikes are int8.
         is_spikes = flat.dtype == np.int8
         levels = (flat != 0).mean(1) * self._per_second if is_spikes else flat.astype(np.float64).mean(1)
         known = np.concatenate([self._last, levels])
@@ -253,7 +252,9 @@ class _Watch:
         means = (sums[ends] - sums[np.maximum(ends - self._over, 0)]) / np.minimum(ends, self._over)
         self._last = known[len(known) - min(self._over - 1, len(known)) :]
         now = first + np.flatnonzero(means > self.trigger.above)
+        # The next event may still be near the steps after this one.
         self.certain = first + len(written) - self._around
+        # Earlier events are near no row that is still to be decided.
         old_enough = self._events >= self.certain - 2 * self._around - len(written)
         self._events = np.concatenate([self._events[old_enough], now])
 

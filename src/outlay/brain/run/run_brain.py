@@ -24,6 +24,7 @@ from outlay.brain.run.brain_run import BrainRun
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.layouts import COPIES, MESHES
 from outlay.brain.run.simulate import check_simulation, simulate
+from outlay.core.array_leaves import type_differences
 from outlay.core.error_types import Problem
 from outlay.core.jax_compat import attached_devices
 from outlay.core.paths import flatten_paths
@@ -154,6 +155,7 @@ def _check_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
     problems = [
         Problem("argument", name, f"it is {reprlib.repr(value)}", f"{name} takes {what}")
         for name, value, kinds, what in arguments
+        # True is an int, and no seed.
         if not isinstance(value, kinds) or isinstance(value, bool)
     ]
     if problems:
@@ -176,6 +178,7 @@ def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
     shapes = jax.eval_shape(brain.init, jax.random.key(0))
     own = {path: leaf.shape for path, leaf in flatten_paths(shapes)[0]}
     numbers = [_num_rows(leaf, own.get(path)) for path, leaf in leaves]
+    # Through the host, from which it can go to any layout.
     host = [np.asarray(leaf) for leaf in jax.tree.leaves(gather(state))]
     host = [leaf if num is None else leaf[:num] for leaf, num in zip(host, numbers, strict=True)]
     whole = jax.tree.unflatten(jax.tree.structure(state), host)
@@ -203,14 +206,8 @@ def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
 
 def _differences(state: Any, shapes: Any) -> list[Problem]:
     """List the differences between a state and that of a Brain."""
-    given, own = ({path: _text(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (state, shapes))
     fix = "run.state of a run of this Brain, or brain.init(jax.random.key(0))"
     return [
-        Problem("state", path, f"it is {given.get(path, 'missing')}, and the Brain has {own.get(path, 'none')}", fix)
-        for path in {**own, **given}
-        if own.get(path) != given.get(path)
+        Problem("state", path, f"it is {given or 'missing'}, and the Brain has {own or 'none'}", fix)
+        for path, own, given in type_differences(shapes, state, lambda leaf: f"{leaf.dtype}{list(leaf.shape)}")
     ]
-
-
-def _text(leaf: Any) -> str:
-    return f"{leaf.dtype}{list(leaf.shape)}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from outlay.brain.plots import TEXT, ShownFigure, colour, number_of, tidy
+from outlay.brain.picture import TEXT, ShownFigure, colour, number_of, tidy
 from outlay.brain.run.run_statistics import bin_steps, binned_rates
 
 
@@ -156,7 +156,7 @@ def raster_plot(
             marker="|" if total < 200 else ".",
             linewidths=0.6,
             color=colour(number),
-            rasterized=True,
+            rasterized=True,  # as paths, so many dots make a vector file of megabytes
         )
         middles[name] = base + (num_neurons[name] - 1) / 2
         base += num_neurons[name] + gap

@@ -12,7 +12,7 @@ from typing import Any, cast
 from outlay.analysis.parts.measure_parts import measure_parts
 from outlay.brain.run.brain_recipe import BrainRecipe, Chunks
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
-from outlay.brain.run.run_statistics import RASTER_MS, bin_steps, binned_rates, population_names
+from outlay.brain.run.run_statistics import RASTER_MS, bin_steps, binned_rates
 from outlay.brain.run.simulate import check_simulation, simulate
 from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import picture_bytes
@@ -120,6 +120,7 @@ class BrainKind(RunKind):
             episodes=episodes_in_words(done.episodes),
             modules=self._modules(),
         )
+        # Every process of a job has the whole result; the first writes for all.
         if is_first():
             with result_not_lost(result):
                 folder.write(_RATES, _rates_table(done))
@@ -159,10 +160,9 @@ def _rates_table(run: BrainRun) -> str:
     """Tabulate the rate of each population over time in Hz, one row per bin."""
     dt = run.brain.dt
     per_bin = bin_steps(run.num_steps, dt)
-    names = population_names(run.activity.num_neurons)
     columns = {
         name: binned_rates(run.activity.counts(port), run.activity.num_neurons[port], dt, per_bin)
-        for port, name in names.items()
+        for port, name in run.activity.names.items()
     }
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -174,7 +174,6 @@ def _rates_table(run: BrainRun) -> str:
 
 
 def _populations(run: BrainRun) -> list[dict[str, str]]:
-    names = population_names(run.activity.num_neurons)
     types = {facts.name: facts.type for facts in run.brain.inspect().modules}
     return [
         {
@@ -184,7 +183,7 @@ def _populations(run: BrainRun) -> list[dict[str, str]]:
             "spikes": f"{int(run.activity.counts(port).sum()):,}",
             "rate (Hz)": f"{run.activity.rate(port):.1f}",
         }
-        for port, name in names.items()
+        for port, name in run.activity.names.items()
     ]
 
 

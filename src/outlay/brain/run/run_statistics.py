@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.run.recording_schedule import MS_PER_SECOND
+from outlay.brain.module import MS_PER_S
+from outlay.brain.run.feed import below
 
 RASTER_MS = 2000.0
 """The time at the end of a run for which single spikes are kept; more would not be distinguishable in a plot."""
@@ -61,10 +62,15 @@ class Activity:
             self._counts[port].append(counts)
             steps, neurons = np.nonzero(spiked)
             self._recent[port].append((steps + self.num_steps, neurons))
-            rates[port] = float(counts.mean()) / self.num_neurons[port] * self._per_second if taken else 0.0
+            rates[port] = self._rate(port, counts)
         self.num_steps += taken
         self._forget()
         return rates
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The name of the population at each port."""
+        return population_names(self.num_neurons)
 
     def counts(self, port: str) -> np.ndarray:
         """Return the number of spikes of a port in each step."""
@@ -72,8 +78,7 @@ class Activity:
 
     def rate(self, port: str) -> float:
         """Return the mean rate of a port's neurons over the whole run, in Hz."""
-        counts = self.counts(port)
-        return float(counts.mean()) / self.num_neurons[port] * self._per_second if len(counts) else 0.0
+        return self._rate(port, self.counts(port))
 
     def recent(self, port: str) -> Spikes:
         """Return the spikes of the last two seconds."""
@@ -96,9 +101,9 @@ class Activity:
             self._recent[port] = collections.deque([(arrays[f"late_steps/{port}"], arrays[f"late_neurons/{port}"])])
             self.num_steps = len(arrays[f"counts/{port}"])
 
-    @property
-    def _per_second(self) -> float:
-        return MS_PER_SECOND / self._dt
+    def _rate(self, port: str, counts: np.ndarray) -> float:
+        """Return the mean rate of a port's neurons in some steps, in Hz, from their spikes in each step."""
+        return float(counts.mean()) / self.num_neurons[port] * (MS_PER_S / self._dt) if len(counts) else 0.0
 
     @property
     def _first_kept(self) -> float:
@@ -106,6 +111,7 @@ class Activity:
 
     def _late(self, port: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the step and the neuron of each kept spike."""
+        # The empty arrays give the dtype where there is no chunk yet.
         there = self._recent[port]
         steps = np.concatenate([np.zeros(0, np.int64), *(steps for steps, _ in there)])
         neurons = np.concatenate([np.zeros(0, np.int64), *(neurons for _, neurons in there)])
@@ -114,6 +120,7 @@ class Activity:
 
     def _forget(self) -> None:
         for there in self._recent.values():
+            # Chunks are dropped as a whole; `_late` cuts the oldest that is left.
             while there and (not len(there[0][0]) or there[0][0][-1] < self._first_kept):
                 there.popleft()
 
@@ -182,7 +189,7 @@ class Collected:
         self.seconds = float(arrays[_SECONDS])
         # NumPy files store bfloat16 as raw bytes without the dtype.
         self._outputs = {n: [arrays[_OUTPUTS + n].view(parts[0].dtype)] for n, parts in self._outputs.items()}
-        self.weights = {name.removeprefix(_WEIGHTS): arrays[name] for name in arrays if name.startswith(_WEIGHTS)}
+        self.weights = below(_WEIGHTS, arrays)
         self.activity.continue_from(arrays)
 
 
@@ -203,5 +210,5 @@ def binned_rates(counts: np.ndarray, num_neurons: int, dt: float, per_bin: int) 
     if not len(starts):
         return np.zeros(0), np.zeros(0)
     ends = np.minimum(starts + per_bin, len(counts))
-    rates = np.add.reduceat(counts, starts) / (ends - starts) / num_neurons * 1000.0 / dt
+    rates = np.add.reduceat(counts, starts) / (ends - starts) / num_neurons * MS_PER_S / dt
     return (starts + ends) / 2 * dt, rates

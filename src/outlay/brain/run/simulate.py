@@ -17,7 +17,7 @@ from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, real_time
 from outlay.brain.run.feed import check_finite
 from outlay.brain.run.recording_schedule import Filter
-from outlay.brain.run.run_statistics import Collected, population_names
+from outlay.brain.run.run_statistics import Collected
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -121,7 +121,7 @@ class _Simulation(StepLoop):
         self.recorder = recorder_of(rows)
         self.filter = Filter(self.recipe.moments, self.brain.dt)
         self.gathered = Collected(self.brain, shapes["outputs"])
-        self.names = population_names(self.gathered.activity.num_neurons)
+        self.names = self.gathered.activity.names
         if begin.step:
             self.gathered.continue_from(begin.collected)
             self.filter.continue_from(begin.collected, rows)
@@ -180,6 +180,7 @@ class _Simulation(StepLoop):
             problems = not_finite_problems(self.step, self.brain.dt, bad[1], self.state)
             headline = f"the run stopped in step {self.step} of {self.num_steps}: a state is not finite"
             raise self._not_finite(headline, problems)
+        # After the check: an environment must not act on NaNs.
         self.feed.hear(start, outputs)
         return "  ".join(f"{self.names[port]} {rate:.0f}" for port, rate in rates.items()) + (" Hz" if rates else "")
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from outlay.brain.module import State, negative, not_positive
 from outlay.brain.registry import register
-from outlay.brain.somas.exponential import ExponentialMembrane
+from outlay.brain.somas.exponential import ExponentialMembrane, adapted
 from outlay.brain.somas.izhikevich import IzhikevichMembrane
 from outlay.brain.somas.leaky import LeakyMembrane
 from outlay.brain.somas.soma import Membrane, in_steps
@@ -81,15 +81,14 @@ class Mechanisms(Membrane, abc.ABC):
         potential = jnp.where(spikes, self.levels[0], charged)
         after = self.advance(state, charged, potential, spikes, dt=dt)
         if self._waits:
+            # The counter stops before it overflows.
             most = jnp.iinfo(jnp.int32).max - 1
             after["since_spike"] = jnp.where(spikes, 0, jnp.minimum(state["since_spike"], most) + 1)
         if self.threshold_delta is not None:
             tracer = Tracer(self.threshold_tau, self.threshold_delta)
             after["threshold"] = tracer.step(state["threshold"], spikes, dt=dt)
         if self.adaptation_delta is not None:
-            w = state["adaptation"].astype(jnp.float32)
-            drawn = self.adaptation_subthreshold * potential - w
-            w = w + (dt / self.adaptation_tau) * drawn + jnp.where(spikes, self.adaptation_delta, 0)
+            w = adapted(self, state["adaptation"].astype(jnp.float32), potential, spikes, dt=dt)
             after["adaptation"] = w.astype(state["adaptation"].dtype)
         return after, spikes
 

@@ -167,10 +167,23 @@ class AdaptiveExponentialSoma(ExponentialMembrane):
         """Advance the state by one step."""
         w = state["adaptation"].astype(jnp.float32)
         after, spikes = super().step(state, current.astype(jnp.float32) - w, dt=dt)
-        drawn = self.adaptation_subthreshold * after["potential"].astype(jnp.float32) - w
-        w = w + (dt / self.adaptation_tau) * drawn + jnp.where(spikes, self.adaptation_delta, 0)
+        w = adapted(self, w, after["potential"].astype(jnp.float32), spikes, dt=dt)
         return {**after, "adaptation": w.astype(state["adaptation"].dtype)}, spikes
 
     def problems(self, *, dt: float) -> list[str]:
         """Report time constants or a slope that are not positive."""
         return [*super().problems(dt=dt), *not_positive(self, "adaptation_tau")]
+
+
+def adapted(soma: Any, w: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float) -> jax.Array:
+    """Return the adaptation current after a step, in float32.
+
+    Args:
+        soma: the soma with the three settings of adaptation.
+        w: the current before the step.
+        potential: the potential after the reset.
+        spikes: which neurons spiked.
+        dt: the duration of a step, ms.
+    """
+    drawn = soma.adaptation_subthreshold * potential - w
+    return w + (dt / soma.adaptation_tau) * drawn + jnp.where(spikes, soma.adaptation_delta, 0)

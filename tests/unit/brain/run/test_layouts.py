@@ -6,7 +6,7 @@ from outlay.brain.connections import Connection
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.from_file import EXAMPLE
-from outlay.brain.run.layouts import balanced, num_elements
+from outlay.brain.run.layouts import balanced
 from outlay.recipes.prepare import prepare
 
 
@@ -30,7 +30,7 @@ def test_with_a_device_for_each_module_the_border_comes_first():
 
 def test_with_fewer_devices_the_largest_come_first_and_go_where_least_is():
     brain = ramps(a=5, b=9, c=6, d=3)
-    assert {name: num_elements(brain, name) for name in brain.modules} == {
+    assert {facts.name: facts.num_elements for facts in brain.inspect().modules} == {
         "a": 25,
         "b": 45,
         "c": 30,

@@ -30,42 +30,32 @@ MODULES = {
         *("exponential_integrator", "tanh_integrator", "signal_accumulator", "signal_average", "concat", "sampler"),
     )
 } | {"concat_reshape": "concat"}
+
+
+def _named(suffix: str, *names: str) -> dict[str, str]:
+    """Return names of Outlay by those of Spark, which differ in the suffix alone."""
+    return {f"{name}_{suffix}": name for name in names}
+
+
+LEAKY = ("leaky", "refractory_leaky", "strict_refractory_leaky", "adaptive_leaky")
+_EXPONENTIAL = ("exponential", "refractory_exponential", "adaptive_exponential", "simplified_adaptive_exponential")
+# In this order: of components that the settings of an older file fit alike, the first is taken.
 COMPONENTS = {
     "soma": {
-        "leaky_soma": "leaky",
-        "refractory_leaky_soma": "refractory_leaky",
-        "strict_refractory_leaky_soma": "strict_refractory_leaky",
-        "adaptive_leaky_soma": "adaptive_leaky",
-        "alif_soma": "adaptive_leaky",
-        "exponential_soma": "exponential",
-        "refractory_exponential_soma": "refractory_exponential",
-        "adaptive_exponential_soma": "adaptive_exponential",
-        "simplified_adaptive_exponential_soma": "simplified_adaptive_exponential",
-        "izhikevich_soma": "izhikevich",
-        "adaptive_izhikevich_soma": "composed_izhikevich",
+        **_named("soma", *LEAKY, *_EXPONENTIAL, "izhikevich"),
+        **{"alif_soma": "adaptive_leaky", "adaptive_izhikevich_soma": "composed_izhikevich"},
     },
     "synapses": {
-        "linear_synapses": "linear",
-        "simple_synapses": "linear",
-        "traced_synapses": "traced",
-        "rd_traced_synapses": "rd_traced",
-        "double_traced_synapses": "rd_traced",
-        "rfs_traced_synapses": "rfs_traced",
+        **_named("synapses", "linear", "traced", "rd_traced", "rfs_traced"),
+        **{"simple_synapses": "linear", "double_traced_synapses": "rd_traced"},
     },
-    "delays": {"n2n_delays": "n2n", "n_delays": "n", "dummy_delays": "none"},
+    "delays": {**_named("delays", "n2n", "n"), "dummy_delays": "none"},
     "learning_rule": {
-        "zenke_rule": "zenke",
-        "hebbian_rule": "hebbian",
-        "oja_rule": "oja",
-        "quadruplet_rule": "quadruplet",
+        **_named("rule", "zenke", "hebbian", "oja", "quadruplet"),
         "quadruplet_rule_tensor": "modulated_bounded_quadruplet",
-        "btsp_rule": "btsp",
-        "modulated_zenke_rule": "modulated_zenke",
-        "modulated_hebbian_rule": "modulated_hebbian",
-        "modulated_oja_rule": "modulated_oja",
+        **_named("rule", "btsp", "modulated_zenke", "modulated_hebbian", "modulated_oja"),
         "modulated_quadruplet_rule": "modulated_bounded_quadruplet",
-        "three_factor_rule": "three_factor",
-        "three_factor_hebbian_rule": "three_factor",
+        **{"three_factor_rule": "three_factor", "three_factor_hebbian_rule": "three_factor"},
     },
 }
 """The components of neurons by kind."""
@@ -77,22 +67,11 @@ NOT_HERE = {
     "coupled_adaptive_exponential_soma": "somas coupled to dendrites",
 }
 """What Spark 1.2.2 has and Outlay has not, and what it is."""
-INITIALIZERS = {
-    "constant": "constant",
-    "uniform": "uniform",
-    "sparse_uniform": "sparse_uniform",
-    "normalized_sparse_uniform": "normalized_sparse_uniform",
-    "normal": "normal",
-    "sparse_normal": "normal",
-    "log_normal": "log_normal",
-    "sparse_log_normal": "log_normal",
-}
+INITIALIZERS = {"sparse_normal": "normal", "sparse_log_normal": "log_normal"}
+"""Initializers that are called otherwise in Outlay."""
 UNUSED = {
     "constant": ("min_value", "max_value"),
-    "normal": ("scale",),
-    "sparse_normal": ("scale",),
-    "log_normal": ("scale",),
-    "sparse_log_normal": ("scale",),
+    **dict.fromkeys(("normal", "sparse_normal", "log_normal", "sparse_log_normal"), ("scale",)),
 }
 """Settings that Spark's initializers have and do not use."""
 NOT_OURS = frozenset({"seed", "dtype", "dt", "async_spikes", "payload_type", "num_inputs"})
@@ -128,6 +107,7 @@ def component_table(
     if spark_class is not None and spark_class not in names:
         wrong(path, "unknown component", not_here(kind.replace("_", " "), spark_class), known_names(names))
         return None
+    # A kernel is drawn by its initializer; of any other setting a constant one is a number.
     settings = {key: _constant(value) if key != "kernel" else value for key, value in own_settings(config).items()}
     if kind == "delays":
         _check_drawn(settings, path, wrong, is_newer=is_newer)
@@ -137,6 +117,7 @@ def component_table(
         _check_btsp(settings, ports, path, wrong)
     if own_type == "quadruplet" and "max_clip" in settings:
         own_type = "modulated_bounded_quadruplet" if "modulation" in ports else "bounded_quadruplet"
+    # Spark renamed the rate; only the three-factor rule calls it gamma here, too.
     if kind == "learning_rule" and own_type != "three_factor" and "gamma" in settings:
         settings["eta"] = settings.pop("gamma")
     if "kernel" in settings:
@@ -212,6 +193,7 @@ def _as_our_delays(settings: Table, config: Mapping[str, Any], *, is_newer: bool
     dt, longest = config.get("dt", 1.0), settings.get("max_delay")
     if not (is_time(longest) and is_time(dt) and longest / dt < math.inf):
         return
+    # 0.3 / 0.1 is 2.9999999999999996.
     steps = round(longest / dt, 6)
     whole = longest if steps == int(steps) else math.ceil(steps) * dt
     settings["max_delay"] = whole

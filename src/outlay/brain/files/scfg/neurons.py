@@ -9,6 +9,7 @@ from typing import Any
 
 from outlay.brain.files.scfg.components import (
     COMPONENTS,
+    LEAKY,
     Path,
     Table,
     Wrong,
@@ -31,7 +32,6 @@ _READS = {
     "post_spikes": {"soma"},
 }
 """What each component may read of; a learning rule by port, of others of outside."""
-_LEAKY = ("leaky", "refractory_leaky", "strict_refractory_leaky", "adaptive_leaky")
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _as_ours(table: Table, config: Mapping[str, Any]) -> Table:
     """
     table, tau = dict(table), table.get("potential_tau")
     if (
-        table[OUR_TYPE] in _LEAKY
+        table[OUR_TYPE] in LEAKY
         and isinstance(tau, int | float)
         and tau
         and isinstance(table.get("resistance"), int | float)

@@ -29,8 +29,6 @@ EDITOR = "__graph_editor_metadata__"
 Path = tuple[str, ...]
 _CLASS, _SPECS = "__class_ref__", "modules_specs"
 _LARGEST = 2**31 - 1
-Damages = Iterator[tuple[Path, str]]
-"""The path of each damaged thing, and what is wrong with it."""
 
 
 def is_scfg(content: bytes) -> bool:
@@ -129,7 +127,7 @@ def _decompressed(content: bytes, name: str) -> bytes:
         one = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
         while not one.eof:
             piece = one.decompress(rest, room + 1)
-            rest = b""
+            rest = b""  # what is not unpacked yet the decompressor keeps
             room -= len(piece)
             if room < 0:
                 what = f"its {len(content):,} bytes unpack to more than {LARGEST:,}"
@@ -197,122 +195,94 @@ def malformed(config: Mapping[str, Any], *, name: str) -> list[Problem]:
         config: the config of a Brain or a neuron, unwrapped.
         name: the name of the file, for messages.
     """
-    return [
-        Problem("damaged", f"{name} {'.'.join(path)}".rstrip(), what, "a whole copy of the file")
-        for path, what in _of_brain(config)
-    ]
+    damages = _Damages(name)
+    damages.look_at(config)
+    return damages.problems
 
 
-def _of_brain(config: Mapping[str, Any]) -> Damages:
-    yield from _of_config(config, ())
-    modules = config.get("modules_map") or {}
-    if not isinstance(modules, Mapping):
-        yield ("modules_map",), _is_not(modules, "table")
-    for name, spec in _items(modules):
-        yield from _of_spec(spec, ("modules_map", name))
-    for key in ("input_map", "output_map"):
-        ports = config.get(key) or {}
-        if not isinstance(ports, Mapping):
-            yield (key,), _is_not(ports, "table")
-        for name, port in _items(ports):
-            yield from _of_port(port, (key, name), is_input=key == "input_map")
-    drawn = config.get(EDITOR) or {}
-    for name, port in drawn.items() if isinstance(drawn, Mapping) else ():
-        yield from _of_shape(port, (EDITOR, name)) if isinstance(port, Mapping) else ()
+class _Damages:
+    """Collects what is of another shape than Spark writes."""
 
+    def __init__(self, name: str) -> None:
+        self.problems: list[Problem] = []
+        self._name = name
 
-def _of_spec(spec: Any, path: Path) -> Damages:
-    """Read a module or a component."""
-    if not isinstance(spec, Mapping):
-        yield path, _is_not(spec, "table")
-        return
-    for key in ("module_cls", "config"):
-        if key not in spec:
-            yield path, f"{spec.get('name', path[-1])} has no {key}"
-    cls = spec.get("module_cls", "")
-    spark_class = cls.get("__module_type__") if isinstance(cls, Mapping) else cls
-    if not isinstance(spark_class, str):
-        yield (*path, "module_cls"), _is_not(spark_class, "text")
-    if not isinstance(spec.get("config", {}), Mapping):
-        yield (*path, "config"), _is_not(spec["config"], "table")
-    else:
-        yield from _of_config(spec.get("config", {}), (*path, "config"))
-    for key in ("inputs", "effects"):
-        ports = spec.get(key) or {}
-        if not isinstance(ports, Mapping):
-            yield (*path, key), _is_not(ports, "table")
-        for port, origins in _items(ports):
-            if not isinstance(origins, list):
-                yield (*path, key, port), _is_not(origins, "list")
-            for at, origin in _items(origins):
-                yield from _of_origin(origin, (*path, key, port, at))
-    outputs = spec.get("outputs") or {}
-    if not isinstance(outputs, Mapping):
-        yield (*path, "outputs"), _is_not(outputs, "table")
-    for port, written in outputs.items() if isinstance(outputs, Mapping) else ():
-        if not isinstance(written, str):
-            yield (*path, "outputs", port), _is_not(written, "text")
+    def look_at(self, config: Mapping[str, Any]) -> None:
+        """Look at the configuration of a Brain or a neuron."""
+        self._config(config, ())
+        for name, spec in self._table(config.get("modules_map") or {}, ("modules_map",)).items():
+            self._spec(spec, ("modules_map", name))
+        for name, port in self._table(config.get("input_map") or {}, ("input_map",)).items():
+            self._shape(self._table(port, ("input_map", name)), ("input_map", name))
+        for name, port in self._table(config.get("output_map") or {}, ("output_map",)).items():
+            if "input" in self._table(port, ("output_map", name)):
+                self._origin(port["input"], ("output_map", name, "input"))
+        drawn = config.get(EDITOR) or {}
+        for name, port in drawn.items() if isinstance(drawn, Mapping) else ():
+            self._shape(port if isinstance(port, Mapping) else {}, (EDITOR, name))
 
+    def _spec(self, spec: Any, path: Path) -> None:
+        """Look at a module or a component."""
+        for key in ("module_cls", "config") if isinstance(spec, Mapping) else ():
+            if key not in spec:
+                self._add(path, f"{spec.get('name', path[-1])} has no {key}")
+        spec = self._table(spec, path)
+        cls = spec.get("module_cls", "")
+        self._text(cls.get("__module_type__") if isinstance(cls, Mapping) else cls, (*path, "module_cls"))
+        self._config(self._table(spec.get("config", {}), (*path, "config")), (*path, "config"))
+        for key in ("inputs", "effects"):
+            for port, origins in self._table(spec.get(key) or {}, (*path, key)).items():
+                for at, origin in enumerate(self._list(origins, (*path, key, port))):
+                    self._origin(origin, (*path, key, port, str(at)))
+        for port, written in self._table(spec.get("outputs") or {}, (*path, "outputs")).items():
+            self._text(written, (*path, "outputs", port))
 
-def _of_config(config: Mapping[str, Any], path: Path) -> Damages:
-    """Read the settings of a Brain, a module, a component or an initializer."""
-    for key in (TYPE, _CLASS):
-        if not isinstance(config.get(key) or "", str):
-            yield (*path, key), _is_not(config[key], "text")
-    units = config.get("units")
-    if units is not None and not all(_is_size(size) for size in (units if isinstance(units, list) else [units])):
-        yield (*path, "units"), f"{units!r} is not a number of neurons"
-    for at, spec in _items(config.get(_SPECS) or []):
-        if isinstance(spec, Mapping) and not isinstance(spec.get("name"), str):
-            yield (*path, _SPECS, at, "name"), _is_not(spec.get("name"), "text")
-        yield from _of_spec(spec, (*path, _SPECS, at))
-    if not isinstance(config.get(_SPECS) or [], list):
-        yield (*path, _SPECS), _is_not(config[_SPECS], "list")
-    for key, value in config.items():
-        if isinstance(value, Mapping) and key not in (EDITOR, "modules_map", _SPECS, "input_map", "output_map"):
-            yield from _of_config(value, (*path, key))
+    def _config(self, config: Mapping[str, Any], path: Path) -> None:
+        """Look at the settings of a Brain, a module, a component or an initializer."""
+        for key in (TYPE, _CLASS):
+            self._text(config.get(key) or "", (*path, key))
+        units = config.get("units")
+        if units is not None and not all(_is_size(size) for size in (units if isinstance(units, list) else [units])):
+            self._add((*path, "units"), f"{units!r} is not a number of neurons")
+        for at, spec in enumerate(self._list(config.get(_SPECS) or [], (*path, _SPECS))):
+            if isinstance(spec, Mapping):
+                self._text(spec.get("name"), (*path, _SPECS, str(at), "name"))
+            self._spec(spec, (*path, _SPECS, str(at)))
+        for key, value in config.items():
+            if isinstance(value, Mapping) and key not in (EDITOR, "modules_map", _SPECS, "input_map", "output_map"):
+                self._config(value, (*path, key))
 
+    def _origin(self, origin: Any, path: Path) -> None:
+        origin = self._table(origin, path, {"origin": "", "port": ""})
+        for key in ("origin", "port"):
+            self._text(origin.get(key), (*path, key))
 
-def _of_origin(origin: Any, path: Path) -> Damages:
-    if not isinstance(origin, Mapping):
-        yield path, _is_not(origin, "table")
-        return
-    for key in ("origin", "port"):
-        if not isinstance(origin.get(key), str):
-            yield (*path, key), _is_not(origin.get(key), "text")
+    def _shape(self, port: Mapping[str, Any], path: Path) -> None:
+        inner = self._table(port.get("spec") or {}, (*path, "spec"))
+        shape = port.get("shape") or inner.get("shape")
+        if shape is not None and not (isinstance(shape, list) and all(_is_size(size) for size in shape)):
+            self._add((*path, "shape"), f"{shape!r} is not a shape")
 
+    def _table(self, value: Any, path: Path, otherwise: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        return self._checked(value, Mapping, "table", path, otherwise or {})
 
-def _of_port(port: Any, path: Path, *, is_input: bool) -> Damages:
-    """Read what the file says about an input or an output of the Brain."""
-    if not isinstance(port, Mapping):
-        yield path, _is_not(port, "table")
-    elif is_input:
-        yield from _of_shape(port, path)
-    elif "input" in port:
-        yield from _of_origin(port["input"], (*path, "input"))
+    def _list(self, value: Any, path: Path) -> list[Any]:
+        return self._checked(value, list, "list", path, [])
 
+    def _text(self, value: Any, path: Path) -> None:
+        self._checked(value, str, "text", path, "")
 
-def _of_shape(port: Mapping[str, Any], path: Path) -> Damages:
-    inner = port.get("spec") or {}
-    if not isinstance(inner, Mapping):
-        yield (*path, "spec"), _is_not(inner, "table")
-        return
-    shape = port.get("shape") or inner.get("shape")
-    if shape is not None and not (isinstance(shape, list) and all(_is_size(size) for size in shape)):
-        yield (*path, "shape"), f"{shape!r} is not a shape"
+    def _checked(self, value: Any, kind: type, what: str, path: Path, otherwise: Any) -> Any:
+        """Return a value of this kind; report any other, and return what stands in for it."""
+        if isinstance(value, kind):
+            return value
+        self._add(path, "it is missing" if value is None else f"{str(value)[:40]!r} is not a {what}")
+        return otherwise
 
-
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a table or a list holds, with its key or its number."""
-    if isinstance(value, Mapping):
-        yield from value.items()
-    elif isinstance(value, list):
-        yield from ((str(at), item) for at, item in enumerate(value))
+    def _add(self, path: Path, what: str) -> None:
+        where = f"{self._name} {'.'.join(path)}".rstrip()
+        self.problems.append(Problem("damaged", where, what, "a whole copy of the file"))
 
 
 def _is_size(value: Any) -> bool:
     return type(value) is int and 0 < value <= _LARGEST
-
-
-def _is_not(value: Any, what: str) -> str:
-    return "it is missing" if value is None else f"{str(value)[:40]!r} is not a {what}"

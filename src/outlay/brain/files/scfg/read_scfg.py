@@ -62,6 +62,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
         brain = Brain(modules, connections, **settings)
     except BrainError as error:
         unread = {part for part, module in modules.items() if isinstance(module, Unread)}
+        # What is wrong with a module that could not be read is told already.
         problems += [problem for problem in error.problems if problem.kind != "setting" or problem.where not in unread]
     if problems:
         raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)

@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.brain.files.units import UnitError, number_in
+from outlay.brain.files.settings import UnitError, number_in
 
 
 @pytest.mark.parametrize(
