@@ -11,7 +11,6 @@ from outlay.core.quantities import counted, format_bytes, format_flops, format_s
 from outlay.devices.target import Target
 from outlay.search.analytic_cost import Expectation
 from outlay.search.compiled_price import Price
-from outlay.search.screening import RuledOut
 from outlay.search.selection import Considered
 
 _ALIKE = 0.05
@@ -89,7 +88,7 @@ def _times(more: float, less: float) -> str:
 _MAX_LINES = 12
 
 
-def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseError:
+def nothing_to_compile(target: Target, ruled_out: Sequence[Considered]) -> ChooseError:
     """Return the error for a search in which arithmetic rules out every candidate."""
     if not ruled_out:
         return ChooseError(

@@ -19,6 +19,7 @@ from outlay.program.modes import check_constraints
 from outlay.search.analytic_cost import Expectation, certain_bytes, expect, split_axes
 from outlay.search.candidate import Candidate, mesh_info
 from outlay.search.compiled_price import Price
+from outlay.search.selection import Considered
 from outlay.search.workload import Workload
 
 _TURNS = 3
@@ -39,20 +40,12 @@ class Screened:
     expected: Expectation
 
 
-@dataclass(frozen=True)
-class RuledOut:
-    """A candidate that is not compiled, and why."""
-
-    candidate: Candidate
-    why: str
-
-
 def screen(
     candidates: Iterable[Candidate],
     layouts: Mapping[str, Layout],
     workload_of: Callable[[Candidate], Workload],
     target: Target,
-) -> tuple[list[Screened], list[RuledOut]]:
+) -> tuple[list[Screened], list[Considered]]:
     """Return the candidates that may run, fastest first according to arithmetic, and those that cannot.
 
     Args:
@@ -62,24 +55,26 @@ def screen(
         target: the hardware.
     """
     passed: list[Screened] = []
-    ruled_out: list[RuledOut] = []
+    ruled_out: list[Considered] = []
     seen: dict[object, Candidate] = {}
     for candidate in candidates:
         try:
             work = workload_of(candidate)
             plan = plan_of(work, layouts[candidate.layout], MeshSpec.parse(candidate.mesh), target)
         except Rejected as rejected:
-            ruled_out.append(RuledOut(candidate, str(rejected)))
+            ruled_out.append(Considered(candidate, "ruled out", str(rejected)))
             continue
         except OutlayError as error:  # these options do not make a recipe, or a step
-            ruled_out.append(RuledOut(candidate, str(error).partition("\n")[0]))
+            ruled_out.append(Considered(candidate, "ruled out", str(error).partition("\n")[0]))
             continue
         # Layouts may come to the same plan, as FSDP does where every leaf is too small: one of them is compiled.
         twin = seen.setdefault((candidate.options, _placement(plan)), candidate)
         if twin is candidate:
             passed.append(Screened(candidate, expect(work, plan, target)))
         else:
-            ruled_out.append(RuledOut(candidate, f"places everything as {twin.layout} does on {twin.mesh}"))
+            ruled_out.append(
+                Considered(candidate, "ruled out", f"places everything as {twin.layout} does on {twin.mesh}")
+            )
     return sorted(passed, key=lambda each: each.expected.seconds_per_sample), ruled_out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rich import progress as bars
@@ -79,12 +79,11 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
     if not passed:
         raise nothing_to_compile(question.target, ruled_out)
     workers = Workers(question.command, num_processes, timeout)
-    outcomes = _compile(question, passed, workers, min(num_candidates, len(passed)), num_processes)
+    compiled = _compile(question, passed, workers, min(num_candidates, len(passed)), num_processes)
     capacity = question.target.hardware.memory_bytes
-    tried = {outcome.screened for outcome in outcomes}
-    waiting = [each for each in passed if each not in tried]
-    left = in_order(waiting, tried, _priced(outcomes), capacity)
-    considered = ranked(outcomes)
+    tried = _screened(compiled)
+    left = in_order([each for each in passed if each not in tried], tried, _priced(compiled), capacity)
+    considered = ranked(compiled)
     if considered[0].verdict != "chosen":
         nearest = considered[0]
         known = [each.candidate for each in considered]
@@ -95,11 +94,7 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         words=question.words,
         compiler_options=question.compiler_options or "preset",
         target=str(question.target),
-        considered=(
-            *considered,
-            *_not_compiled(left, capacity),
-            *(Considered(each.candidate, "ruled out", each.why) for each in ruled_out),
-        ),
+        considered=(*considered, *_not_compiled(left, capacity), *ruled_out),
         toml=_toml(question, considered[0]),
         seconds=time.monotonic() - start,
     )
@@ -107,34 +102,34 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
 
 def _compile(
     question: Question, passed: Sequence[Screened], workers: Workers, total: int, num_processes: int
-) -> list[Outcome]:
+) -> list[Considered]:
     """Compile candidates; each is chosen with what is known when a process becomes free."""
-    outcomes: list[Outcome] = []
+    compiled: list[Considered] = []
     taken: list[Screened] = []
     running: dict[Future[Ended], Screened] = {}
     # A thread only waits for its process, which does the work.
     with ThreadPoolExecutor(num_processes) as threads, Progress(total, str(question.target)) as progress:
         try:
-            while len(outcomes) < total:
+            while len(compiled) < total:
                 while len(running) < num_processes and len(taken) < total:
-                    chosen = _next(question, passed, taken, _priced(outcomes), total)
+                    chosen = _next(question, passed, taken, _priced(compiled), total)
                     taken.append(chosen)
                     progress.started(chosen.candidate)
                     running[threads.submit(workers.answer, question.job_of(chosen.candidate))] = chosen
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
-                    outcome = _outcome(running.pop(future), future.result())
-                    outcomes.append(outcome)
-                    progress.ended(outcome.screened.candidate, future.result(), _in_words(outcome))
+                    each = answered(running.pop(future), future.result())
+                    compiled.append(each)
+                    progress.ended(each.candidate, future.result(), _in_words(each))
         except KeyboardInterrupt:
-            num_priced = sum(each.price is not None for each in outcomes)
+            num_priced = len(_priced(compiled))
             raise KeyboardInterrupt(
                 f"stopped: {num_priced} of {total} candidates were compiled and are kept in {cache_folder()}; the same "
                 "command continues from there"
             ) from None
         finally:
             workers.stop()
-    return outcomes
+    return compiled
 
 
 def _next(
@@ -153,34 +148,43 @@ def _next(
     return next_to_compile(left, taken, priced, question.target.hardware.memory_bytes)
 
 
-def _priced(outcomes: Sequence[Outcome]) -> list[tuple[Screened, Price]]:
-    return [(each.screened, each.price) for each in outcomes if each.price is not None]
+def _screened(compiled: Sequence[Considered]) -> list[Screened]:
+    return [Screened(each.candidate, each.expected) for each in compiled if each.expected]
 
 
-def _outcome(screened: Screened, ended: Ended) -> Outcome:
-    """Return what a process reported about its candidate.
+def _priced(compiled: Sequence[Considered]) -> list[tuple[Screened, Price]]:
+    return [(one, each.price) for one, each in zip(_screened(compiled), compiled, strict=True) if each.price]
+
+
+def answered(screened: Screened, ended: Ended) -> Considered:
+    """Return a candidate with what its process reported; `ranked` compares it with the others.
 
     Raises:
         TargetError: the target cannot be compiled for, which holds for every candidate.
     """
+    verdict: Verdict = "timed out" if ended.timed_out else "failed"
+    failed = Considered(screened.candidate, verdict, ended.failure, expected=screened.expected)
     if ended.answer is None:
-        return Outcome(screened, None, ended.failure, ended.timed_out)
+        return failed
     if "error" in ended.answer:
         kind, message = ended.answer["error"], ended.answer["message"]
         # A missing compiler is missing for every candidate, so there is nothing to go on with.
         if kind == errors.TargetError.__name__:
             raise errors.TargetError(message)
-        return Outcome(screened, None, message)
-    return Outcome(screened, Price.from_dict(ended.answer["price"]), was_kept=ended.answer["was_kept"])
+        return replace(failed, why=message)
+    price, was_kept = Price.from_dict(ended.answer["price"]), ended.answer["was_kept"]
+    if not price.fits:
+        return replace(failed, verdict="does not fit", why=why_too_big(price), price=price, was_kept=was_kept)
+    return replace(failed, verdict="slower", why="", price=price, was_kept=was_kept)
 
 
-def _in_words(outcome: Outcome) -> str:
-    if outcome.price is None:
-        return outcome.failure.partition("\n")[0]
-    from_cache = ", kept from before" if outcome.was_kept else ""
-    if not outcome.price.fits:
-        return f"does not fit, {why_too_big(outcome.price)}{from_cache}"
-    return f"{outcome.price.range_in_words} a step, {format_bytes(outcome.price.peak_bytes)}{from_cache}"
+def _in_words(each: Considered) -> str:
+    if each.price is None:
+        return each.why.partition("\n")[0]
+    from_cache = ", kept from before" if each.was_kept else ""
+    if not each.price.fits:
+        return f"does not fit, {each.why}{from_cache}"
+    return f"{each.price.range_in_words} a step, {format_bytes(each.price.peak_bytes)}{from_cache}"
 
 
 def _not_compiled(left: Sequence[Screened], capacity: int) -> list[Considered]:
@@ -204,65 +208,31 @@ def _toml(question: Question, chosen: Considered) -> str | None:
     return write_layout(layout, mesh=candidate.mesh, comment=f"Chosen by {recipe}\n{what}, {memory}\n{run}")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of compiling one candidate.
-
-    Attributes:
-        screened: the candidate.
-        price: the price of the compiled program; None if there is none.
-        failure: why, in words.
-        timed_out: whether it was stopped for taking too long.
-        was_kept: whether the price was kept from an earlier search.
-    """
-
-    screened: Screened
-    price: Price | None
-    failure: str = ""
-    timed_out: bool = False
-    was_kept: bool = False
-
-
-def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
-    """Rank outcomes: what fits by time, the first of them chosen; what does not fit by memory; then failures.
+def ranked(compiled: Sequence[Considered]) -> list[Considered]:
+    """Rank candidates: what fits by time, the first of them chosen; what does not fit by memory; then failures.
 
     Times are per example, since batches may differ. If the estimates cannot tell which is fastest, the one that needs
     the least memory is chosen.
     """
-    priced = [(each, each.price) for each in outcomes if each.price is not None]
-    fitting = sorted(((each, _of_a_sample(each)) for each, its in priced if its.fits), key=lambda pair: pair[1].seconds)
+    priced = [(each, price) for each in compiled if (price := each.price_per_sample)]
+    fitting = sorted((pair for pair in priced if pair[1].fits), key=lambda pair: pair[1].seconds)
     too_big = sorted((pair for pair in priced if not pair[1].fits), key=lambda pair: pair[1].peak_bytes)
     ranking = []
     if fitting:
         fastest = fitting[0][1]
         # As fast, as far as anybody knows: then more memory left is worth more.
-        first = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
-        ranking.append(_considered(first[0], "chosen", "the fastest that fits"))
-        ranking += [
-            _considered(each, "slower", _why_slower(each, first[0])) for each, _ in fitting if each is not first[0]
-        ]
-    ranking += [_considered(each, "does not fit", why_too_big(price)) for each, price in too_big]
-    failed = [each for each in outcomes if each.price is None]
-    return ranking + [_considered(each, "timed out" if each.timed_out else "failed", each.failure) for each in failed]
+        first, _ = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
+        ranking.append(replace(first, verdict="chosen", why="the fastest that fits"))
+        ranking += [replace(each, why=_why_slower(each, first)) for each, _ in fitting if each is not first]
+    return [*ranking, *(each for each, _ in too_big), *(each for each in compiled if each.price is None)]
 
 
-def _of_a_sample(outcome: Outcome) -> Price:
-    assert outcome.price is not None
-    return outcome.price.times(1 / outcome.screened.expected.num_samples)
-
-
-def _why_slower(loser: Outcome, winner: Outcome) -> str:
+def _why_slower(loser: Considered, winner: Considered) -> str:
     """Say why a candidate lost, per step of the winner; if its batch differs, per as many examples."""
     assert loser.price is not None
     assert winner.price is not None
-    num_samples, its_own = winner.screened.expected.num_samples, loser.screened.expected.num_samples
-    why = why_slower(loser.price.times(num_samples / its_own), winner.price)
-    return why if its_own == num_samples else f"{why}, for as many examples"
-
-
-def _considered(outcome: Outcome, verdict: Verdict, why: str) -> Considered:
-    screened = outcome.screened
-    return Considered(screened.candidate, verdict, why, outcome.price, screened.expected, outcome.was_kept)
+    why = why_slower(loser.price.times(winner.num_samples / loser.num_samples), winner.price)
+    return why if loser.num_samples == winner.num_samples else f"{why}, for as many examples"
 
 
 class Progress:

@@ -4,6 +4,9 @@ from outlay.search.analytic_cost import Expectation
 from outlay.search.candidate import Candidate
 from outlay.search.compiled_price import Price
 from outlay.search.screening import Screened
+from outlay.search.search import answered
+from outlay.search.selection import Considered
+from outlay.search.workers import Ended
 
 GIB = 2**30
 
@@ -34,3 +37,11 @@ def screened(
 ) -> Screened:
     """A candidate of which so much is expected."""
     return Screened(Candidate(layout, mesh), Expectation(seconds, int(gib * GIB), num_samples))
+
+
+def compiled(
+    screened: Screened, price: Price | None, failure: str = "", *, timed_out: bool = False, was_kept: bool = False
+) -> Considered:
+    """A candidate with what a process has reported about it."""
+    answer = {"price": price.to_dict(), "was_kept": was_kept} if price else None
+    return answered(screened, Ended(answer, failure, timed_out, 1.0))

@@ -1,7 +1,7 @@
-from tests.unit.search.pretend import GIB, price, screened
+from tests.unit.search.pretend import GIB, compiled, price, screened
 
 from outlay.search.reasons import why_slower
-from outlay.search.search import Outcome, ranked
+from outlay.search.search import ranked
 
 
 def verdicts(*outcomes):
@@ -10,12 +10,12 @@ def verdicts(*outcomes):
 
 def test_what_fits_is_ranked_by_time_then_what_does_not_by_memory_then_failures():
     outcomes = [
-        Outcome(screened("failed"), None, "it raised"),
-        Outcome(screened("huge"), price(0.1, peak=300)),
-        Outcome(screened("slow"), price(3)),
-        Outcome(screened("late"), None, "stopped after 3 s", timed_out=True),
-        Outcome(screened("big"), price(0.1, peak=81)),
-        Outcome(screened("fast"), price(1)),
+        compiled(screened("failed"), None, "it raised"),
+        compiled(screened("huge"), price(0.1, peak=300)),
+        compiled(screened("slow"), price(3)),
+        compiled(screened("late"), None, "stopped after 3 s", timed_out=True),
+        compiled(screened("big"), price(0.1, peak=81)),
+        compiled(screened("fast"), price(1)),
     ]
     assert verdicts(*outcomes) == [
         ("fast", "chosen"),
@@ -28,13 +28,13 @@ def test_what_fits_is_ranked_by_time_then_what_does_not_by_memory_then_failures(
 
 
 def test_of_two_as_fast_the_smaller_is_chosen():
-    first, second = ranked([Outcome(screened("a"), price(1, peak=40)), Outcome(screened("b"), price(1.005, peak=20))])
+    first, second = ranked([compiled(screened("a"), price(1, peak=40)), compiled(screened("b"), price(1.005, peak=20))])
     assert (first.candidate.layout, second.candidate.layout) == ("b", "a")
     assert second.why == "as fast, as far as an estimate knows, with 40.0 GiB of memory against 20.0 GiB"
 
 
 def test_a_program_that_does_not_fit_says_what_it_needs():
-    (only,) = ranked([Outcome(screened("a"), price(peak=96))])
+    (only,) = ranked([compiled(screened("a"), price(peak=96))])
     assert (only.verdict, only.why) == ("does not fit", "needs 96.0 GiB of 80.0 GiB a device")
 
 
@@ -84,8 +84,8 @@ def test_a_loser_that_only_takes_longer():
 
 
 def test_steps_of_other_batches_are_ranked_by_the_example():
-    small = Outcome(screened("small", num_samples=8), price(1))
-    large = Outcome(screened("large", num_samples=32), price(2, flops=2e12))
+    small = compiled(screened("small", num_samples=8), price(1))
+    large = compiled(screened("large", num_samples=32), price(2, flops=2e12))
     first, second = ranked([small, large])
     assert first.candidate.layout == "large"
     assert (

@@ -3,14 +3,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.unit.search.pretend import price, screened
+from tests.unit.search.pretend import compiled, price, screened
 
 from outlay.core.error_types import ChooseError
 from outlay.devices.target import Target
 from outlay.search.candidate import Candidate
 from outlay.search.reasons import nothing_fits, nothing_to_compile
-from outlay.search.screening import RuledOut
-from outlay.search.search import Outcome, ranked
+from outlay.search.search import ranked
 from outlay.search.selection import Considered, Selection
 
 TARGET = Target.parse("h100:32x8")
@@ -19,9 +18,9 @@ TARGET = Target.parse("h100:32x8")
 @pytest.fixture
 def selection() -> Selection:
     outcomes = [
-        Outcome(screened("fsdp"), price(1), was_kept=True),
-        Outcome(screened("tp", mesh="data=4,model=2"), price(1.5)),
-        Outcome(screened("dp"), price(0.5, peak=90)),
+        compiled(screened("fsdp"), price(1), was_kept=True),
+        compiled(screened("tp", mesh="data=4,model=2"), price(1.5)),
+        compiled(screened("dp"), price(0.5, peak=90)),
     ]
     return Selection(
         recipe="lm",
@@ -49,7 +48,7 @@ def test_the_text_names_the_chosen_one_the_losers_and_the_reasons(selection):
 
 
 def test_small_candidates_on_a_large_device_are_drawn_apart():
-    considered = ranked([Outcome(screened("fsdp"), price(1, peak=1)), Outcome(screened("dp"), price(0.9, peak=2))])
+    considered = ranked([compiled(screened("fsdp"), price(1, peak=1)), compiled(screened("dp"), price(0.9, peak=2))])
     page = Selection("lm", (), str(TARGET), tuple(considered), None, 1.0).to_html()
     assert "80.0 GiB a device, far to the right" in page
     across = sorted(float(x) for x in re.findall(r'<circle[^>]* cx="([0-9.]+)"', page))
@@ -57,14 +56,14 @@ def test_small_candidates_on_a_large_device_are_drawn_apart():
 
 
 def test_the_front_holds_what_no_other_beats_in_time_and_memory():
-    compiled = {
+    prices = {
         "dp": price(0.9, peak=60),
         "fsdp": price(1, peak=10),
         "zero1": price(1.2, peak=30),
         "tp": price(2, peak=5),
     }
-    too_big = Outcome(screened("whole"), price(0.1, peak=90))
-    considered = ranked([too_big, *(Outcome(screened(layout), its) for layout, its in compiled.items())])
+    too_big = compiled(screened("whole"), price(0.1, peak=90))
+    considered = ranked([too_big, *(compiled(screened(layout), its) for layout, its in prices.items())])
     selection = Selection("lm", (), str(TARGET), tuple(considered), None, 1.0)
     assert [each.candidate.layout for each in selection.pareto] == ["tp", "fsdp", "dp"]
     assert selection.to_dict()["pareto"] == ["tp data=8", "fsdp data=8", "dp data=8"]
@@ -112,7 +111,7 @@ def test_the_commands_say_which_options_of_the_compiler(selection):
 
 
 def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
-    tried = ranked([Outcome(screened("dp"), price(peak=300)), Outcome(screened("fsdp"), price(peak=96))])
+    tried = ranked([compiled(screened("dp"), price(peak=300)), compiled(screened("fsdp"), price(peak=96))])
     message = str(nothing_fits(TARGET, tried, num_left=5))
     assert message.startswith("none of the 2 candidates that were compiled can run on h100:32x8 (79.1 GiB a device)")
     assert "nearest: fsdp data=8, 16.0 GiB a device too much" in message
@@ -126,7 +125,7 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
 
 def test_where_everything_failed_or_was_late_the_fixes_are_others():
     tried = ranked(
-        [Outcome(screened("dp"), None, "ValueError: x\nmore"), Outcome(screened("tp"), None, "late", timed_out=True)]
+        [compiled(screened("dp"), None, "ValueError: x\nmore"), compiled(screened("tp"), None, "late", timed_out=True)]
     )
     message = str(nothing_fits(TARGET, tried, num_left=0))
     assert "dp data=8: failed: ValueError: x\n    more" in message
@@ -136,8 +135,8 @@ def test_where_everything_failed_or_was_late_the_fixes_are_others():
 
 
 def test_where_arithmetic_rules_out_all_the_reasons_are_counted():
-    ruled_out = [RuledOut(Candidate("dp", f"data={n}"), "too big") for n in (2, 4)]
-    error = nothing_to_compile(TARGET, [*ruled_out, RuledOut(Candidate("tp", "model=8"), "7 heads")])
+    ruled_out = [Considered(Candidate("dp", f"data={n}"), "ruled out", "too big") for n in (2, 4)]
+    error = nothing_to_compile(TARGET, [*ruled_out, Considered(Candidate("tp", "model=8"), "ruled out", "7 heads")])
     assert isinstance(error, ChooseError)
     assert "none of 3 candidates" in str(error)
     assert "  2 x too big\n    such as dp data=2\n  1 x 7 heads" in str(error)
@@ -146,8 +145,8 @@ def test_where_arithmetic_rules_out_all_the_reasons_are_counted():
 
 def test_where_batches_differ_the_times_are_those_of_an_example(selection):
     outcomes = [
-        Outcome(screened("small", num_samples=8), price(1, peak=20)),
-        Outcome(screened("large", num_samples=32), price(2, peak=40)),
+        compiled(screened("small", num_samples=8), price(1, peak=20)),
+        compiled(screened("large", num_samples=32), price(2, peak=40)),
     ]
     result = replace(selection, considered=tuple(ranked(outcomes)))
     assert [each.candidate.layout for each in result.pareto] == ["small", "large"]
