@@ -27,6 +27,7 @@ def html_of_page(page: Page) -> str:
 def _templates() -> jinja2.Environment:
     """Return the only environment: every page comes from its templates."""
     loader = jinja2.PackageLoader("outlay.render")
+    # Strict, so that a misspelt name in a template is an error and not an empty place.
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"capital": _capital, "breaking": _breaking, "in_script": _in_script, "percent": _percent}
     environment.globals |= {"scatter_view": _scatter_view, "areas_view": _areas_view}

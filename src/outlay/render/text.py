@@ -90,6 +90,7 @@ def _table(block: Table, width: int) -> Iterator[Any]:
     num_left = len(block.rows) - len(rows)
     rest = (block.rest or f"and {num_left:,} more") if num_left else ""
     if block.all_at:
+        # A number in a name is a layer's; in a shape it is not.
         names = [at for at, (_, column) in enumerate(drawn) if column.kind in ("path", "words")]
         rows, left_out = folded(rows, names=names, all_at=block.all_at)
         rest = f"({left_out})" if left_out else rest
@@ -104,6 +105,7 @@ def _text(cell: Cell | str) -> str:
 
 
 def _bars(block: Bars, width: int) -> Iterator[Any]:
+    # A single bar compares nothing.
     if len(block.bars) < 2:
         return
     shown = ", ".join(f"{bar.name} {bar.value}" for bar in block.bars[: block.limit])

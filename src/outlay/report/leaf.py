@@ -82,6 +82,7 @@ def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
     elif leaf.local_shape == leaf.shape:
         blocks, place = whole_block(leaf.shape, leaf.device_ids), format_devices(leaf.device_ids)
     else:
+        # What a group of devices shares is split by rows, along its first dim; no spec says so.
         rows = leaf.local_shape[0]
         others = (slice(None),) * (len(leaf.shape) - 1)
         slices = {id: (slice(i * rows, (i + 1) * rows), *others) for i, id in enumerate(leaf.device_ids)}
@@ -106,6 +107,7 @@ def array_leaf(path: str, leaf: Any) -> LeafFacts | Problem:
     if sharding is None:
         words = "a shape without a sharding"
         return _unheld(path, shape, dtype, "nowhere", words, "give the ShapeDtypeStruct a sharding")
+    # A deleted array still has a sharding, but no memory.
     if isinstance(leaf, jax.Array) and leaf.is_deleted():
         return _unheld(path, shape, dtype, "nowhere", "deleted", "its memory was donated to a call, or freed")
     reason = _remark(leaf, sharding)
@@ -126,6 +128,7 @@ def _named_leaf(
     place = spec_text(dims_spec(dims))
     for dim, (size, axes) in enumerate(zip(shape, dims, strict=True)):
         pieces = math.prod(mesh.axis_sizes[axis] for axis in axes)
+        # A `ShapeDtypeStruct` takes any spec; no array could have this one.
         if size % pieces:
             what = f"{place} cuts dim {dim} of {shape} in {pieces} pieces, but {size} is not divisible by {pieces}"
             return Problem("indivisible dim", path or "the array", what, "split another dim, or pad this one")
@@ -135,6 +138,7 @@ def _named_leaf(
 
 def _held(path: str, dtype: str, blocks: Blocks, mesh: MeshInfo, dims: Dims, place: str) -> LeafFacts:
     """Return the facts of a leaf that devices hold."""
+    # Of pieces that differ the largest, which memory has to hold.
     local_shape = tuple(max(stop - start for start, stop in pieces) for pieces in blocks.bounds)
     holders = {device for ids in blocks.holders for device in ids}
     device_ids = tuple(device for device in mesh.device_ids if device in holders)

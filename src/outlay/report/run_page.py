@@ -62,6 +62,7 @@ def run_page(
                 Section("result", [Columns(first)]),
                 *([Columns(shown)] if shown else []),
                 *([Section("sample", [Code(sample)])] if sample else []),
+                # A page of its own: its script and styles do not meet those of this one.
                 Frame("where every array lived", show(plan).to_html()),
             ],
         )

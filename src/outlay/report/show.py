@@ -186,6 +186,7 @@ def _near(path: str, known: Sequence[str]) -> str:
 
 def _facts(subject: Subject, leaves: Sequence[LeafFacts], meshes: Sequence[MeshInfo], notes: Sequence[str]) -> Facts:
     homes = dict.fromkeys([*meshes, *(leaf.mesh for leaf in leaves if leaf.mesh is not None)])
+    # Devices without a mesh are drawn as well, but as a row, and not named as a mesh of the user's.
     shown = dict.fromkeys([*meshes, *(leaf.mesh for leaf in leaves if leaf.mesh is not None and leaf.on_mesh)])
     hosts = {device: host for home in homes for device, host in zip(home.device_ids, home.hosts, strict=True)}
     state = [leaf for leaf in leaves if leaf.kind == "state"]

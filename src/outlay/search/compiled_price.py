@@ -98,6 +98,7 @@ def compiled_price(program: Program, target: Target) -> tuple[Price, bool]:
     fits = explanation.fits
     if fits is None:
         raise ExplainError("the compiler says nothing of the memory that the program needs")
+    # Without a program the compiler's message is all that tells how much it would need.
     needed = max((finding.cost_bytes for finding in explanation.of_kind("out-of-memory")), default=0)
     price = Price(
         seconds=estimate.seconds if estimate else 0.0,

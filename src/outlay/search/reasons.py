@@ -29,6 +29,7 @@ def why_slower(loser: Price, winner: Price) -> str:
             f"as fast, as far as an estimate knows, with {format_bytes(loser.peak_bytes)} of memory against "
             f"{format_bytes(winner.peak_bytes)}"
         )
+    # Not its largest part, but the one by which it loses most.
     part = max(loser.parts, key=lambda name: loser.parts[name] - winner.parts.get(name, 0.0))
     reasons = {"communication": _communication, "products": _compute, "kernels": _compute}
     reason = reasons.get(part, _other)(loser, winner, part)

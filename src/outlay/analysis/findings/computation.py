@@ -25,6 +25,7 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
     work, mesh = evidence.work, evidence.mesh
     if not work.flops or mesh is None or mesh.num_devices == 1:
         return
+    # Loops are multiplied out in both, so that what is left is repetition.
     ratio = work.flops_compiled / work.flops
     if ratio < RATIO:
         return

@@ -69,6 +69,7 @@ def explain_placed(program: Program, target: Target | None = None) -> PlacedExpl
         notes=tuple(_notes(mesh, hardware)),
         seconds=0.0,
     )
+    # Findings are made of all other facts.
     return replace(explanation, findings=find(explanation), seconds=time.perf_counter() - start)
 
 

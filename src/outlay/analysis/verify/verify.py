@@ -207,6 +207,7 @@ class _Proof:
             if any(check.fault for check in checks) and self.against == "one-device":
                 checks = self._explained(checks, number, state, batch, precise.got, precise)
             if any(check.fault for check in checks):
+                # Those that passed would bury the steps that were asked for.
                 self.checks += [check for check in checks if check.fault]
                 return
             self.further += checks
@@ -375,6 +376,7 @@ def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any)
         )
     if against not in get_args(Against):
         raise ProgramError(f"there is no reference {against!r}: {did_you_mean(str(against), get_args(Against))}")
+    # `True` is an integer, too.
     if isinstance(steps, bool) or not hasattr(steps, "__index__") or operator.index(steps) < 1:
         raise ProgramError(f"steps={steps!r}: a proof takes a whole number of steps, 1 or more\n  fix: steps=3")
     is_share = isinstance(tolerance, int | float) and not isinstance(tolerance, bool) and 0 <= tolerance < 1

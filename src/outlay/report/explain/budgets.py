@@ -73,6 +73,7 @@ def _broken(
     peak = parts.peak if parts is not None else memory.peak if memory is not None else None
     if max_bytes is not None and sent > max_bytes:
         yield f"a device sends {format_bytes(sent)} a step, limit {format_bytes(max_bytes)}"
+    # What could not be read might send anything.
     elif max_bytes is not None and unknown:
         yield "cannot check what a device sends: parts of the program could not be read"
     if max_memory is not None and peak is None:

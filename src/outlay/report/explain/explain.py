@@ -253,6 +253,7 @@ def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts])
     if program is None or not program.is_graph:
         return ()
     num = program.num_steps_at_once
+    # What runs less often stands outside of the loop over the steps.
     repeated = [one for one in collectives if one.count >= num]
     runs = sum(one.count for one in repeated) / num
     often = f"{runs:g} {plural(runs, 'collective')}"

@@ -127,6 +127,7 @@ def _lines(report: Saved) -> Figures:
         what = f"{one['kind']} over {axes}, {one['phase']}: {moved}{_at(one)}"
         add(what, "bytes", one["bytes_per_step"])
         add(what, "runs", one["count"])
+    # Reports that are saved in a repository may be older than these two lists.
     for one in report.get("host_copies", ()):
         way = "to the host" if one["to_host"] else "from the host"
         add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{_at(one)}", "bytes", one["bytes_per_step"])

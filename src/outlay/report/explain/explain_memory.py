@@ -70,6 +70,7 @@ def _gauge(memory: MemoryFacts) -> Stack:
         "temporaries": memory.temporaries,
         "constants": memory.constants,
     }
+    # Where temporaries take turns, as on TPUs, the parts come to more than the peak.
     used = max(memory.peak, sum(parts.values())) or 1
     whole = max(used, memory.capacity) if memory.capacity and used > _VISIBLE * memory.capacity else used
     segments = [

@@ -94,6 +94,7 @@ def collective_tables(
     runs = counted(sum(row.total.num_runs for row in lines), "run")
     often = f"{runs} a step, a device sends {format_bytes(bytes_per_step)}"
     table = Table.of(lines, columns, limit=_MAX_ROWS, rest=rest)
+    # In text each sum is a line; the page has the modules, which may be many, as a table.
     yield Section("collectives", [table, *(_sums(title, sums[title], "text") for title in sums)], often)
     modules = Section("by module", [_modules(sums["by module"])])
     others = [_sums(title, totals, "both") for title, totals in sums.items() if title != "by module"]

@@ -137,6 +137,7 @@ class Explanation(Report):
     @property
     def fits(self) -> bool | None:
         """Whether the step fits into a device's memory; None if memory or target is unknown."""
+        # If the compiler gave up there is no program, and so no memory to compare.
         if any(finding.kind == "out-of-memory" for finding in self.findings):
             return False
         return self.memory.fits if self.memory else None
@@ -295,6 +296,7 @@ def _lanes(facts: Explanation) -> Iterator[Block]:
     total = max((segment.begin + segment.seconds for segment in facts.timeline), default=0.0)
     if not total or facts.estimate is None:
         return
+    # The first lane is computation, whatever begins first.
     lanes: dict[str, list[Span]] = {"compute": []}
     for segment in facts.timeline:
         if segment.seconds >= _THIN * total:

@@ -159,6 +159,7 @@ class Profile(Report):
     def _measured_events(self) -> Iterator[dict[str, Any]]:
         origins = origins_of(self.explanation)
         tracks = list(dict.fromkeys(event.track for event in self.events))
+        # From 2 on: 1 is the predicted device.
         planes = {plane: number for number, plane in enumerate(dict.fromkeys(plane for plane, _ in tracks), 2)}
         for plane, number in planes.items():
             lines = {at: line for at, (of, line) in enumerate(tracks, 1) if of == plane}

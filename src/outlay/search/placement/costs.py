@@ -146,6 +146,7 @@ _SIGNS_A_BYTE = 4
 def attached(target: Target) -> list[jax.Device]:
     """Return the devices of a target if all of them are attached to this process, else none."""
     kind = target.hardware
+    # A target that is a CPU may be any CPU; other hardware goes by its name.
     devices = [d for d in jax.local_devices() if d.platform == "cpu" or d.device_kind in kind.device_kinds]
     same = [device for device in devices if (device.platform == "cpu") == (kind.kind == "cpu")]
     return same[: target.num_devices] if len(same) >= target.num_devices else []
@@ -181,6 +182,7 @@ def estimated_costs(
     """Estimate costs from the parts compiled for the target, which need not be attached."""
     across = {"devices": "hosts"} if target.num_hosts > 1 else None
     mesh = make_mesh("devices=-1", over=across, target=target)
+    # Where a part is makes no difference here: each is priced alone.
     layout = by_module({name: number % target.num_devices for number, name in enumerate(graph_loop.graph.parts)})
     explanation = explain_placed(Program(graph_loop, init, inputs, layout, mesh, "placed"), target)
     return _costs(
