@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, under
 from outlay.devices.device_identity import format_devices
 
@@ -17,6 +18,27 @@ from outlay.devices.device_identity import format_devices
 def is_key(leaf: Any) -> bool:
     """Return whether an array or a shape holds PRNG keys."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def default_kind(key: Any) -> Any:
+    """Return a key of JAX's default kind; of a key of another kind, or of its bits, take the bits.
+
+    Raises:
+        ProgramError: it is no key.
+    """
+    default = jax.random.key(0)
+    if key is None:
+        return default
+    bits = key
+    if isinstance(key, jax.Array) and is_key(key):
+        if key.dtype == default.dtype and key.shape == ():
+            return key
+        bits = jax.random.key_data(key)
+    if not (isinstance(bits, jax.Array | np.ndarray) and bits.dtype == np.uint32 and bits.shape in {(2,), (4,)}):
+        fix = f"jax.random.key({key})" if type(key) is int else "jax.random.key(0)"
+        raise ProgramError(f"key={key!r} is not a PRNG key\n  fix: key={fix}")
+    like = jax.random.key_data(default)
+    return jax.random.wrap_key_data(jnp.asarray(np.resize(np.asarray(bits), like.shape)))
 
 
 def to_host(tree: Any) -> Any:

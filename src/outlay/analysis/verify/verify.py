@@ -29,7 +29,7 @@ from outlay.analysis.verify.batches import (
 from outlay.analysis.verify.causes import Causes, parts_that_differ
 from outlay.analysis.verify.compare import Pair, Standard, compare
 from outlay.analysis.verify.dependence import BATCH, DRAWN, Dependence, Marks
-from outlay.analysis.verify.host import by_path, is_key, to_host
+from outlay.analysis.verify.host import by_path, default_kind, is_key, to_host
 from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
 from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device, other_mode
 from outlay.analysis.verify.verification import LeafCheck, Verification
@@ -151,7 +151,7 @@ class _Proof:
 
     def begin(self, key: Any) -> Any:
         """Return the state that both start from, on the host."""
-        self.key = _key(key)
+        self.key = default_kind(key)
         return self.program.crop(to_host(self.program.init(self.key)))
 
     def of(self, state: Any, batches: Any) -> Verification:
@@ -349,23 +349,6 @@ class _Proof:
 
 def _num_bytes(shapes: Any) -> int:
     return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes) if not is_key(leaf))
-
-
-def _key(key: Any) -> Any:
-    """Return a key of the planned kind; of a key of another kind, take the bits."""
-    default = jax.random.key(0)
-    if key is None:
-        return default
-    bits = key
-    if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
-        if key.dtype == default.dtype and key.shape == ():
-            return key
-        bits = jax.random.key_data(key)
-    if not (isinstance(bits, jax.Array | np.ndarray) and bits.dtype == np.uint32 and bits.shape in {(2,), (4,)}):
-        fix = f"jax.random.key({key})" if type(key) is int else "jax.random.key(0)"
-        raise ProgramError(f"key={key!r} is not a PRNG key\n  fix: key={fix}")
-    like = jax.random.key_data(default)
-    return jax.random.wrap_key_data(jnp.asarray(np.resize(np.asarray(bits), like.shape)))
 
 
 def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any) -> None:
