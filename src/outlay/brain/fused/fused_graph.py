@@ -32,13 +32,13 @@ def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:
         graph: its graph.
         kernel: the kind of pass, one of `pair_change.PASSES`.
     """
-    warn = _Warning(brain, kernel)
-    parts = {
-        name: dataclasses.replace(part, loop_form=functools.partial(_loop_form, brain, name, kernel, warn))
-        if isinstance(brain.modules[name], Neuron)
-        else part
-        for name, part in graph.parts.items()
-    }
+    warn, parts = _Warning(brain, kernel), dict(graph.parts)
+    for name, part in graph.parts.items():
+        neuron = brain.modules[name]
+        if isinstance(neuron, Neuron):
+            # One for all traces of the loop, so that a pass is traced and made once.
+            deferred = DeferredNeuron(brain, name, neuron, kernel)
+            parts[name] = dataclasses.replace(part, loop_form=functools.partial(_loop_form, deferred, warn))
     return dataclasses.replace(graph, parts=parts)
 
 
@@ -84,19 +84,16 @@ def _run(names: list[str]) -> str:
     return f"{', '.join(names)} {plural(len(names), 'runs', 'run')}"
 
 
-def _loop_form(brain: Brain, name: str, kernel: str, warn: _Warning, state: State) -> LoopForm | None:
-    neuron = brain.modules[name]
-    assert isinstance(neuron, Neuron)
-    deferred = DeferredNeuron(brain, name, neuron, kernel)
+def _loop_form(deferred: DeferredNeuron, warn: _Warning, state: State) -> LoopForm | None:
     try:
         deferred.check(state)
     except NotCompiled as reason:
-        warn.of(name, reason)
+        warn.of(deferred.name, reason)
         return None
-    if kernel == "fast-cpu" and (reason := one_thread_reason()):
+    if deferred.kernel == "fast-cpu" and (reason := one_thread_reason()):
         warn(f"one thread computes the pairs: {reason}")
     # In a narrow Brain each operation of these rounds; the pass sees to that by itself.
     before, after, end = (
-        rounds_each(function, brain.dtype) for function in (deferred.before, deferred.after, deferred.end)
+        rounds_each(function, deferred.brain.dtype) for function in (deferred.before, deferred.after, deferred.end)
     )
     return LoopForm(deferred.begin, SharedStep(before, compute_together, after), end)
