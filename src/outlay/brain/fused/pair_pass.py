@@ -6,6 +6,7 @@ Says what a pass computes, whichever compiler makes it, and tests that it does.
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -87,7 +88,12 @@ class PairPass(abc.ABC):
         Raises:
             NotCompiled: two runs differ.
         """
-        return jax.device_get(jax.jit(self)(*inputs))
+        return jax.device_get(self._jitted(*inputs))
+
+    @functools.cached_property
+    def _jitted(self) -> Any:
+        # Not the pass itself: of an object that is called JAX prints all its fields for a name, equations included.
+        return jax.jit(lambda *inputs: self(*inputs))
 
     @property
     def traced(self) -> list[TracedRow]:
@@ -193,7 +199,7 @@ def check_pass(pairs: PairPass) -> None:
     def compare() -> None:
         tried = _Tried(pairs)
         if is_compile_only(device):
-            jax.eval_shape(pairs, *tried.inputs(pending=True))
+            jax.eval_shape(pairs.__call__, *tried.inputs(pending=True))
             return
         # The inputs are of NumPy, and would go to the default device, of whatever platform.
         with jax.default_device(jax.local_devices(backend=device.platform)[0]):
