@@ -12,7 +12,7 @@ import numpy as np
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
-from outlay.brain.delays import N2NDelays
+from outlay.brain.delays import N2NDelays, nothing_sent
 from outlay.brain.encoders import TopologicalLinearSpiker
 from outlay.brain.initializers import NormalizedSparseUniform
 from outlay.brain.learning_rules.zenke import ZenkeRule
@@ -111,12 +111,11 @@ def _population(name: str, record: dict[str, np.ndarray], first: dict[str, np.nd
     num_inputs, module = kernel.shape[1], brain.modules[name]
     assert isinstance(module, Neuron)
     num_steps = module.delays.num_steps(dt=brain.dt)
-    delays = module.delays.init(jax.random.key(0), len(kernel), num_inputs, dt=brain.dt)
     return {
         "inhibitory": record[f"{name}.inhibition"],
         # The recorded number says how many steps after it was pushed a spike is read, modulo the length of the buffer:
         # 8 of 8 is read at once. Ours counts the step in which it is pushed: 1 is read at once.
-        "delays": {**delays, "delays": record[f"{name}.delays"] % num_steps + 1},
+        "delays": {**nothing_sent(num_inputs, num_steps), "delays": record[f"{name}.delays"] % num_steps + 1},
         "synapses": {"kernel": kernel},
         "soma": {
             "potential": own["soma.potential"],

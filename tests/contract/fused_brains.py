@@ -19,7 +19,14 @@ from outlay.core.paths import flatten_paths
 
 RULES = sorted(registered_names("learning_rule"))
 PLAIN_RULES = [rule for rule in RULES if not rule.startswith("modulated_")]
-"""Those that are not another rule with a factor, which float16 and bfloat16 are tried with."""
+"""Those that are not another rule with a factor."""
+RULES_IN = {
+    "float32": [rule for rule in RULES if f"modulated_{rule}" not in RULES],
+    "float16": PLAIN_RULES[::2],
+    "bfloat16": PLAIN_RULES[1::2],
+}
+"""The rules that a Brain of a dtype is run with. A rule with a factor has the equations of the plain one in it, which
+runs in one of the narrow dtypes; test_sparse_steps.py tests its passes in all three."""
 SETTINGS = {"btsp": {"eta": 100.0}}
 """BTSP takes seconds, and a run of these tests milliseconds."""
 SYNAPSES = registered_names("synapses")
@@ -66,16 +73,11 @@ def leaves(run):
     return {path: np.asarray(leaf) for path, leaf in flatten_paths(run.state)[0]}
 
 
-def rules_in(dtype):
-    """The rules that a Brain of this dtype is run with; test_sparse_steps.py tests the passes of the others in it."""
-    return RULES if dtype == "float32" else PLAIN_RULES
-
-
 def every_rule(dtype):
-    """A Brain with each rule, which meets each kind of delays in one of the dtypes, and kinds of synapses in turn."""
+    """A Brain with each rule of a dtype, which meet kinds of delays and of synapses in turn."""
     shift = list(DTYPES).index(dtype)
     synapses, delays = itertools.cycle(SYNAPSES), itertools.cycle((*DELAYS[shift:], *DELAYS[:shift]))
-    rules = {rule: registered(rule, kind="learning_rule")(**SETTINGS.get(rule, {})) for rule in rules_in(dtype)}
+    rules = {rule: registered(rule, kind="learning_rule")(**SETTINGS.get(rule, {})) for rule in RULES_IN[dtype]}
     rules["no_rule"] = None
     return brain_of({name: population(rule, next(synapses), next(delays)) for name, rule in rules.items()}, dtype)
 

