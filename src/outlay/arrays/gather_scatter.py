@@ -173,6 +173,7 @@ def _agree(value: Any, source: int, target: str, verb: str) -> _Header:
     fault = process_problem(source, "source")
     is_source = fault is None and source == jax.process_index()
     array = np.asarray(value) if is_source and value is not None else None
+    # Kinds O, S, U and M are objects, bytes, text and dates: none can be summed on the way.
     own = {
         "fault": fault and [fault.kind, fault.where, fault.what, fault.fix],
         "source": None if fault else int(source),
@@ -227,6 +228,7 @@ def _sent_slab(slab: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _one_device_a_process() -> Mesh:
+    # Backwards, so that the first of each process's devices is what remains.
     first: Mapping[int, jax.Device] = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[process] for process in sorted(first)]), ("process",), axis_types=(AxisType.Auto,))
 

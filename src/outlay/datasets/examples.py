@@ -67,6 +67,7 @@ class Examples:
             raise DataError(
                 f"{self.num} examples in {self.source} are too few to hold out 1 in {one_in}\n  fix: add more examples"
             )
+        # Not the last tenth: images are sorted by class, so that it would be of one class.
         every = np.arange(self.num)
         is_held_out = every % one_in == one_in - 1
         return self._of(every[~is_held_out]), self._of(every[is_held_out])
@@ -129,7 +130,7 @@ def open_all(
     for file in files:
         try:
             opened.append(open_one(file))
-        except errors as error:
+        except errors as error:  # some are several lines, and some no words at all
             problems.append(f"  {file}: {(str(error).splitlines() or [type(error).__name__])[0]}{hint}")
     if problems:
         raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))

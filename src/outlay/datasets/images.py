@@ -142,7 +142,7 @@ def arrays(path: str | Path, *names: str) -> Examples:
         raise DataError("\n".join([f"{path} lacks {len(missing)} of the {len(names)} arrays asked for:", *lines]))
     columns = {name: there[name] for name in names or there}
     lengths = {array.shape[:1] for array in columns.values()}
-    if len(lengths) != 1 or () in lengths:
+    if len(lengths) != 1 or () in lengths:  # `()`: a scalar, which has no entries
         shapes = ", ".join(f"{name} {array.shape}" for name, array in columns.items())
         raise DataError(
             f"the arrays in {path} differ in length: {shapes}"
@@ -159,6 +159,7 @@ def _loaded(path: Path) -> dict[str, np.ndarray]:
 
 
 def _arrays_of(file: Path) -> dict[str, np.ndarray]:
+    # A file from elsewhere must not run code, as a pickle in it could.
     if file.suffix != ".npz":
         return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False)}
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:

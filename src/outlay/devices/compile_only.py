@@ -118,11 +118,13 @@ def _attached_gpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target 
     per_host, left = divmod(len(devices), num_hosts)
     if left:
         return None
+    # A host here may have more of them than those in the table, which a target would refuse.
     most = max(per_host, hardware.devices_per_host or 1)
     return Target(dataclasses.replace(hardware, devices_per_host=most), (num_hosts, per_host))
 
 
 def _attached_tpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target | None:
+    # JAX gives three coordinates, on a torus of two dims too.
     columns = list(zip(*(device.coords for device in devices), strict=True))[: hardware.torus_dims]
     torus = tuple(max(column) - min(column) + 1 for column in columns)
     num_slices, left = divmod(len(devices), math.prod(torus) * hardware.devices_per_chip)

@@ -73,6 +73,7 @@ def _split_outside(copy: Copies, leaves: Sequence[LeafPlan]) -> list[str]:
 
 
 def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
+    # Values inside a step are the compiler's to place, and there is nothing to split in one number.
     if leaf.kind == "intermediate" or math.prod(leaf.shape) <= 1:
         return False
     return not resolution.matched[leaf.path] and leaf.path not in resolution.followed

@@ -199,6 +199,7 @@ def _would_help(number: int, before: int, resolution: Resolution) -> bool:
     results = moved.applications[before].values()
     if any(a.lost for a in results) or not any(a.granted for a in results):
         return False
+    # By identity, since two rules may be equal.
     old = {id(rule): applications for rule, applications in zip(resolution.rules, resolution.applications, strict=True)}
     for rule, applications in zip(moved.rules, moved.applications, strict=True):
         if _is_shadowed(applications) and not _is_shadowed(old[id(rule)]):

@@ -207,7 +207,7 @@ def other_dims(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> l
         for other in range(len(assignment.shape))
         if other != dim
         and assignment.dims[other] is None
-        and assignment.shape[other]
+        and assignment.shape[other]  # 0 is divisible by everything, and there is nothing in it to split
         and assignment.divides(other, axes)
     ]
     return sorted(fitting, key=lambda other: (-assignment.shape[other], other))

@@ -44,6 +44,7 @@ class On:
     positions: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        # Not `isinstance`: True is an int and no position.
         odd = [p for p in self.positions if type(p) is not int or self.positions.count(p) > 1]
         if odd or not self.positions:
             what = f"the positions {self.positions} are not distinct whole numbers" if odd else "there is no position"

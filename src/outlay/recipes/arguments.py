@@ -189,7 +189,7 @@ def _value(option: str, value: str | None, kind: Any) -> Any:
     for candidate in kinds:
         try:
             return _convert(value, candidate)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError):  # KeyError: not one of the choices
             continue
     raise ValueError(f"{option} {value}: expected {_example(kinds)}")
 
@@ -209,7 +209,7 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
 def _convert(value: str, kind: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         return {str(choice): choice for choice in typing.get_args(kind)}[value]
-    if kind is bool:
+    if kind is bool:  # `bool("false")` is True
         return {"true": True, "false": False}[value.lower()]
     if kind in (int, float, str):
         return kind(value)

@@ -122,7 +122,7 @@ def choose_by_words(
         words: the recipe's options.
         target: the hardware.
         known: the command's own options, which a mistyped word may have meant.
-        narrowed: the layouts, the meshes and the mode to choose from, by the names that the user knows them by.
+        narrowed: the layouts, the meshes and the mode to choose from, in this order, by the names that the user knows.
         compiler_options: as for `choose`, like the next three.
         num_candidates: likewise.
         processes: likewise.

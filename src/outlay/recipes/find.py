@@ -93,7 +93,7 @@ def with_recording(recipe: Recipe, record: Sequence[str] = (), stride: int | Non
 
 
 def _made(text: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
-    if text in RECIPES or _file_ending(text):
+    if text in RECIPES or _file_ending(text):  # Outlay's own, whose errors say what is wrong by themselves
         return function(**arguments)
     try:
         recipe = function(**arguments)
@@ -198,6 +198,7 @@ def load_file(file: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except RAISED as error:
+        # As after a failed import of Python's: half a module must not be found by the next one.
         _restore_module(name, before)
         raise RecipeError(f"{file} does not import\n{last_line_in(str(path), error)}") from error
     return module

@@ -120,6 +120,7 @@ def _dense_layers(key: jax.Array, sizes: tuple[int, ...]) -> list[dict[str, jax.
 def _through(layers: Any, x: jax.Array) -> jax.Array:
     *hidden, last = layers
     for layer in hidden:
+        # Source of the slope: Radford et al. (2016), section 4, as of the optimizer's numbers.
         x = jax.nn.leaky_relu(x @ layer["kernel"] + layer["bias"][None], 0.2)
     return x @ last["kernel"] + last["bias"][None]
 
@@ -132,8 +133,10 @@ def _judged(layers: Any, pixels: jax.Array) -> jax.Array:
 def _drawing(program: Program, state: Any, shape: tuple[int, ...]) -> str:
     """Draw a few generated images side by side, in characters."""
     noise = jax.random.normal(jax.random.key(0), (NUM_DRAWN, NUM_NOISE))
+    # Every process of a job draws, and numpy reads no array that is partly in another one.
     everywhere = NamedSharding(program.mesh, PartitionSpec())
     pixels = np.asarray(jax.jit(generated, out_shardings=everywhere)(state.params["generator"], noise))
+    # A pixel of 1 would be one shade beyond the last.
     shades = np.array(list(SHADES))[np.minimum((pixels * len(SHADES)).astype(int), len(SHADES) - 1)]
     pictures = shades.reshape(NUM_DRAWN, *shape)
     return "\n".join("   ".join("".join(picture[row]) for picture in pictures) for row in range(shape[0]))

@@ -186,7 +186,7 @@ def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, A
     if "num_heads" in changes and "num_kv_heads" not in changes and usual.num_kv_heads == usual.num_heads:
         changed["num_kv_heads"] = changed["num_heads"]
     if {"width", "num_heads"} & set(changes) and "head_dim" not in changes:
-        width, heads = changed["width"], max(changed["num_heads"], 1)
+        width, heads = changed["width"], max(changed["num_heads"], 1)  # 0 heads are refused below, with all else
         if width % heads:
             problems.append(f"width {width} / {heads} heads leaves {width % heads} over: give head_dim (--head-dim)")
         changed["head_dim"] = max(width // heads, 1)
@@ -198,7 +198,7 @@ def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, A
     try:
         config = TransformerConfig(**changed)
     except ValueError as error:
-        problems += [line.strip() for line in str(error).splitlines()[1:]]
+        problems += [line.strip() for line in str(error).splitlines()[1:]]  # the first line is its headline
     if problems:
         raise RecipeError("\n  ".join(["lm cannot be made:", *problems]))
     return config
@@ -207,6 +207,7 @@ def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, A
 def _optimizer(usual: PublishedModel, dtype: str, config: TransformerConfig) -> optax.GradientTransformation:
     highest = usual.learning_rate
     schedule = optax.warmup_cosine_decay_schedule(0.0, highest, NUM_WARMUP, NUM_STEPS, highest / 10)
+    # As Llama 2 was trained: b2, decay, and a tenth of the rate at the end (arXiv:2307.09288, section 2.2).
     adamw = optax.adamw(schedule, b2=0.95, weight_decay=0.1)
     return adamw if dtype == config.param_dtype else state_in(adamw, dtype)
 
@@ -232,6 +233,7 @@ def sampled_text(config: TransformerConfig, program: Program, state: Any, sequen
 
     everywhere = NamedSharding(program.mesh, PartitionSpec())
     drawn = jax.jit(draw, out_shardings=everywhere)(state.params, jax.random.key(0))
+    # A vocabulary of more than the bytes has tokens that are none.
     return bytes(np.minimum(drawn, NUM_BYTES - 1).astype(np.uint8)).decode("utf-8", errors="replace")
 
 
@@ -278,6 +280,7 @@ def _over_both_axes() -> Layout:
     """Split samples over `data` and `fsdp` together."""
     both = P(("data", "fsdp"))
     samples = Layout([Rule("queries", both, otherwise="replicate", optional=True)])
+    # The first rule of `data_parallel` splits the batch over `data` alone.
     return samples + inside("residual", both) + Layout([("batch.**", both), *data_parallel().rules[1:]])
 
 

@@ -105,6 +105,7 @@ def example_batch(recipe: Recipe) -> Any:
 
 
 def _with_host(layout: Layout | Callable[[int], Layout]) -> Layout | Callable[[int], Layout]:
+    # Before all other rules, since the first that says where a leaf is stored decides.
     if not isinstance(layout, Layout):
         return lambda num_devices: Layout([*_ON_HOST, *layout(num_devices)])
     return Layout([*_ON_HOST, *layout])

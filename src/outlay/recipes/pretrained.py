@@ -143,10 +143,8 @@ def differences(settings: Mapping[str, Any], config: TransformerConfig) -> list[
         "rope_type": ("kind of rotary positions", "default"),
         "sliding_window": ("window", config.window),
     }
-    settings = {
-        **settings,
-        **(settings.get("rope_parameters") or {}),
-    }  # newer files keep the settings of positions there
+    # Newer files keep the settings of positions in a table of their own.
+    settings = {**settings, **(settings.get("rope_parameters") or {})}
     return [
         f"{name} is {settings[name]} there, {field} is {value} here"
         for name, (field, value) in by_name.items()
@@ -159,6 +157,7 @@ def _as_floats(model: Any, config: TransformerConfig) -> Any:
     named, structure = flatten_paths(model)
     shardings = structure.unflatten([leaf.sharding for _, leaf in named])
     shapes = [(leaf.shape, config.param_dtype if leaf.dtype == jnp.int8 else leaf.dtype) for _, leaf in named]
+    # Compiled with its shardings, it makes each device's slices there: no device need hold a whole leaf.
     make = jax.jit(lambda: structure.unflatten([jnp.zeros(*shape) for shape in shapes]), out_shardings=shardings)
     return make()
 

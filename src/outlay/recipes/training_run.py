@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from outlay.report.run_page import png_image, run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.contract import check_recordable
 from outlay.train.data import Data, TrainData, num_of
-from outlay.train.loop import fit
+from outlay.train.loop import Fit, fit
 from outlay.train.metrics_file import as_numbers, finite, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.recording import RecordedLeaves
+from outlay.train.run_folder import RunFolder
 
 
 class TrainingRun(RunKind):
@@ -57,36 +58,50 @@ class TrainingRun(RunKind):
 
     def run(self, setup: RunSetup) -> Result:
         """Train, evaluate, and write metrics, sample and report."""
-        recipe, program, folder = self.recipe, self.program, setup.folder
+        done = self._trained(setup)
+        problems: list[str] = []
+        result = self._result(setup, done, problems)
+        with result_not_lost(result):
+            self._write(setup.folder, result, done.history)
+        if problems:
+            raise self._failed(setup, problems)
+        return result
+
+    def _trained(self, setup: RunSetup) -> Fit:
+        """Take the steps, from the state that the setup or the recipe begins with."""
+        recipe, program, saving, training = self.recipe, self.program, setup.saving, setup.training
         start = (setup.start.step, setup.start.state) if setup.start else None
         if start is None and recipe.begin is not None:
             start = (0, recipe.begin(program, program.init(jax.random.key(recipe.seed))))
-        done = fit(
+        return fit(
             program,
             self._data(),
             steps=setup.steps,
             key=jax.random.key(recipe.seed),
-            metrics_path=folder.metrics_path,
+            metrics_path=setup.folder.metrics_path,
             progress=is_first(),
-            checkpoints=setup.saving.checkpoints if setup.saving else None,
-            checkpoint_every=setup.saving.every if setup.saving else None,
+            checkpoints=saving.checkpoints if saving else None,
+            checkpoint_every=saving.every if saving else None,
             start=start,
-            evaluate=recipe.evaluate if setup.training.evaluate_every else None,
-            evaluate_every=setup.training.evaluate_every,
-            patience=setup.training.patience,
-            steps_per_call=setup.training.steps_per_call or 1,
+            evaluate=recipe.evaluate if training.evaluate_every else None,
+            evaluate_every=training.evaluate_every,
+            patience=training.patience,
+            steps_per_call=training.steps_per_call or 1,
             record=recipe.record,
             stride=recipe.stride,
             recorder=setup.recorder,
         )
-        problems: list[str] = []
+
+    def _result(self, setup: RunSetup, done: Fit, problems: list[str]) -> TrainingResult:
+        """Return the result, with what the recipe's own functions say of the trained state; add their problems."""
+        recipe = self.recipe
         last = done.history[-1] if done.history else {}
         held_out = {name.removeprefix(EVALUATED): last[name] for name in last if name.startswith(EVALUATED)}
-        if not held_out:
+        if not held_out:  # else the last step was evaluated on the way
             measured = self._measured(recipe.evaluate, "evaluate", _numbers, "a dictionary of numbers", done, problems)
             held_out = measured or {}
         facts = self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps))
-        result = TrainingResult(
+        return TrainingResult(
             **{**facts, "num_steps": last.get("step", setup.steps)},
             of_steps=setup.steps,
             num_samples=done.num_samples,
@@ -94,18 +109,16 @@ class TrainingRun(RunKind):
             held_out=held_out,
             sample=self._measured(recipe.sample, "sample", _text, "a text", done, problems) or "",
         )
-        with result_not_lost(result):
-            if result.sample:
-                folder.write_sample(result.sample)
-            if is_first():
-                picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
-                beside = png_image("Training loss over steps", picture) if picture else None
-                folder.write_report(
-                    run_page(result.title, result.facts, program.plan, beside=beside, sample=result.sample)
-                )
-        if problems:
-            raise self._failed(setup, problems)
-        return result
+
+    def _write(self, folder: RunFolder, result: TrainingResult, history: Sequence[Mapping[str, Any]]) -> None:
+        """Write the sample, and from the first process the curve of the loss and the report."""
+        if result.sample:
+            folder.write_sample(result.sample)
+        if is_first():
+            picture = folder.write_loss(history) if "loss" in history[0] else None
+            beside = png_image("Training loss over steps", picture) if picture else None
+            page = run_page(result.title, result.facts, self.program.plan, beside=beside, sample=result.sample)
+            folder.write_report(page)
 
     def _data(self) -> Data:
         """Return the batches; in a job of several processes, each reads its own part if the data can do that."""
@@ -118,7 +131,7 @@ class TrainingRun(RunKind):
         name: str,
         read: Callable[[Any], Any],
         returns: str,
-        done: Any,
+        done: Fit,
         problems: list[str],
     ) -> Any:
         """Call the recipe's function with the trained state; if it fails, add a problem: training must not be lost."""

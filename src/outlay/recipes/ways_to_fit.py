@@ -226,7 +226,7 @@ class Changes:
 
     def _all_changes(self) -> Iterator[Candidate]:
         """Yield full recomputation with more and more microbatches: in the program's own layout, then in all."""
-        strongest = tuple((name, values[-1]) for name in ("remat",) if (values := self._values(name)))
+        strongest = tuple(("remat", value) for value in self._values("remat")[-1:])
         microbatches = [(("accumulate", value),) for value in self._values("accumulate")]
         for layouts in ([self.own], self._layouts()):
             for options in ((), *microbatches):

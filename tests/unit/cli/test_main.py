@@ -102,5 +102,5 @@ def test_a_warning_of_outlays_is_its_text_alone():
         formatted_warning("one runs in plain JAX", UserWarning, output.__file__, 3)
         == "warning: one runs in plain JAX\n"
     )
-    assert formatted_warning("too old", UserWarning, "mine.py", 3) == "mine.py:3: UserWarning: too old\n"
+    assert formatted_warning("too old", UserWarning, "not_there.py", 3) == "not_there.py:3: UserWarning: too old\n"
     assert "DeprecationWarning" in formatted_warning("soon gone", DeprecationWarning, output.__file__, 3)
