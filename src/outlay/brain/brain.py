@@ -68,7 +68,7 @@ class Brain:
         blueprint = Blueprint(self.modules, self.connections, self.inputs, self.outputs, self.dt, self.dtype)
         object.__setattr__(self, "wiring", wire(blueprint))
 
-    wiring: Wiring = field(init=False, repr=False, compare=False)
+    wiring: Wiring = field(init=False, repr=False, compare=False)  # it follows from the others
 
     @functools.cached_property
     def graph(self) -> StepGraph:

@@ -37,6 +37,7 @@ class Connection:
 
     def latency(self, dt: float) -> int:
         """Return the delay in steps of dt ms."""
+        # Rounded: 0.3 / 0.1 is 2.9999999999999996.
         return 1 if self.delay is None else round(self.delay / dt)
 
 

@@ -76,6 +76,7 @@ class ExponentialIntegrator(Module):
         # Sum integers: the result is exact and does not depend on the order of summation.
         counts = jax.ops.segment_sum(spiked.astype(jnp.int32), indices, num_segments=self.num_outputs)
         sizes = np.bincount(self._groups(spiked.size), minlength=self.num_outputs)
+        # NumPy computes the shares in float64, so that they are rounded once.
         share = jnp.asarray((MS_PER_S / self.saturation_freq) / (dt * self.tau * sizes), jnp.float32) * counts
         if not self.smooth_trace:
             after = Tracer(self.tau).step(trace, share, dt=dt)

@@ -137,6 +137,7 @@ def pushed(history: jax.Array, spiked: jax.Array) -> jax.Array:
 
 def delay_dtype(num_steps: int) -> Any:
     """Return the smallest integer dtype for delays of this many steps."""
+    # There is a delay for each pair, so that its bytes count.
     return next(dtype for dtype in (jnp.uint8, jnp.uint16, jnp.uint32) if num_steps <= jnp.iinfo(dtype).max)
 
 

@@ -7,9 +7,7 @@ it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -271,15 +269,6 @@ class KernelFile(Initializer):
         except (OSError, ValueError) as error:
             raise _refusal(self.path, str(error), "a file that numpy.save has written") from error
         return _fitting(values, shape, self.path, dtype)
-
-
-def from_folder(table: Any, folder: Path) -> Any:
-    """Resolve the kernel files of a table relative to a folder."""
-    if not isinstance(table, Mapping):
-        return table
-    if table.get("type") == "npy" and isinstance(table.get("path"), str):
-        return {**table, "path": str(folder / table["path"])}
-    return {key: from_folder(value, folder) for key, value in table.items()}
 
 
 def _fitting(values: np.ndarray, shape: tuple[int, int], where: str, dtype: Any) -> jax.Array:

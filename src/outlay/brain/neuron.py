@@ -82,6 +82,7 @@ class Neuron(Module):
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
         """Return the output ports: `out_spikes`."""
         for port in self.learning_rule.reads if self.learning_rule else ():
+            # A shape that is not known yet counts as right: it is asked for again.
             if math.prod(shapes.get(port, ())) != 1:
                 raise BrainError(f"{port} is one number, and what arrives is {shapes[port]}\n  fix: connect one number")
         return {"out_spikes": Port("spikes", (self.units,))}

@@ -84,6 +84,7 @@ def kind_of(base: object) -> str | None:
     """Return the kind whose classes derive from a class, such as `soma` for `Soma`; None if there is none."""
     if not isinstance(base, type):
         return None
+    # Otherwise only those classes were registered whose files are imported already.
     library()
     return next((kind for kind, named in _CLASSES.items() if any(issubclass(c, base) for c in named.values())), None)
 

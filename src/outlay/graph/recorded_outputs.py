@@ -101,6 +101,7 @@ def keep(
         step: the number of the step.
     """
     for every in dict.fromkeys(one.every for one in recorded_outputs):
+        # A loop of fewer steps than a stride records nothing, and its buffer has no entry to write to.
         these = [one for one in recorded_outputs if one.every == every and len(buffers[one.key])]
         before = {one.key: buffers[one.key] for one in these}
         if every == 1:

@@ -100,6 +100,7 @@ class Subgraph:
         if not self.block:
             return _repeat(lambda both: self._steps(both, inputs, 1), both, num_steps)
         both = _repeat(lambda both: self._steps(both, inputs, self.block), both, num_steps // self.block)
+        # Fewer steps than between two exchanges may be left at the end.
         rest = num_steps % self.block
         return self._steps(both, inputs, rest) if rest else both
 

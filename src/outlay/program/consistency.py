@@ -182,6 +182,7 @@ def _first_lines(other: str, usual: str) -> list[str]:
     plain, plain_there = ([_NUMBERED.sub("%", line) for line in text] for text in (lines, there))
     same = sum(1 for _ in itertools.takewhile(operator.not_, map(operator.ne, plain, plain_there)))
     window = slice(same, same + _WINDOW)
+    # With autojunk, lines that are frequent in a program would not be compared.
     matcher = difflib.SequenceMatcher(None, plain_there[window], plain[window], autojunk=False)
     lines_shown = [
         f"    {sign} {line.strip()[:_WIDTH]}"
@@ -234,6 +235,7 @@ class Facts:
 
     def to_json(self) -> str:
         """Serialize for another process, without a program that is too long to be sent."""
+        # As text, since JSON holds no bytes.
         packed = base64.b85encode(zlib.compress(self.program.encode())).decode()
         return json.dumps(asdict(self) | {"program": packed if len(packed) < _LONGEST else ""})
 

@@ -93,6 +93,7 @@ def open_shardings(function: Callable[..., Any], args: tuple[Any, ...], mesh: Me
     stopped: Exception | None = None
     try:
         with jax.set_mesh(mesh), fresh_traces(), intercepting(tracing.operation):
+            # A new function: of the old one JAX has a trace, in which nothing could be edited.
             jax.eval_shape(lambda *args: function(*args), *args)
     except Exception as error:  # whatever stops the trace ends the list, and the message says so
         stopped = error

@@ -125,6 +125,7 @@ def _loop(params: Any, values: list[Any]) -> list[Any] | None:
         value if _only_sliced(body, variable) else _whole([value])[0]
         for variable, value in zip(variables, values[:num_consts], strict=False)
     ]
+    # A carry comes out of a turn as a whole array, and so goes into it as one.
     carried = _whole(values[num_consts : num_consts + num_carried])
     # Split along its layers, a stack has not every layer on each device, so that none can be gathered alone.
     stacked = [

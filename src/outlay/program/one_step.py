@@ -14,7 +14,6 @@ from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_tracing import fresh_traces
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
@@ -31,7 +30,7 @@ from outlay.program.execution import Step
 from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
-from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context
+from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, lower_on
 from outlay.program.storing import check_host_memory, out_shardings, send_to_host, typed
 
 
@@ -140,9 +139,7 @@ class OneStep:
         if is_explicit(mesh):
             with fresh_traces():
                 return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
-        callbacks = lowering_callbacks(mesh.devices.flat[0])
-        with explaining_mesh_errors(self._name, mesh, self._mode), self.context(), callbacks, fresh_traces():
-            return (jitted.lower(*shapes),)
+        return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context()),)
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""

@@ -16,8 +16,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
+from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_source import source_line, source_line_of_error
-from outlay.core.jax_tracing import operations
+from outlay.core.jax_tracing import fresh_traces, operations
 from outlay.core.quantities import counted, plural
 from outlay.core.suggest import did_you_mean
 
@@ -92,6 +93,24 @@ def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterato
             f"{what} names a mesh or devices that do not go with the program's, {_in_words(mesh)}"
             f"{f': {line}' if line else ''}\n  {_fix(mesh, mode)}\n  JAX says: {str(error).strip()}"
         ) from error
+
+
+def lower_on(
+    mesh: Mesh, mode: str, jitted: Any, shapes: Any, what: str, context: contextlib.AbstractContextManager[Any]
+) -> jax.stages.Lowered:
+    """Lower a jitted function for a mesh, whose devices need not be attached.
+
+    Args:
+        mesh: the mesh.
+        mode: the program's mode.
+        jitted: the function.
+        shapes: its arguments as shapes.
+        what: what it is, for messages.
+        context: the context in which it is traced.
+    """
+    callbacks = lowering_callbacks(mesh.devices.flat[0])
+    with explaining_mesh_errors(what, mesh, mode), context, callbacks, fresh_traces():
+        return jitted.lower(*shapes)
 
 
 def _unknown_axes(what: str, spec: str, line: str, mesh: Mesh) -> ProgramError:

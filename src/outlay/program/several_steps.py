@@ -11,8 +11,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.shardings import OnHost, shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_kernels import lowering_callbacks
-from outlay.core.jax_tracing import fresh_traces
 from outlay.program.abstract import name_of
 from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
@@ -20,7 +18,7 @@ from outlay.program.consistency import wait_for_all
 from outlay.program.diagnose import diagnose
 from outlay.program.explicit import is_explicit
 from outlay.program.modes import in_mode
-from outlay.program.own_meshes import explaining_mesh_errors
+from outlay.program.own_meshes import lower_on
 from outlay.program.program import Program, without_shared_memory
 from outlay.program.storing import out_shardings, send_to_host, typed
 
@@ -73,16 +71,9 @@ def several_steps(program: Program, num_steps: int) -> Several:
         donate_argnums=0,
     )
     shapes = (typed(program.state_shapes, plan, mesh), (program.batch_shapes,) * num_steps)
-    device = mesh.devices.flat[0]
     name = f"{num_steps} steps of {name_of(program.step)}"
-    with (
-        explaining_mesh_errors(name, mesh, program.mode),
-        program.context(),
-        lowering_callbacks(device),
-        fresh_traces(),
-    ):
-        lowered = jitted.lower(*shapes)
-    compiled, _ = compile_with(lowered, program.compiler_options, device)
+    lowered = lower_on(mesh, program.mode, jitted, shapes, name, program.context())
+    compiled, _ = compile_with(lowered, program.compiler_options, mesh.devices.flat[0])
     wait_for_all("several steps", program.step, mesh)
 
     def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:

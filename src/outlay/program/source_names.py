@@ -217,6 +217,7 @@ def _owner(frame: FrameType) -> Any:
 
 def _attribute(frame: FrameType, owner: Any) -> str:
     """Return `Block.mlp` for a module that the Block calling it, directly or not, holds as its `mlp`."""
+    # Not the nearest caller alone: libraries call modules through functions of their own.
     outer = frame.f_back
     while outer is not None:
         holder = _owner(outer)

@@ -48,6 +48,7 @@ def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
             nodes[added] = node
             edges += joined
     for name, (module, port) in brain.wiring.outputs.items():
+        # An output may be called like a module, and NIR has one name for all nodes.
         name = name if name not in nodes else f"{name}_output"
         shape = brain.wiring.output_ports[module][port].shape
         assert shape is not None  # it is that of the neurons

@@ -15,6 +15,7 @@ from outlay.brain.connections import Connection
 from outlay.brain.module import Module, Port, what_and_fix
 from outlay.brain.registry import kind_of, registered, registered_names
 from outlay.core.suggest import did_you_mean
+from outlay.core.toml import Path
 from outlay.recipes.arguments import alternatives
 
 TYPE = "type"
@@ -24,11 +25,11 @@ KEYS = {"units": "count"}
 LARGEST = 2**31 - 1
 """The largest whole number of a setting: sizes beyond it are none that JAX counts with."""
 
-Report = Callable[[tuple[str, ...], str, str, str], None]
+Report = Callable[[Path, str, str, str], None]
 """Takes what is wrong: path, kind, what, fix."""
 
 
-def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], report: Report) -> Any:
+def read_table(table: Mapping[str, Any], kind: str, path: Path, report: Report) -> Any:
     """Return the module or component that a table describes; None if something in it is wrong.
 
     Args:
@@ -53,7 +54,7 @@ def file_key(name: str) -> str:
     return KEYS.get(name, name)
 
 
-def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], report: Report) -> Any:
+def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report) -> Any:
     hints, fields = typing.get_type_hints(cls), {file_key(f.name): f for f in dataclasses.fields(cls) if f.init}
     values, wrong = {}, False
     for key, value in table.items():
@@ -78,7 +79,7 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], rep
 _WRONG = object()
 
 
-def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], report: Report) -> Any:
+def _read_value(value: Any, hint: Any, unit: str, path: Path, report: Report) -> Any:
     kind = next((kind for option in alternatives(hint) if (kind := kind_of(option))), None)
     if kind:
         if not isinstance(value, Mapping):

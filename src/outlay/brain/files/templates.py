@@ -1,4 +1,4 @@
-"""Templates: settings that several modules share, and what a module says otherwise."""
+"""Templates: settings that several modules share, merged with a module's own when read, and set apart when written."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlay.brain.files.settings import TYPE
 from outlay.core.suggest import did_you_mean
 from outlay.core.toml import Path
 
 USE = "use"
 TEMPLATES = "templates"
+Table = dict[str, Any]
+"""Settings by the keys of a file; a component is a table in it."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,9 @@ def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:
         if key == USE and len(path) == 2:
             continue
         under = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(under, Mapping) and _same_type(value, under):
-            inner = Merged(dict(under), {at[1:]: to for at, to in written.items() if at[0] == key and len(at) > 1})
-            inner = _over(inner, value, (*path, key))
+        if _same_type(value, under):
+            inside = {at[1:]: to for at, to in written.items() if at[0] == key and len(at) > 1}
+            inner = _over(Merged(dict(under or {}), inside), value, (*path, key))
             merged[key] = inner.table
             written |= {(key, *at): to for at, to in inner.written.items()}
         else:
@@ -88,12 +91,50 @@ def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:
     return Merged(merged, written)
 
 
-def _same_type(value: Mapping[str, Any], under: Mapping[str, Any]) -> bool:
-    return value.get("type", under.get("type")) == under.get("type")
-
-
 def _paths(value: Any) -> list[Path]:
     """Return the paths of all keys within a value."""
     if not isinstance(value, Mapping):
         return []
     return [(key, *rest) for key, inner in value.items() for rest in ((), *_paths(inner))]
+
+
+def shared_settings(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """Return a template for each type of several modules: the settings that they have in common."""
+    by_type: dict[str, list[Table]] = {}
+    for table in tables.values():
+        by_type.setdefault(table[TYPE], []).append(table)
+    return {name: _common(same) for name, same in by_type.items() if len(same) > 1}
+
+
+def _common(tables: list[Table]) -> Table:
+    first, *others = tables
+    common = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
+    inner = {
+        key: _common([table[key] for table in tables])
+        for key, value in first.items()
+        if key not in common and all(_same_type(table.get(key), value) for table in others)
+    }
+    return {key: common.get(key, inner.get(key)) for key in first if key in common or key in inner}
+
+
+def own_settings(table: Table, shared: Mapping[str, Table]) -> Table:
+    """Return the settings of a module that its template does not have."""
+    template = shared.get(table[TYPE])
+    return table if template is None else {USE: table[TYPE], **_beyond(table, template)}
+
+
+def _beyond(table: Table, template: Table) -> Table:
+    own: Table = {}
+    for key, value in table.items():
+        if _same_type(value, template.get(key)):
+            if inner := _beyond(value, template[key]):
+                own[key] = inner
+        elif value != template.get(key):
+            own[key] = value
+    return own
+
+
+def _same_type(table: Any, other: Any) -> bool:
+    """Return whether both are tables of one type; one without a type takes that of the other."""
+    both = isinstance(table, Mapping) and isinstance(other, Mapping)
+    return both and table.get(TYPE, other.get(TYPE)) == other.get(TYPE)

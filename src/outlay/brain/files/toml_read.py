@@ -15,7 +15,6 @@ from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.settings import FORM, UnitError, Unread, number_in, parse_connection, read_table
 from outlay.brain.files.templates import TEMPLATES, Merged, Templates
-from outlay.brain.initializers import from_folder
 from outlay.brain.module import BrainError, Module, what_and_fix
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import Problem
@@ -164,7 +163,16 @@ def _module(name: str, merged: Merged, folder: File, findings: Findings) -> Modu
     def report(path: Path, kind: str, what: str, fix: str) -> None:
         findings.at(merged.written.get(path, ("modules", name, *path)), kind, what, fix)
 
-    return read_table(from_folder(merged.table, folder), MODULE, (), report)
+    return read_table(_from_folder(merged.table, folder), MODULE, (), report)
+
+
+def _from_folder(table: Any, folder: File) -> Any:
+    """Resolve the kernel files of a table relative to a folder."""
+    if not isinstance(table, Mapping):
+        return table
+    if table.get("type") == "npy" and isinstance(table.get("path"), str):
+        return {**table, "path": str(folder / table["path"])}
+    return {key: _from_folder(value, folder) for key, value in table.items()}
 
 
 def _inputs(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:

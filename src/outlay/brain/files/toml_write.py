@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
 from outlay.brain.files.settings import TYPE, connection_text, file_key
-from outlay.brain.files.templates import TEMPLATES, USE
+from outlay.brain.files.templates import TEMPLATES, Table, own_settings, shared_settings
 from outlay.brain.initializers import GivenKernel, KernelFile
 from outlay.brain.module import BrainError, each_setting, what_and_fix
 from outlay.brain.registry import MODULE, kind_of, library, name_of
@@ -19,13 +19,10 @@ from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.toml import toml_line, toml_value
 
-Table = dict[str, Any]
-"""Settings by the keys of a file; a component is a table in it, a number may be a `_Number` with its unit."""
-
 
 @dataclasses.dataclass(frozen=True)
 class _Number:
-    """A value with its unit, which is written as a comment."""
+    """A value of a table with its unit, which is written as a comment."""
 
     value: Any
     unit: str
@@ -42,7 +39,8 @@ def write_toml(brain: Brain, *, folder: File) -> str:
         BrainError: modules or components that have no name in files; all are listed.
     """
     tables = _tables(brain, folder)
-    shared = _shared(tables)
+    shared = shared_settings(tables)
+    own = {name: own_settings(table, shared) for name, table in tables.items()}
     return "\n".join(
         [
             *_head(brain, folder),
@@ -50,7 +48,7 @@ def write_toml(brain: Brain, *, folder: File) -> str:
             *(["", "[outputs]"] if brain.outputs else []),
             *(_line(name, where) for name, where in brain.outputs.items()),
             *(line for name, table in shared.items() for line in _table_lines((TEMPLATES, name), table)),
-            *(line for name, table in tables.items() for line in _table_lines(("modules", name), _own(table, shared))),
+            *(line for name, table in own.items() for line in _table_lines(("modules", name), table)),
             "",
         ]
     )
@@ -106,46 +104,6 @@ def _table(settings: Any, kind: str, folder: File) -> Table:
                 f"  fix: another value for {field.name}"
             )
     return table
-
-
-def _shared(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Return a template for each type of several modules: the settings that they have in common."""
-    by_type: dict[str, list[Table]] = {}
-    for table in tables.values():
-        by_type.setdefault(table[TYPE], []).append(table)
-    return {name: _common(same) for name, same in by_type.items() if len(same) > 1}
-
-
-def _common(tables: list[Table]) -> Table:
-    first, *others = tables
-    common = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
-    inner = {
-        key: _common([table[key] for table in tables])
-        for key, value in first.items()
-        if key not in common and all(_same_type(table.get(key), value) for table in others)
-    }
-    return {key: common.get(key, inner.get(key)) for key in first if key in common or key in inner}
-
-
-def _same_type(table: Any, other: Any) -> bool:
-    return isinstance(table, dict) and isinstance(other, dict) and table[TYPE] == other[TYPE]
-
-
-def _own(table: Table, shared: Mapping[str, Table]) -> Table:
-    """Return the settings of a module that its template does not have."""
-    template = shared.get(table[TYPE])
-    return table if template is None else {USE: table[TYPE], **_beyond(table, template)}
-
-
-def _beyond(table: Table, template: Table) -> Table:
-    own: Table = {}
-    for key, value in table.items():
-        if _same_type(value, template.get(key)):
-            if inner := _beyond(value, template[key]):
-                own[key] = inner
-        elif value != template.get(key):
-            own[key] = value
-    return own
 
 
 def _table_lines(path: tuple[str, ...], table: Table) -> Iterator[str]:

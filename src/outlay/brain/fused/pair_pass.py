@@ -193,6 +193,7 @@ def check_pass(pairs: PairPass) -> None:
     """
     device = compiled_for()
     pairs.check_device(device)
+    # Of the same equations and sizes there is one pass, whatever populations take it.
     if pairs.name in _passed:
         return
 

@@ -113,6 +113,7 @@ class Stimulus(Feed):
         """Hash the inputs of the first steps."""
         stop = min(_NUM_COMPARED, self.num_steps or _NUM_COMPARED)
         digest = hashlib.sha256()
+        # In whatever order the inputs are given, the digest is the same.
         for name in sorted(self._shapes):
             digest.update(self._steps_of(name, 0, stop).tobytes())
         return digest.hexdigest()[:12]

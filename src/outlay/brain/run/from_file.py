@@ -69,6 +69,7 @@ def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
 
 
 def _potentials(brain: Brain) -> list[str]:
+    # Not `select_addresses`, which refuses a pattern that matches nothing: a Brain may have no soma.
     return [address for address in addresses(brain) if matches("*.soma.potential", address)]
 
 

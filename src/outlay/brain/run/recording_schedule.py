@@ -46,6 +46,7 @@ class Window:
         """
         start, dots, end = text.removesuffix("ms").partition("..")
         try:
+            # Without dots it is no window: NaN makes the constructor refuse it.
             return cls(float(start or 0), float(end or math.inf) if dots else float("nan"))
         except ValueError as error:
             if isinstance(error, BrainError) and dots:

@@ -74,6 +74,7 @@ class BrainKind(RunKind):
     def for_steps(self, num_steps: int) -> BrainKind:
         """Return the kind with a program that takes no more steps at once than there are, so that no other is made."""
         recipe = self.brain_recipe
+        # A closed loop always takes the steps between two actions.
         if not 0 < num_steps < recipe.chunk or recipe.loop:
             return self
         shorter = dataclasses.replace(recipe, chunk=num_steps, data=Chunks(recipe.feed, num_steps))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from outlay.brain.check_modules import is_time
 from outlay.brain.files.scfg.plain import EDITOR, TYPE
 from outlay.brain.files.settings import TYPE as OUR_TYPE
+from outlay.brain.files.settings import Report
 from outlay.brain.registry import registered
+from outlay.core.toml import Path
 
-Path = tuple[str, ...]
-Wrong = Callable[[Path, str, str, str], None]
-"""Takes what is wrong: path, kind, what, fix."""
 Table = dict[str, Any]
 
 _CLASS = "__class_ref__"
@@ -85,7 +84,7 @@ def component_table(
     kind: str,
     config: Mapping[str, Any],
     path: Path,
-    wrong: Wrong,
+    wrong: Report,
     *,
     spark_class: str | None,
     ports: Collection[str],
@@ -134,7 +133,7 @@ def own_settings(config: Mapping[str, Any]) -> Table:
     }
 
 
-def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
+def initializer_table(value: Any, path: Path, wrong: Report) -> Any:
     """Return the table of an initializer; a number is a constant."""
     if isinstance(value, int | float):
         return {OUR_TYPE: "constant", "value": value}
@@ -201,7 +200,7 @@ def _as_our_delays(settings: Table, config: Mapping[str, Any], *, is_newer: bool
         settings["max_delay"], settings["min_delay"] = whole + dt, 2 * dt
 
 
-def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wrong) -> None:
+def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Report) -> None:
     """Remove settings of behavioural time scale plasticity that act only through ports that Outlay's rule lacks."""
     if settings.pop("et_post_tau", 0) and "post_spikes" in ports:
         what = "an eligibility of spikes at both ends"
@@ -211,7 +210,7 @@ def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wron
     settings.pop("k_neg", None)
 
 
-def _check_drawn(settings: Table, path: Path, wrong: Wrong, *, is_newer: bool) -> None:
+def _check_drawn(settings: Table, path: Path, wrong: Report, *, is_newer: bool) -> None:
     """Remove how delays are drawn, which in Outlay is always uniformly up to the longest; report any other way."""
     for key in _DRAWN:
         drawn = settings.pop(key, None)

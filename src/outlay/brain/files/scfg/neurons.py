@@ -10,9 +10,7 @@ from typing import Any
 from outlay.brain.files.scfg.components import (
     COMPONENTS,
     LEAKY,
-    Path,
     Table,
-    Wrong,
     component_table,
     known_names,
     not_here,
@@ -20,6 +18,8 @@ from outlay.brain.files.scfg.components import (
 )
 from outlay.brain.files.scfg.plain import NEWER
 from outlay.brain.files.settings import TYPE as OUR_TYPE
+from outlay.brain.files.settings import Report
+from outlay.core.toml import Path
 
 KINDS = ("delays", "synapses", "soma", "learning_rule")
 SPECS = "modules_specs"
@@ -61,7 +61,7 @@ def ports_of(config: Mapping[str, Any]) -> Ports:
 
 
 def neuron_table(
-    config: Mapping[str, Any], path: Path, wrong: Wrong, *, ports: Collection[str], is_newer: bool
+    config: Mapping[str, Any], path: Path, wrong: Report, *, ports: Collection[str], is_newer: bool
 ) -> Table:
     """Return the table of a neuron.
 
@@ -92,7 +92,7 @@ def count_of(config: Mapping[str, Any]) -> int | None:
 
 
 def _named(
-    config: Mapping[str, Any], path: Path, wrong: Wrong, ports: Collection[str]
+    config: Mapping[str, Any], path: Path, wrong: Report, ports: Collection[str]
 ) -> Iterator[tuple[str, Table | None]]:
     """Yield the components of an older neuron, under keys such as `soma`, or `soma_config` in still older files."""
     for kind in KINDS:
@@ -101,7 +101,7 @@ def _named(
             yield kind, component_table(kind, config[key], (*path, key), wrong, spark_class=None, ports=ports)
 
 
-def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
+def _wired(config: Mapping[str, Any], path: Path, wrong: Report, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
     """Yield the components of a newer neuron, which is a graph of them; Outlay knows only the usual graph."""
     specs = {spec["name"]: spec for spec in config[SPECS]}
     kinds = {name: _kind_of(spec) for name, spec in specs.items()}
@@ -141,7 +141,7 @@ def _check_wiring(
     specs: Mapping[str, Any],
     kinds: Mapping[str, str | None],
     path: Path,
-    wrong: Wrong,
+    wrong: Report,
 ) -> None:
     """Report a component that is wired in another way than in Outlay's neuron."""
     for port, origins in (spec.get("inputs") or {}).items():

@@ -14,6 +14,7 @@ from typing import Any
 
 from outlay.brain.module import BrainError
 from outlay.core.error_types import Problem
+from outlay.core.toml import Path
 
 XZ = b"\xfd7zXZ\x00"
 TYPE = "__type__"
@@ -26,7 +27,6 @@ _MEMORY = 2**28  # that the decompressor itself may take
 EDITOR = "__graph_editor_metadata__"
 """Where the graph editor keeps positions, and with them the shapes of inputs that newer files say nowhere else."""
 
-Path = tuple[str, ...]
 _CLASS, _SPECS = "__class_ref__", "modules_specs"
 _LARGEST = 2**31 - 1
 

@@ -11,15 +11,13 @@ from outlay.brain.files.scfg.components import (
     MODULES,
     NEURONS,
     ONE_PORT,
-    Path,
     Table,
-    Wrong,
     known_names,
     not_here,
     own_settings,
 )
 from outlay.brain.files.scfg.neurons import CALL, SPECS, class_of, count_of, neuron_table, ports_of
-from outlay.brain.files.scfg.plain import EDITOR, TYPE, Plain, malformed, plain
+from outlay.brain.files.scfg.plain import EDITOR, TYPE, malformed, plain
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.files.settings import Unread, read_table
 from outlay.brain.module import BrainError, Module, Shape
@@ -28,6 +26,7 @@ from outlay.brain.registry import MODULE
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.core.toml import Path
 from outlay.graph.step_graph import INPUTS
 
 
@@ -42,30 +41,14 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     Raises:
         BrainError: the file is damaged, or holds something that is not understood; every such thing is named.
     """
-    held, problems = _whole(content, name), []
-    config = held.config
-    if held.is_neuron:
-        what = f"it holds {config.get(TYPE)!r}, which is a neuron, not a Brain"
+    file = _ScfgFile(content, name)
+    if file.is_neuron:
+        what = f"it holds {file.config.get(TYPE)!r}, which is a neuron, not a Brain"
         fix = f"outlay.brain.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
         raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, fix)])
-
-    wrong = _collecting(problems, name)
-    specs = _specs(config)
-    modules = {part: _module(part, spec, wrong, held.is_newer) for part, spec in specs.items()}
-    connections = [c for part, spec in specs.items() for c in _connections(part, spec, specs, wrong)]
-    settings = {
-        "inputs": _inputs(config, modules, connections, inputs, wrong),
-        "outputs": _outputs(config, specs),
-        **{key: value for key in ("dt", "dtype") if (value := _one(key, config, specs, wrong)) is not None},
-    }
-    try:
-        brain = Brain(modules, connections, **settings)
-    except BrainError as error:
-        unread = {part for part, module in modules.items() if isinstance(module, Unread)}
-        # What is wrong with a module that could not be read is told already.
-        problems += [problem for problem in error.problems if problem.kind != "setting" or problem.where not in unread]
-    if problems:
-        raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
+    brain = file.brain(inputs)
+    file.check()
+    assert brain is not None  # without one there are problems
     return brain
 
 
@@ -80,58 +63,143 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
     Raises:
         BrainError: the file is damaged, or holds no neuron, or something that is not understood; all of it is named.
     """
-    held, problems = _whole(content, name), []
-    wrong = _collecting(problems, name)
-    if not held.is_neuron:
-        wrong((), "not a neuron", f"it holds {held.config.get(TYPE)!r}", "outlay.brain.read_brain, if it is a Brain")
-    elif units is None and count_of(held.config) is None:
-        wrong(
-            (),
-            "missing units",
-            "the file does not say how many neurons",
-            f"outlay.brain.read_neuron({name!r}, units=12)",
-        )
-    else:
-        config = {**held.config, **({} if units is None else {"units": [units]})}
-        ports = ports_of(config).inputs.values()
-        table = neuron_table(config, (), wrong, ports=ports, is_newer=held.is_newer)
-        neuron = read_table(table, MODULE, (), wrong)
-    if problems:
-        raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
+    file = _ScfgFile(content, name)
+    if not file.is_neuron:
+        what = f"it holds {file.config.get(TYPE)!r}"
+        file.wrong((), "not a neuron", what, "outlay.brain.read_brain, if it is a Brain")
+    elif units is None and count_of(file.config) is None:
+        fix = f"outlay.brain.read_neuron({name!r}, units=12)"
+        file.wrong((), "missing units", "the file does not say how many neurons", fix)
+    file.check()
+    config = {**file.config, **({} if units is None else {"units": [units]})}
+    ports = ports_of(config).inputs.values()
+    table = neuron_table(config, (), file.wrong, ports=ports, is_newer=file.is_newer)
+    neuron = read_table(table, MODULE, (), file.wrong)
+    file.check()
     return neuron
 
 
-def _collecting(problems: list[Problem], name: str) -> Wrong:
-    """Return a function that adds a problem at a path in a file."""
+class _ScfgFile:
+    """A file that is being read: what it holds, and what is wrong with it.
 
-    def wrong(path: Path, kind: str, what: str, fix: str) -> None:
-        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, fix))
+    Raises:
+        BrainError: any of it has another shape than Spark writes.
+    """
 
-    return wrong
+    def __init__(self, content: bytes, name: str) -> None:
+        held = plain(content, name=name)
+        self.name, self.config, self.is_neuron, self.is_newer = name, held.config, held.is_neuron, held.is_newer
+        self.problems = malformed(held.config, name=name)
+        self.check()
+        # Older files have a table of the modules, newer ones a list.
+        listed = {spec["name"]: spec for spec in held.config.get("modules_specs") or ()}
+        self.specs: dict[str, Mapping[str, Any]] = {**(held.config.get("modules_map") or {}), **listed}
 
+    def wrong(self, path: Path, kind: str, what: str, fix: str) -> None:
+        """Add a problem at a path in the file."""
+        self.problems.append(Problem(kind, f"{self.name} {'.'.join(path)}", what, fix))
 
-def _whole(content: bytes, name: str) -> Plain:
-    """Return what a file holds; raise if any of it has another shape than Spark writes."""
-    held = plain(content, name=name)
-    if problems := malformed(held.config, name=name):
-        raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
-    return held
+    def check(self) -> None:
+        """Raise if something is wrong with the file."""
+        if self.problems:
+            count = counted(len(self.problems), "problem")
+            raise BrainError(f"{self.name} cannot be read: {count}", self.problems)
 
+    def brain(self, inputs: Mapping[str, Shape]) -> Brain | None:
+        """Return the Brain; None if it cannot be built, which is among the problems then."""
+        modules = {part: self._module(part, spec) for part, spec in self.specs.items()}
+        connections = [connection for part, spec in self.specs.items() for connection in self._connections(part, spec)]
+        settings = {
+            "inputs": self._inputs(modules, connections, inputs),
+            "outputs": self._outputs(),
+            **{key: value for key in ("dt", "dtype") if (value := self._one(key)) is not None},
+        }
+        try:
+            return Brain(modules, connections, **settings)
+        except BrainError as error:
+            unread = {part for part, module in modules.items() if isinstance(module, Unread)}
+            # What is wrong with a module that could not be read is told already.
+            self.problems += [p for p in error.problems if p.kind != "setting" or p.where not in unread]
+            return None
 
-def _specs(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the modules of the file by name: older files have a table of them, newer ones a list."""
-    listed = config.get("modules_map") or {}
-    return {**listed, **{spec["name"]: spec for spec in config.get("modules_specs") or ()}}
+    def _module(self, name: str, spec: Mapping[str, Any]) -> Module:
+        """Return the module that a spec describes, or a stand-in if it is not understood."""
+        path = ("modules", name, "config")
+        table, module = self._table(spec, path), None
+        if table is not None:
+            module = read_table(table, MODULE, (), lambda at, *problem: self.wrong((*path, *at), *problem))
+        return module or Unread(tuple(_port(spec, port) for port in spec.get("inputs") or ()))
 
+    def _table(self, spec: Mapping[str, Any], path: Path) -> Table | None:
+        spark_class, config = class_of(spec), spec["config"]
+        if spark_class in NEURONS or _is_wired(spec):
+            return neuron_table(config, path, self.wrong, ports=spec.get("inputs") or (), is_newer=self.is_newer)
+        if spark_class not in MODULES:
+            known = known_names([*MODULES, *NEURONS])
+            self.wrong(path[:-1], "unknown module", not_here("module", spark_class), known)
+            return None
+        table = {OUR_TYPE: MODULES[spark_class], **own_settings(config)}
+        if "glue" in table:
+            glue = table["glue"]
+            table["glue"] = [bool(each) for each in glue] if isinstance(glue, list) else bool(glue)
+        if spark_class.startswith("signal_") and "trace" in (spec.get("inputs") or ()):
+            table["chained"] = True
+        return table
 
-def _module(name: str, spec: Mapping[str, Any], wrong: Wrong, is_newer: bool) -> Module:
-    """Return the module that a spec describes, or a stand-in if it is not understood."""
-    path = ("modules", name, "config")
-    table = _table(spec, path, wrong, is_newer)
-    module = (
-        None if table is None else read_table(table, MODULE, (), lambda at, *problem: wrong((*path, *at), *problem))
-    )
-    return module or Unread(tuple(_port(spec, port) for port in spec.get("inputs") or ()))
+    def _connections(self, name: str, spec: Mapping[str, Any]) -> Iterator[Connection]:
+        for port, origins in (spec.get("inputs") or {}).items():
+            target = f"{name}:{_port(spec, port)}"
+            for origin in origins:
+                if origin.get("is_property"):
+                    what = f"{target} reads the property {origin['origin']}.{origin['port']}"
+                    self.wrong(("modules", name, "inputs", port), "not understood", what, "connections between ports")
+                    continue
+                part = INPUTS if origin["origin"] == CALL else origin["origin"]
+                yield Connection(f"{part}:{_written(self.specs.get(part), origin['port'])}", target)
+        if spec.get("effects"):
+            self.wrong(("modules", name, "effects"), "not understood", "modules that write into others", "ports")
+
+    def _inputs(
+        self, modules: Mapping[str, Module], connections: list[Connection], given: Mapping[str, Shape]
+    ) -> dict[str, Shape]:
+        """Return the shape of each input: as given, as in the file, or (1,) if all that read it take one number."""
+        declared, drawn = self.config.get("input_map") or {}, self.config.get(EDITOR) or {}
+        shapes = {}
+        for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
+            readers = [split_end(c.target) for c in connections if c.origin == f"{INPUTS}:{name}"]
+            one_number = all(_reads_one_number(modules[part], port) for part, port in readers)
+            shape = _shape_in(declared.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
+            # Where nobody declared a shape, the graph editor writes this one.
+            if name not in given and not (shape and (one_number or name in declared or list(shape) != [1])):
+                fix = f'outlay.brain.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
+                self.wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", fix)
+            shapes[name] = tuple(given.get(name) or shape or (1,))
+        for name in given.keys() - shapes.keys():
+            what, fix = f"the file has no input {name!r}", did_you_mean(name, shapes)
+            self.wrong(("inputs", name), "unknown input", what, fix)
+        return shapes
+
+    def _outputs(self) -> dict[str, str]:
+        outputs = {}
+        for name, entry in (self.config.get("output_map") or {}).items():
+            if "input" in entry:
+                origin = entry["input"]["origin"]
+                outputs[name] = f"{origin}:{_written(self.specs.get(origin), entry['input']['port'])}"
+            else:  # the oldest files list the ports of a module
+                outputs |= {f"{name}_{port}" if len(entry) > 1 else name: f"{name}:{port}" for port in entry}
+        for part, spec in self.specs.items():
+            outputs |= {name: f"{part}:{_written(spec, port)}" for name, port in (spec.get("outputs") or {}).items()}
+        return outputs
+
+    def _one(self, key: str) -> Any:
+        """Return a setting that Spark repeats in every module and a Brain has once; report modules that differ."""
+        all_settings = (self.config, *(spec["config"] for spec in self.specs.values()))
+        values = [settings[key] for settings in all_settings if key in settings]
+        different = [value for at, value in enumerate(values) if value not in values[:at]]
+        if len(different) > 1:
+            what = f"modules differ in {key}: {', '.join(map(str, different))}"
+            self.wrong((key,), "not understood", what, f"one {key} for the whole Brain")
+        return next(iter(different), None)
 
 
 def _port(spec: Mapping[str, Any], port: str) -> str:
@@ -155,63 +223,6 @@ def _is_wired(spec: Mapping[str, Any]) -> bool:
     return SPECS in spec["config"]
 
 
-def _table(spec: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Table | None:
-    spark_class, config = class_of(spec), spec["config"]
-    if spark_class in NEURONS or _is_wired(spec):
-        return neuron_table(config, path, wrong, ports=spec.get("inputs") or (), is_newer=is_newer)
-    if spark_class not in MODULES:
-        known = known_names([*MODULES, *NEURONS])
-        wrong(path[:-1], "unknown module", not_here("module", spark_class), known)
-        return None
-    table = {OUR_TYPE: MODULES[spark_class], **own_settings(config)}
-    if "glue" in table:
-        glue = table["glue"]
-        table["glue"] = [bool(each) for each in glue] if isinstance(glue, list) else bool(glue)
-    if spark_class.startswith("signal_") and "trace" in (spec.get("inputs") or ()):
-        table["chained"] = True
-    return table
-
-
-def _connections(
-    name: str, spec: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong
-) -> Iterator[Connection]:
-    for port, origins in (spec.get("inputs") or {}).items():
-        target = f"{name}:{_port(spec, port)}"
-        for origin in origins:
-            if origin.get("is_property"):
-                what = f"{target} reads the property {origin['origin']}.{origin['port']}"
-                wrong(("modules", name, "inputs", port), "not understood", what, "connections between ports")
-                continue
-            part = INPUTS if origin["origin"] == CALL else origin["origin"]
-            yield Connection(f"{part}:{_written(specs.get(part), origin['port'])}", target)
-    if spec.get("effects"):
-        wrong(("modules", name, "effects"), "not understood", "modules that write into others", "ports")
-
-
-def _inputs(
-    config: Mapping[str, Any],
-    modules: Mapping[str, Module],
-    connections: list[Connection],
-    given: Mapping[str, Shape],
-    wrong: Wrong,
-) -> dict[str, Shape]:
-    """Return the shape of each input: as given, as in the file, or (1,) if all that read it take one number."""
-    declared, drawn = config.get("input_map") or {}, config.get(EDITOR) or {}
-    shapes = {}
-    for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
-        readers = [split_end(c.target) for c in connections if c.origin == f"{INPUTS}:{name}"]
-        one_number = all(_reads_one_number(modules[part], port) for part, port in readers)
-        shape = _shape_in(declared.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
-        # Where nobody declared a shape, the graph editor writes this one.
-        if name not in given and not (shape and (one_number or name in declared or list(shape) != [1])):
-            fix = f'outlay.brain.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
-            wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", fix)
-        shapes[name] = tuple(given.get(name) or shape or (1,))
-    for name in given.keys() - shapes.keys():
-        wrong(("inputs", name), "unknown input", f"the file has no input {name!r}", did_you_mean(name, shapes))
-    return shapes
-
-
 def _reads_one_number(module: Module, port: str) -> bool:
     return isinstance(module, Neuron) and module.learning_rule is not None and port in module.learning_rule.reads
 
@@ -219,26 +230,3 @@ def _reads_one_number(module: Module, port: str) -> bool:
 def _shape_in(spec: Any) -> Shape | None:
     """Return the shape that the file declares for a port, if any."""
     return (spec.get("shape") or (spec.get("spec") or {}).get("shape")) if isinstance(spec, Mapping) else None
-
-
-def _outputs(config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    outputs = {}
-    for name, entry in (config.get("output_map") or {}).items():
-        if "input" in entry:
-            origin = entry["input"]["origin"]
-            outputs[name] = f"{origin}:{_written(specs.get(origin), entry['input']['port'])}"
-        else:  # the oldest files list the ports of a module
-            outputs |= {f"{name}_{port}" if len(entry) > 1 else name: f"{name}:{port}" for port in entry}
-    for part, spec in specs.items():
-        outputs |= {name: f"{part}:{_written(spec, port)}" for name, port in (spec.get("outputs") or {}).items()}
-    return outputs
-
-
-def _one(key: str, config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong) -> Any:
-    """Return a setting that Spark repeats in every module and a Brain has once; report modules that differ in it."""
-    values = [settings[key] for settings in (config, *(spec["config"] for spec in specs.values())) if key in settings]
-    different = [value for at, value in enumerate(values) if value not in values[:at]]
-    if len(different) > 1:
-        what = f"modules differ in {key}: {', '.join(map(str, different))}"
-        wrong((key,), "not understood", what, f"one {key} for the whole Brain")
-    return next(iter(different), None)
