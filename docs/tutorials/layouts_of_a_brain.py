@@ -29,7 +29,6 @@ outlay.simulate(6)
 
 # %%
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 assert [device.id for device in jax.devices()] == [0, 1, 2, 3, 4, 5]
@@ -67,23 +66,7 @@ for components in populations.values():
 # %% [markdown]
 # ## On one device
 #
-# Without a layout everything is on the first device. One step, from an input of zeros:
-
-# %%
-state = jax.jit(brain.init)(jax.random.key(0))
-state, outputs = jax.jit(brain.step)(state, {"drive": jnp.zeros(4)})
-
-assert state["A_ex"]["soma"]["potential"].shape == (256,)
-assert state["B_ex"]["synapses"]["kernel"].shape == (256, 832)
-assert state["integrator"]["trace"]["rise"].shape == state["integrator"]["trace"]["decay"].shape == (2,)
-assert state["cache"]["B_in"]["out_spikes"].shape == (64,)
-assert {leaf.devices().pop().id for leaf in jax.tree.leaves(state)} == {0}
-
-# %% [markdown]
-# A step reads what the modules produced in the step *before*. That is what `cache` holds, and it is why the modules of
-# one step do not depend on each other, wherever they run.
-#
-# A *graph loop* runs many steps in one compiled loop. A program lays it out:
+# A *graph loop* runs many steps in one compiled loop, and a program lays it out. First everything on one device:
 
 # %%
 NUM_STEPS = 140
@@ -110,13 +93,21 @@ def assert_same(values, expected):
 
 # %%
 whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
-_, alone = run(program(whole, outlay.mesh("one=1", devices=jax.devices()[:1])))
+state, alone = run(program(whole, outlay.mesh("one=1", devices=jax.devices()[:1])))
 {name: int(np.abs(spikes).sum()) for name, spikes in alone.items() if name != "action"}
 
 # %%
 assert all(np.abs(alone[f"{name}:out_spikes"]).sum() > 0 for name in populations)
+assert state["A_ex"]["soma"]["potential"].shape == (256,)
+assert state["B_ex"]["synapses"]["kernel"].shape == (256, 832)
+assert state["integrator"]["trace"]["rise"].shape == state["integrator"]["trace"]["decay"].shape == (2,)
+assert state["cache"]["B_in"]["out_spikes"].shape == (64,)
+assert {device.id for leaf in jax.tree.leaves(state) for device in leaf.devices()} == {0}
 
 # %% [markdown]
+# A step reads what the modules produced in the step *before*. That is what `cache` holds, and it is why the modules of
+# one step do not depend on each other, wherever they run.
+#
 # ## Copies
 #
 # A mesh of six devices and no rule that splits anything: every device holds everything and does all the work. It is
@@ -220,7 +211,7 @@ assert cached["cache.spiker.spikes"].sent_to == (2, 4)
 # real run:
 
 # %%
-times = outlay.analysis.measure_parts(graph_loop, brain.init, {"drive": drive}, num_rounds=3)
+times = outlay.analysis.measure_parts(graph_loop, brain.init, {"drive": drive[:20]}, num_rounds=3)
 print(times)
 
 # %% [markdown]

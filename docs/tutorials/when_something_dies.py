@@ -41,12 +41,10 @@ terminal.work_in_a_new_folder("mistake.py", "stuck.py")
 # First, for comparison, an undisturbed run on one device:
 
 # %%
-start = time.monotonic()
 printed = terminal.run("""
 outlay run digits --devices 1 --layout dp --steps 30 --run-folder undisturbed 2> progress.txt |
   grep -e 'ran  ' -e 'training  '
 """)
-seconds_of_a_run = time.monotonic() - start
 
 # %% [markdown]
 # Now the same training in two processes with four devices each. The run saves a checkpoint every five steps. As soon
@@ -129,7 +127,9 @@ assert difference < 1e-5
 # `outlay.join().restart` counts the restarts, and `outlay run` continues from the last checkpoint.
 
 # %%
+start = time.monotonic()
 printed = terminal.run("outlay launch -n 2 --devices-per-process 4 --max-restarts 1 -- python mistake.py")
+seconds_of_a_job = time.monotonic() - start
 failed, _, again = printed.partition("restart 1 of 1")
 assert "process 1 of 2 failed first: KeyError, exit code 13" in failed
 assert failed.rstrip().endswith("KeyError: 'learnig_rate'")
@@ -143,12 +143,12 @@ assert again.count("the sum is 28.0") == 2
 # ```
 #
 # Nothing fails here: both processes wait. Only you know how long is too long, or the steps that the job has taken so
-# far. This example uses twice the duration of the whole first run, with start-up and compiling. Without a heartbeat for
+# far. This example uses the duration of the whole job above, which started and compiled twice. Without a heartbeat for
 # that long, all processes print their stacks, and the job ends:
 
 # %%
 printed = terminal.run(
-    f"outlay launch -n 2 --devices-per-process 4 --stuck-after {2 * seconds_of_a_run:.0f} -- python stuck.py",
+    f"outlay launch -n 2 --devices-per-process 4 --stuck-after {seconds_of_a_job:.0f} -- python stuck.py",
     exit_code=1,
 )
 assert "the job is stuck" in printed

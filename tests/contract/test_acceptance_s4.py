@@ -143,8 +143,9 @@ def random_batch() -> Any:
 
 
 @functools.cache
-def make_trained(strategy: str, mode: Any, *, accumulate: int = 4) -> outlay.Program:
-    """Compiled once for all tests."""
+def make_trained(strategy: str, mode: Any) -> outlay.Program:
+    """Compiled once for all tests; each strategy and each mode once in one batch, and once in four microbatches."""
+    accumulate = 4 if (mode == "manual") == (strategy == "zero1") else 1
     return outlay.program(
         outlay.train_step(classifier_loss, COMPARED, accumulate=accumulate),
         outlay.init_state(init_classifier, COMPARED),
@@ -157,41 +158,43 @@ def make_trained(strategy: str, mode: Any, *, accumulate: int = 4) -> outlay.Pro
 
 @pytest.fixture(scope="module")
 def one_device() -> Any:
-    """Parameters and losses by plain JAX on one device, in one batch."""
-    step, losses = jax.jit(outlay.train_step(classifier_loss, COMPARED)), []
+    """The states and losses of each step by plain JAX on one device, in one batch."""
+    step, states, losses = jax.jit(outlay.train_step(classifier_loss, COMPARED)), [], []
     state = jax.jit(outlay.init_state(init_classifier, COMPARED))(jax.random.key(42))
     for _ in range(NUM_STEPS):
         state, metrics = step(state, random_batch())
+        states.append(state)
         losses.append(float(metrics["loss"]))
-    return jax.device_get(state.params), losses
+    return states, losses
 
 
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_s4_30_every_strategy_agrees_with_one_device(strategy: str, mode: str, one_device: Any) -> None:
+    states, expected = one_device
     program, losses = make_trained(strategy, mode), []
     state = program.init(jax.random.key(42))
     for _ in range(NUM_STEPS):
         state, metrics = program(state, random_batch())
         losses.append(float(metrics["loss"]))
-    np.testing.assert_allclose(losses, one_device[1], atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), jax.device_get(state.params), one_device[0])
+    np.testing.assert_allclose(losses, expected, atol=1e-5)
+    params = jax.device_get((state.params, states[-1].params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *params)
 
 
 def test_s4_23_collectives_by_hand() -> None:
     """Data parallel all-reduces only, all in one; FSDP gathers and scatters each parameter that is split."""
     counts = {}
     for strategy in ("dp", "fsdp"):
-        text = make_trained(strategy, "manual", accumulate=1).compiled.as_text()
+        text = make_trained(strategy, "manual").compiled.as_text()
         counts[strategy] = {name: text.count(f" {name}(") for name in ("all-reduce", "all-gather", "reduce-scatter")}
     assert counts["dp"] == {"all-reduce": 1, "all-gather": 0, "reduce-scatter": 0}
     assert counts["fsdp"] == {"all-reduce": 1, "all-gather": 3, "reduce-scatter": 3}  # the last bias is whole
 
 
-def test_s4_31_the_gradient_is_not_multiplied_by_the_number_of_devices() -> None:
+def test_s4_31_the_gradient_is_not_multiplied_by_the_number_of_devices(one_device: Any) -> None:
     """After one step the first moment of Adam is a tenth of the gradient: its norm tells."""
-    start = jax.jit(outlay.init_state(init_classifier, COMPARED))(jax.random.key(42))
-    expected, _ = jax.jit(outlay.train_step(classifier_loss, COMPARED))(start, random_batch())
+    (expected, *_), _ = one_device
     for mode in ("auto", "manual"):
         program = make_trained("fsdp", mode)
         state, _ = program(program.init(jax.random.key(42)), random_batch())

@@ -27,7 +27,8 @@ def work_in_a_new_folder(*files, commands=()):
     for command in commands:
         shutil.copy(HERE / command, found_first)
     # The Python that runs this, also where it is called by its path and nothing is on PATH.
-    for name, rest in (("python", ""), ("outlay", " -c 'from outlay.cli.main import main; main()'")):
+    programs = {"python": ""} | ({} if shutil.which("outlay") else {"outlay": " -m outlay"})
+    for name, rest in programs.items():
         (found_first / name).write_text(f'#!/bin/sh\nexec {sys.executable}{rest} "$@"\n', encoding="utf-8")
         (found_first / name).chmod(0o755)
     os.environ["PATH"] = f"{found_first}{os.pathsep}{os.environ['PATH']}"
