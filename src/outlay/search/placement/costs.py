@@ -88,6 +88,14 @@ class Expected:
         return self.work + self.exchange
 
 
+def work_by_device(costs: Costs, placement: Mapping[str, int]) -> dict[int, float]:
+    """Return the seconds of the parts on each device that has some, by number."""
+    busy: dict[int, float] = {}
+    for name, device in placement.items():
+        busy[device] = busy.get(device, 0.0) + costs.seconds[name]
+    return busy
+
+
 def expect_placed(costs: Costs, placement: Mapping[str, int]) -> Expected:
     """Return the time of a step with each part on its device.
 
@@ -98,9 +106,7 @@ def expect_placed(costs: Costs, placement: Mapping[str, int]) -> Expected:
         costs: the costs.
         placement: the device of each part, by number.
     """
-    busy: dict[int, float] = {}
-    for name, device in placement.items():
-        busy[device] = busy.get(device, 0.0) + costs.seconds[name]
+    busy = work_by_device(costs, placement)
     crossing = [read for read in costs.reads if placement[read.part] != placement[read.reader]]
     sent = {(read.part, read.port, placement[read.reader]): read.num_bytes for read in crossing}
     # So many steps run between two exchanges.

@@ -32,6 +32,7 @@ from outlay.search.placement.costs import (
     expect_copies,
     expect_placed,
     measured_costs,
+    work_by_device,
 )
 
 
@@ -170,9 +171,7 @@ def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
 
 def _rank(costs: Costs, placement: Placement) -> tuple[float, float]:
     """Return the time of a step and, since one device sets it, how evenly the others are filled."""
-    busy: dict[int, float] = {}
-    for name, device in placement.items():
-        busy[device] = busy.get(device, 0.0) + costs.seconds[name]
+    busy = work_by_device(costs, placement)
     return expect_placed(costs, placement).seconds, sum(work**2 for work in busy.values())
 
 
