@@ -27,7 +27,8 @@ def test_a_recipe_is_run_and_its_lines_are_told_with_both_times(tmp_path):
     assert "small.py:12" in output.stdout
     first, *speeds, last = output.stderr.splitlines()
     assert first == "wrote step.json: open it at https://ui.perfetto.dev"
-    assert speeds[0].split() == ["cpu,", "each", "device", "before", "fitted"]
+    assert speeds[0] == "cpu: each device, fitted to a step"
+    assert speeds[1].split() == ["speed", "before", "fitted"]
     assert last == "wrote my.toml: --target my.toml:4 predicts with it"
     assert (tmp_path / "my.toml").read_text().startswith("# Written by `outlay profile --calibrate`")
     processes = [e["args"]["name"] for e in _events(tmp_path / "step.json") if e["name"] == "process_name"]
