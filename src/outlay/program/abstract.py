@@ -232,21 +232,26 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
             raise
         if manual and not num_sums:  # it only makes sense on shards, and is checked there
             return Traced(runs_per_shard=True)
-        if manual:
-            raise ProgramError(
-                f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
-                f"batch by itself, so samples would be summed twice\n"
-                "  fix: leave the collective out: a loss gives one number per sample; to write all collectives by "
-                "hand, write the whole step without outlay.train_step"
-            ) from error
-        raise ProgramError(
-            f"{named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
-            '  fix: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
-            "whole arrays"
-        ) from error
+        raise _needless_collective(step, error, manual=manual) from error
     if not isinstance(step, OnlyReads):
         check_state_type(step, state, new_state)
     return dataclasses.replace(seen, sums_over_batch=num_sums > 0, runs_per_shard=manual and not num_sums, jaxpr=jaxpr)
+
+
+def _needless_collective(step: Callable[..., Any], error: NameError, *, manual: bool) -> ProgramError:
+    """Return the error for a collective in a step that sees whole arrays, or in a loss whose sums are taken for it."""
+    if manual:
+        return ProgramError(
+            f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
+            f"batch by itself, so samples would be summed twice\n"
+            "  fix: leave the collective out: a loss gives one number per sample; to write all collectives by "
+            "hand, write the whole step without outlay.train_step"
+        )
+    return ProgramError(
+        f"{named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
+        '  fix: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
+        "whole arrays"
+    )
 
 
 def _is_like(tree: Any, state: Any) -> bool:

@@ -35,8 +35,9 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
             f"state and batch hold {counted(len(problems), 'leaf that is not an array', 'leaves that are not arrays')}:"
         )
         return ProgramError(head, problems)
+    differing = leaf_differences(state, plan.state) + leaf_differences(batch, plan.of_kind("batch"), root="batch")
     return (
-        _not_as_planned(state, batch, plan)
+        _error("state or batch are not what this program was made for", differing)
         or _other_container("state", state, planned[0])
         or _other_container("batch", batch, planned[1])
         or _elsewhere(leaves, plan, mesh)
@@ -98,11 +99,6 @@ def check_devices(plan: Plan) -> None:
 
 def _leaves(tree: Any, root: str) -> list[tuple[str, Any]]:
     return [(under(root, path), leaf) for path, leaf in flatten_paths(tree)[0]]
-
-
-def _not_as_planned(state: Any, batch: Any, plan: Plan) -> ProgramError | None:
-    problems = leaf_differences(state, plan.state) + leaf_differences(batch, plan.of_kind("batch"), root="batch")
-    return _error("state or batch are not what this program was made for", problems)
 
 
 def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None:

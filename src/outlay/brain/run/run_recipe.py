@@ -21,7 +21,7 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, result_not_lost
 from outlay.report.run_page import png_image, run_page
 from outlay.train.multihost import is_first
-from outlay.train.run_folder import RECORDING
+from outlay.train.run_folder import RECORDING, RunFolder
 
 _RATES = "rates.csv"
 _PICTURES = {
@@ -124,28 +124,32 @@ class BrainKind(RunKind):
         # Every process of a job has the whole result; the first writes for all.
         if is_first():
             with result_not_lost(result):
-                folder.write(_RATES, _rates_table(done))
-                figures = done.figures()
-                pictures = [
-                    png_image(
-                        _PICTURES[name][0],
-                        folder.write(f"{name}.png", picture_bytes(figures[name])),
-                        _caption(name, done),
-                        is_wide=name in _WIDE,
-                    )
-                    for name in _PICTURES
-                    if name in figures
-                ]
-                page = run_page(
-                    result.title,
-                    result.facts,
-                    self.program.plan,
-                    table=_populations(done),
-                    numbers=("neurons", "spikes", "rate (Hz)"),
-                    pictures=pictures,
-                )
-                folder.write_report(page)
+                self._write(folder, done, result)
         return result
+
+    def _write(self, folder: RunFolder, done: BrainRun, result: BrainResult) -> None:
+        """Write rates, figures and the report into the run folder."""
+        folder.write(_RATES, _rates_table(done))
+        figures = done.figures()
+        pictures = [
+            png_image(
+                _PICTURES[name][0],
+                folder.write(f"{name}.png", picture_bytes(figures[name])),
+                _caption(name, done),
+                is_wide=name in _WIDE,
+            )
+            for name in _PICTURES
+            if name in figures
+        ]
+        page = run_page(
+            result.title,
+            result.facts,
+            self.program.plan,
+            table=_populations(done),
+            numbers=("neurons", "spikes", "rate (Hz)"),
+            pictures=pictures,
+        )
+        folder.write_report(page)
 
     def _modules(self) -> str:
         """Measure the cost of each placed module, which determines whether the placement pays off."""
