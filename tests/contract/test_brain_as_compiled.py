@@ -26,11 +26,12 @@ def arrangements():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("arrangement", ["by module", "mixed", "by neuron over 6"])
+@pytest.mark.parametrize("arrangement", ["some alone, some on several", "by neuron over 6"])
 def test_s0_15_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
     assert arrangements[arrangement]["differing"] == []
-    assert arrangements[arrangement]["leaves"] > 50
-    assert arrangements[arrangement]["spikes"]["A_ex"] + arrangements[arrangement]["spikes"]["B_ex"] > 100
+    assert arrangements[arrangement]["leaves"] > 30
+    assert arrangements[arrangement]["spikes"]["A_ex"] > 100
+    assert arrangements[arrangement]["spikes"]["A_in"] > 10
 
 
 @pytest.mark.processes
@@ -40,5 +41,5 @@ def test_the_files_of_sparks_newer_versions_run_as_on_one_device_bit_for_bit():
     assert list(arrangements) == ["tutorial by module", "every component by neuron"]
     for line in arrangements.values():
         assert line["differing"] == []
-        assert line["leaves"] > 60
-        assert sum(spikes > 10 for spikes in line["spikes"].values()) >= 2
+        assert line["leaves"] > 30
+        assert max(line["spikes"].values()) > 100
