@@ -48,11 +48,11 @@ class VisionTransformer(eqx.Module):
     head: eqx.nn.Linear
 
     def __init__(self, key: Any) -> None:
-        keys = jax.random.split(key, 5)
+        keys = jax.random.split(key, 4)
         self.patches = eqx.nn.Conv2d(3, 16, 4, stride=4, key=keys[0])
         self.token = jax.random.normal(keys[1], (1, 16))
-        self.blocks = [Attend(key) for key in keys[2:4]]
-        self.head = eqx.nn.Linear(16, 10, key=keys[4])
+        self.blocks = [Attend(keys[2])]
+        self.head = eqx.nn.Linear(16, 10, key=keys[3])
 
     def __call__(self, image: Any, key: Any) -> Any:
         x = jnp.concatenate([self.token, self.patches(image).reshape(16, -1).T])

@@ -39,7 +39,7 @@ class GemmaBlock(nnx.Module):
 class Gemma(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.embedder = nnx.Embed(64, 16, rngs=rngs)
-        self.blocks = nnx.List(GemmaBlock(rngs) for _ in range(2))
+        self.blocks = nnx.List([GemmaBlock(rngs)])
         self.norm = nnx.RMSNorm(16, rngs=rngs)
 
     def __call__(self, tokens: Any) -> Any:
@@ -242,15 +242,14 @@ def actor_critic() -> OwnModel:
 
 
 class GraphNet(linen.Module):
-    """Two rounds of messages along edges, and a number for each graph."""
+    """Messages along edges, and a number for each graph."""
 
     @linen.compact
     def __call__(self, graphs: Any) -> Any:
         nodes = linen.Dense(16)(graphs["nodes"])
-        for _ in range(2):
-            sent = jnp.concatenate([nodes[graphs["senders"]], nodes[graphs["receivers"]]], axis=1)
-            messages = linen.relu(linen.Dense(16)(sent))
-            nodes = nodes + linen.Dense(16)(jax.ops.segment_sum(messages, graphs["receivers"], len(nodes)))
+        sent = jnp.concatenate([nodes[graphs["senders"]], nodes[graphs["receivers"]]], axis=1)
+        messages = linen.relu(linen.Dense(16)(sent))
+        nodes = nodes + linen.Dense(16)(jax.ops.segment_sum(messages, graphs["receivers"], len(nodes)))
         pooled = jax.ops.segment_sum(nodes, graphs["graph_of_node"], len(graphs["label"]))
         return linen.Dense(1)(pooled)[:, 0]
 

@@ -94,9 +94,8 @@ def transformer() -> OwnModel:
         x = hk.Embed(64, 16)(tokens) + hk.get_parameter("positions", (12, 16), init=hk.initializers.RandomNormal(0.1))
         normed = hk.LayerNorm(-1, create_scale=True, create_offset=True)
         mask = np.tril(np.ones((1, 1, 12, 12)))
-        for _ in range(2):
-            x = x + hk.MultiHeadAttention(2, 8, model_size=16, w_init=hk.initializers.VarianceScaling())(x, x, x, mask)
-            x = x + hk.dropout(hk.next_rng_key(), 0.1 if is_training else 0.0, hk.nets.MLP([32, 16])(normed(x)))
+        x = x + hk.MultiHeadAttention(2, 8, model_size=16, w_init=hk.initializers.VarianceScaling())(x, x, x, mask)
+        x = x + hk.dropout(hk.next_rng_key(), 0.1 if is_training else 0.0, hk.nets.MLP([32, 16])(normed(x)))
         return hk.Linear(64)(x)
 
     model, optimizer = hk.transform(forward), optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2, eps=EPSILON))
