@@ -43,7 +43,7 @@ def new_program_at(places, near=1, far=1, mode="placed"):
 @pytest.mark.parametrize(
     ("places", "near", "far"),
     [
-        ("each alone", 1, 1),
+        pytest.param("each alone", 1, 1, marks=pytest.mark.any_jax),
         pytest.param("each alone", 3, 4, marks=pytest.mark.any_jax),
         pytest.param("two together", 2, 3, marks=pytest.mark.any_jax),
         pytest.param("all together", 2, 3, marks=pytest.mark.any_jax),

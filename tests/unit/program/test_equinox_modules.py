@@ -52,7 +52,7 @@ def made(mode: str = "auto") -> outlay.Program:
     return outlay.program(step, init, BATCH, layout=LAYOUT, mesh=outlay.mesh(data=8), mode=mode)
 
 
-@pytest.mark.parametrize("mode", ["auto", "manual"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("manual", marks=pytest.mark.any_jax)])
 def test_a_module_trains_as_it_is(mode, tmp_path):
     program = made(mode)
     assert program.plan["params.linear.weight"].is_split

@@ -277,8 +277,7 @@ def mlp_init(key: Any) -> Any:
 @pytest.mark.parametrize(
     "layout",
     [
-        outlay.Layout(),
-        pytest.param(outlay.zero1(min_size=8), marks=pytest.mark.any_jax),
+        *(pytest.param(layout, marks=pytest.mark.any_jax) for layout in (outlay.Layout(), outlay.zero1(min_size=8))),
         outlay.zero2(min_size=8),
     ],
 )

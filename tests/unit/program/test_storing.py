@@ -1,5 +1,7 @@
 """What is kept, recomputed and sent away: seen in the traced program, in its memory, and in equal numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +64,9 @@ def program_of(*rules, loss=scanned, mode="auto", accumulate=1, mesh=None) -> ou
     )
 
 
+@functools.cache
 def temporaries(*rules, **options) -> int:
+    """Bytes that a step takes beside its arguments; compiled once for all tests."""
     return program_of(*rules, **options).compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -85,8 +89,19 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["auto", "manual"])
-@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+ON_NEWEST_JAX = {"keep-manual", "recompute-auto", "on_host-auto"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "mode"),
+    [
+        pytest.param(
+            *(rules, mode), id=(case := f"{name}-{mode}"), marks=[] if case in ON_NEWEST_JAX else pytest.mark.any_jax
+        )
+        for name, rules in RULES.items()
+        for mode in ("auto", "manual")
+    ],
+)
 def test_the_numbers_are_the_same_and_the_state_stays_where_it_lives(rules, mode, plain):
     program = program_of(*rules, mode=mode)
     state, outputs = after_two_steps(program)
@@ -97,8 +112,14 @@ def test_the_numbers_are_the_same_and_the_state_stays_where_it_lives(rules, mode
     assert {path for path, kind in kinds.items() if kind == "pinned_host"} == on_host
 
 
-@pytest.mark.parametrize("mode", ["auto", "manual"])
-@pytest.mark.parametrize("loss", [scanned, checkpointed])
+@pytest.mark.parametrize(
+    ("loss", "mode"),
+    [
+        (scanned, "auto"),
+        (checkpointed, "manual"),
+        *(pytest.param(*each, marks=pytest.mark.any_jax) for each in ((scanned, "manual"), (checkpointed, "auto"))),
+    ],
+)
 def test_keeping_one_value_a_layer_takes_less_than_keeping_all_and_more_is_kept_with_more_names(loss, mode):
     one = temporaries(("layer_input", outlay.layout.keep()), loss=loss, mode=mode)
     both = temporaries(("layer_input", outlay.layout.keep()), ("up", outlay.layout.keep()), loss=loss, mode=mode)

@@ -60,6 +60,7 @@ def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
     training(state, problem.batch(16))
 
 
+@pytest.mark.any_jax
 def test_weights_of_examples_count():
     examples = {**problem.batch(11, seed=3), "weight": np.arange(11, dtype=np.float32)}
     batch = {name: leaf[:8] for name, leaf in examples.items()}
@@ -70,12 +71,14 @@ def test_weights_of_examples_count():
     np.testing.assert_allclose(outlay.evaluate(program, state, examples)["loss"], expected, rtol=1e-6)
 
 
+@pytest.mark.any_jax
 def test_the_reports_take_a_program_that_only_reads():
     program = reading(per_sample)
     assert outlay.verify(program).ok
     assert not [finding for finding in outlay.explain(program).findings if finding.kind in ("donation", "state-moves")]
 
 
+@pytest.mark.any_jax
 def test_what_cannot_be_evaluated_says_so():
     training = outlay.program(
         train_step(problem.loss, problem.OPTIMIZER), problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8"
@@ -92,6 +95,7 @@ def test_what_cannot_be_evaluated_says_so():
         )
 
 
+@pytest.mark.any_jax
 def test_steps_of_the_other_kind_are_told_apart():
     with pytest.raises(ProgramError, match=r"returns a state, and with donate=False it only reads one"):
         reading(lambda state, batch: (state, {}))
@@ -103,7 +107,7 @@ def test_steps_of_the_other_kind_are_told_apart():
         reading(per_sample, mode="manual")
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", ["mean", pytest.param("sum", marks=pytest.mark.any_jax)])
 def test_a_loss_of_one_number_a_batch_has_an_exact_mean_over_an_uneven_set(reduction):
     def loss(params, batch, keys):
         losses, metrics = problem.loss(params, batch, None)
@@ -139,6 +143,7 @@ def test_the_evaluation_parameters_of_a_schedule_free_optimizer_stay_split():
     assert abs(means["loss"] - float(loss(jax.device_get(state.params), batch, None)[0].mean())) > 1e-4
 
 
+@pytest.mark.any_jax
 def test_one_array_without_a_name_is_refused():
     program = reading(lambda state, batch: per_sample(state, batch)["loss"])
     with pytest.raises(ProgramError, match=r"no name: the bare array\n +it is one array\n +fix: return a dictionary"):

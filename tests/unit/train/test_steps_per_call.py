@@ -59,7 +59,11 @@ def assert_same(left, right):
 
 
 @pytest.mark.parametrize(
-    ("layout", "mode", "accumulate"), [("fsdp", "auto", 1), ("fsdp", "manual", 2), ("dp", "manual", 1)]
+    ("layout", "mode", "accumulate"),
+    [
+        ("fsdp", "manual", 2),
+        *(pytest.param(*each, 1, marks=pytest.mark.any_jax) for each in (("fsdp", "auto"), ("dp", "manual"))),
+    ],
 )
 def test_four_steps_a_call_compute_what_single_steps_do(layout, mode, accumulate):
     program = training(layout, mode, accumulate)

@@ -24,8 +24,8 @@ def submesh(num, **axes):
     "other",
     [
         lambda: program(outlay.data_parallel() + REPLICATED[1:]),
-        lambda: program(mesh=submesh(4, data=4)),
-        lambda: program(REPLICATED, mesh=submesh(1, data=1)),
+        pytest.param(lambda: program(mesh=submesh(4, data=4)), marks=pytest.mark.any_jax),
+        pytest.param(lambda: program(REPLICATED, mesh=submesh(1, data=1)), marks=pytest.mark.any_jax),
         lambda: program([("params.**.w", P("b", "a")), ("keys", P("a")), *REPLICATED], a=4, b=2),
     ],
     ids=["8 fsdp to 8 dp", "8 to 4", "8 to 1", "8 fsdp to 4x2 blocks"],
@@ -42,6 +42,7 @@ def test_restored_onto_another_arrangement_and_trained_on(other, tmp_path):
     assert int(after["opt_state"][0].count) == 3
 
 
+@pytest.mark.any_jax
 def test_and_back_from_one_device_to_eight(tmp_path):
     one = program(REPLICATED, mesh=submesh(1, data=1))
     state = one.init(jax.random.key(0))
@@ -77,6 +78,7 @@ def test_what_is_saved_is_the_state_at_that_step_though_training_goes_on(tmp_pat
         assert_same(checkpoints.restore(target, number)[1], expected[number])
 
 
+@pytest.mark.any_jax
 def test_another_model_is_refused_with_every_difference_before_anything_is_read(tmp_path):
     checkpoints, _ = saved(tmp_path, 2)
 
@@ -97,6 +99,7 @@ def test_another_model_is_refused_with_every_difference_before_anything_is_read(
     assert "shape (8, 3) in the checkpoint, (8, 4) in the program" in str(error.value)
 
 
+@pytest.mark.any_jax
 def test_there_is_nothing_to_restore(tmp_path):
     with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*empty\n  fix: another folder"):
         Checkpoints(tmp_path / "empty").restore(program())
