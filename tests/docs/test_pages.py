@@ -19,8 +19,6 @@ TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 # What the page of mistakes shows is refused; a test of its own compares it with what Outlay says.
 PAGES = [ROOT / "README.md", *sorted(set(DOCS.rglob("*.md")) - {DOCS / "caught_mistakes.md"})]
 WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding="utf-8"), "python")]
-# Pages assert agreement bit for bit, which what makes tests quick would break.
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def folder(tmp_path_factory):
 
 
 def variables(folder):
-    return {**os.environ, "XLA_FLAGS": FLAGS, "JUPYTER_PATH": str(folder)}
+    return {**os.environ, "JUPYTER_PATH": str(folder)}
 
 
 def script(folder, page):
