@@ -6,6 +6,7 @@ It stands at the root, not in tests/, because the doctests of src/ need it too.
 import gc
 import hashlib
 import importlib.metadata
+import io
 import os
 import platform
 import signal
@@ -67,6 +68,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from matplotlib.figure import Figure
 
 # Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -156,3 +158,13 @@ def eight_devices() -> None:
 def names_in_doctests(doctest_namespace: dict[str, object]) -> None:
     """What the docstring examples take as imported."""
     doctest_namespace.update(jax=jax, jnp=jnp, np=np, outlay=outlay, P=PartitionSpec)
+
+
+@pytest.fixture(scope="module")
+def blank_pictures() -> Generator[None]:
+    """Save figures as a blank picture: to draw its pictures is half of what a run of a few steps costs."""
+    blank = io.BytesIO()
+    Figure(figsize=(0.1, 0.1)).savefig(blank)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda _, file, **options: file.write(blank.getvalue()))
+        yield

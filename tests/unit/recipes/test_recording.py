@@ -15,7 +15,7 @@ from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
 
 PATTERNS = ["params.**", "opt_state.**.mu.*"]
 

@@ -18,7 +18,7 @@ from outlay.train.run_folder import RunFolder
 from outlay.train.step import init_state, train_step
 from outlay.train.step_loop import Interrupted
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
 
 
 def lines(path):

@@ -21,6 +21,8 @@ from outlay.recipes.runner import run_prepared
 from outlay.train.recording import Recording, ZarrRecorder
 from outlay.train.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
 ROW = {"eye:out_spikes": ((2**16,), np.dtype(np.int8))}
 
 

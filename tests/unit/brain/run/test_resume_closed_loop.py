@@ -17,7 +17,7 @@ from outlay.recipes.runner import run_prepared
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
 
 
 class Bath:

@@ -23,7 +23,7 @@ from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
 
 LIGHT = np.random.default_rng(0).random((60, 2)).astype(np.float32)
 RECORD = ["*:out_spikes", "**.potential"]
