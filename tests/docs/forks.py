@@ -90,12 +90,14 @@ def _serve(folder: Path) -> list[str]:
             caller.close()
             continue
         arguments, place, variables = json.loads(text)
+        ended, of_fork = os.pipe()  # what only the fork can write to is closed when it ends
         if not _same_at_import(variables, given):
             _tell(caller, 0)
             caller.close()
+            os.close(ended)
         elif pid := os.fork():
             os.setpgid(pid, pid)
-            forks[os.pidfd_open(pid)] = pid, caller
+            forks[ended] = pid, caller
             _tell(caller, pid)
         else:
             for one in (listener, caller, *(other for _, other in forks.values())):
@@ -108,8 +110,8 @@ def _serve(folder: Path) -> list[str]:
                 os.close(stream)
             os.chdir(place)
             return arguments
-        for stream in streams:
-            os.close(stream)
+        for one in (of_fork, *streams):
+            os.close(one)
 
 
 def _tell(caller: socket.socket, number: int) -> None:
