@@ -26,7 +26,7 @@ ON_NEWEST_JAX := -m 'not any_jax' \
   $(addprefix tests/unit/devices/test_,build.py compile_only.py gpu_config.py simulated.py) \
   $(addprefix tests/unit/program/test_,abstract.py by_source.py called_with.py collectives.py compile_only.py \
     compiler_options.py constraints.py diagnose.py equinox_modules.py explicit.py gather_at_use.py manual_gradients.py \
-    manual_step.py modes.py own_meshes.py program.py reduce.py scopes_and_equinox.py storing.py) \
+    manual_step.py modes.py own_meshes.py program.py scopes_and_equinox.py shard_collectives.py storing.py) \
   $(addprefix tests/unit/train/test_,any_loss.py evaluate.py precision.py step.py steps_per_call.py) \
   tests/unit/train/checkpoint/test_restore.py \
   $(addprefix tests/unit/analysis/,attribution/test_live_memory.py attribution/test_memory_facts.py \

@@ -128,7 +128,13 @@ def _rule_numbers(leaf: LeafFacts) -> str:
 
 def _rules(facts: Facts) -> list[str]:
     """Return every rule that decided something, in the order of the layout."""
-    return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
+
+    def order(rule: str) -> tuple[int, str]:
+        # By number, but as text: a plan that is read from a file may have anything in its place.
+        number = rule.partition(".")[0]
+        return len(number), number
+
+    return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=order)
 
 
 def _pictures(facts: Facts, arrays: ArrayTable) -> Iterator[Block]:

@@ -76,8 +76,8 @@ class TrainData:
         # Grain takes long to import, and only training needs it.
         import grain
 
-        source = grain.MapDataset.source(range(num_of(self.examples)))
-        return source.shuffle(seed=self._seed).repeat().batch(self.batch_size)
+        numbers = grain.MapDataset.range(num_of(self.examples))
+        return numbers.shuffle(seed=self._seed).repeat().batch(self.batch_size)
 
     def on(self, program: Program) -> Data:
         """Place the batches where a program needs them; each process reads only the examples of its own devices.
