@@ -52,12 +52,18 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
         seconds_low=(seconds - uncounted) / known.spread,
         seconds_high=(seconds + (MOST_ROUNDS - 1) * uncounted) * known.spread,
         parts=parts,
-        hidden=max(0.0, sum(one.seconds for one in transfers) - parts["communication"]),
+        hidden=_hidden(sum(one.seconds for one in transfers), parts["communication"]),
         flops=sum(event.flops * runs for event, runs in done),
         bytes_accessed=float(sum(event.num_bytes * runs for event, runs in done)),
         transfers=transfers,
         assumptions=(*assumptions(schedule, hardware, known), *_rounds(schedule, uncounted)),
     )
+
+
+def _hidden(sent: float, waited: float) -> float:
+    """Return the seconds of communication that nothing waits for."""
+    # Both add up the same times, in another order: if nothing is hidden, rounding is what is left.
+    return 0.0 if math.isclose(sent, waited) else max(0.0, sent - waited)
 
 
 def time_on_lanes(

@@ -106,6 +106,14 @@ def test_what_runs_behind_the_computation_costs_nothing_and_the_rest_is_waited_f
     assert blocking.seconds == pytest.approx(nothing_between.seconds, rel=0.01)
 
 
+def test_where_all_is_waited_for_nothing_is_hidden():
+    """Not a trillionth of a second either, which sums of the same times in another order differ by."""
+    exchanges = [all_reduce(9_000_000 + 7_777_777 * number) for number in range(12)]
+    blocking = [Event("exchange", f"ar{number}", number) for number in range(12)]
+    orders = [blocking[number:] + blocking[:number] for number in range(12)]
+    assert [priced(*order, product(PEAK * 1e-3), exchanges=exchanges).hidden for order in orders] == [0] * 12
+
+
 def test_two_exchanges_share_the_links():
     exchanges = [all_reduce(45_000_000, is_async=True)] * 2
     both = [Event("start", "a", 0), Event("start", "b", 1), Event("wait", "a-done", 0), Event("wait", "b-done", 1)]
