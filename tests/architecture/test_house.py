@@ -61,7 +61,9 @@ MODES_COMPARED = {
 
 def test_nobody_concludes_from_the_mode_of_a_program():
     """Who needs to know something of a program asks for that: a new mode then answers, and is asked nowhere else."""
-    compares = re.compile(r"\bmode\s*[!=]=|[!=]=\s*[\w.]*\bmode\b")
+    compares = re.compile(
+        r"\bmode\s*[!=]=|[!=]=\s*[\w.]*\bmode\b|\b(?:if|and|or|not|return)\s+[\w.]*\bmode\s+(?:not\s+)?in\s*[(\[{]|\bmatch\s+[\w.]*\bmode\s*:"
+    )
     comparing = {
         path.relative_to(SRC / "outlay").as_posix()
         for path in (SRC / "outlay").glob("*/**/*.py")

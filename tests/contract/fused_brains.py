@@ -26,7 +26,8 @@ RULES_IN = {
     "bfloat16": PLAIN_RULES[1::2],
 }
 """The rules that a Brain of a dtype is run with. A rule with a factor has the equations of the plain one in it, which
-runs in one of the narrow dtypes; test_sparse_steps.py tests its passes in all three."""
+runs in one of the narrow dtypes; test_sparse_steps.py tests the passes of each plain rule in all three, and those of a
+rule with a factor in one."""
 SETTINGS = {"btsp": {"eta": 100.0}}
 """BTSP takes seconds, and a run of these tests milliseconds."""
 SYNAPSES = registered_names("synapses")

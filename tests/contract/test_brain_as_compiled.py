@@ -43,3 +43,5 @@ def test_the_files_of_sparks_newer_versions_run_as_on_one_device_bit_for_bit():
         assert line["differing"] == []
         assert line["leaves"] > 30
         assert max(line["spikes"].values()) > 100
+    spikes = arrangements["every component by neuron"]["spikes"].values()
+    assert sum(num > 10 for num in spikes) >= 2

@@ -43,7 +43,7 @@ def one(rule, delays, dtype="float32"):
 def test_each_pass_with_each_rule_passes_its_self_test(delays):
     """It compares the pass with JAX, steps that leave out pairs with those that do not, and threads with one.
 
-    Each plain rule meets each kind of delays, each of the two each dtype, and a rule with a factor one of the delays;
+    Each plain rule meets each kind of delays and each dtype, a rule with a factor one of both;
     test_fast_cpu.py runs each rule.
     """
     dtypes = itertools.islice(itertools.cycle(DTYPES), DELAYS.index(delays), None)

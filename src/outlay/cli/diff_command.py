@@ -40,7 +40,7 @@ def diff(
     from outlay.report.explain.explain_diff import diff_reports, read_report
 
     if recipe is None:
-        if odd := [*options.given("compiler_options"), *context.args]:
+        if odd := [*options.given(), *context.args]:
             raise typer.BadParameter("reports are compiled already: it goes with --recipe", param_hint=odd[0])
         reports = [read_report(Path(name)) for name in (before, after)]
     else:

@@ -175,13 +175,13 @@ def run_in_processes(
     from outlay.jobs.job import Job
     from outlay.jobs.run_job import run_job
 
-    check_flags()  # here once: the processes inherit the answer, and need not start XLA to ask
     if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(
             f"{devices} devices cannot be shared evenly by {num_processes} processes; "
             f"{' or '.join(str(num) for num in range(1, devices + 1) if devices % num == 0)} can share them",
             param_hint="--processes",
         )
+    check_flags()  # here once: the processes inherit the answer, and do not start XLA to ask
     each = devices // num_processes if devices is not None else None
     # Not sys.argv: that lacks `-m outlay` and Python's own options.
     command = [sys.executable, *sys.orig_argv[1:]]

@@ -37,7 +37,9 @@ def dtype_and_shape(leaf: Any) -> str:
     >>> dtype_and_shape(np.zeros((3, 2), np.float32))
     'float32[3, 2]'
     """
-    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+    # Of an array as it is: `result_type` takes float64 for float32 while x64 is off.
+    dtype = leaf.dtype if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.result_type(leaf)
+    return f"{dtype}{list(jnp.shape(leaf))}"
 
 
 def type_differences(

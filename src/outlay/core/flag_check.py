@@ -55,13 +55,18 @@ def _fingerprint(text: str) -> str:
 
     A text that is the path of a file stands for what the file holds.
     """
-    flags = read_flags(" ".join(_flags(text)) or text)
-    foreign = {name: value for name, value in flags.items() if not (name in FLAGS_OF_OUTLAY and value.isdecimal())}
+    # As written: of a flag that is named twice XLA reads both values, and may refuse the first.
+    words = _flags(text) or text.split()
+    foreign = [word for word in words if not _is_outlays(word)]
     if not foreign:
         return ""
     library = xla_library()
     installed = (str(library), library.stat().st_mtime_ns) if library else versions(("jaxlib",))
-    return hashlib.sha256(repr((installed, sorted(foreign.items()))).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((installed, foreign)).encode()).hexdigest()[:16]
+
+
+def _is_outlays(word: str) -> bool:
+    return all(name in FLAGS_OF_OUTLAY and value.isdecimal() for name, value in read_flags(word).items())
 
 
 def _problems(text: str) -> str:

@@ -184,11 +184,14 @@ def open_plain(path: Path) -> io.BufferedReader:
     Raises:
         OSError: it is something else, or cannot be opened.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{path} is not a plain file")
-    return file
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a plain file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:  # a descriptor of a folder, say, would stay open
+        os.close(descriptor)
+        raise
 
 
 def _named(path: Path) -> str:

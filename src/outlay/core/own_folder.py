@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime
 import errno
@@ -109,8 +110,8 @@ class OwnFolder:
     def names(self) -> set[str]:
         """Return the names that Outlay has written there; a path, which somebody else must have added, is ignored."""
         lines = _lines(self.path) if self.id is not None else []
-        listed = {line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")}
-        return {name for name in listed if name not in ("", ".", "..") and not set(name) & set("/\\\0")}
+        written = {line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")}
+        return {name for name in written if name not in ("", ".", "..") and not set(name) & set("/\\\0")}
 
     def will_write(self, name: str) -> None:
         """Record the name of a file or folder that is about to be written.
@@ -205,7 +206,8 @@ def _lines(path: Path) -> list[str]:
     """Return the lines of a folder's mark; none if there is no readable mark."""
     try:
         with open_plain(path / MARK) as file:
-            return file.read(_MOST_BYTES).decode().splitlines()
+            # A character that the limit cuts off in the middle is left out.
+            return codecs.getincrementaldecoder("utf-8")().decode(file.read(_MOST_BYTES)).splitlines()
     except (OSError, ValueError):
         return []
 

@@ -73,11 +73,13 @@ class LoopForm:
         begin: the state as it goes through the loop, of the part's own.
         step: a step of that; else as `Part.step`.
         end: the part's own state, of the one in the loop.
+        checked: the leaves of the state in the loop that must be finite.
     """
 
     begin: Callable[[Any], Any]
     step: PartStep | SharedStep
     end: Callable[[Any], Any]
+    checked: Callable[[Any], Any] = lambda state: state
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ class Subgraph:
             inputs: the inputs of all steps of the graph loop.
             num_steps: how many steps.
         """
+        if not self.names:  # a graph without parts
+            return carry
         own = carry["own"]
         forms = {name: make(own[name]) for name in self.names if (make := self.graph.parts[name].loop_form)}
         inside = dataclasses.replace(self, loop_forms={name: form for name, form in forms.items() if form})
@@ -111,6 +113,10 @@ class Subgraph:
     def _step_of(self, name: str) -> PartStep | SharedStep:
         form = self.loop_forms.get(name)
         return form.step if form else self.graph.parts[name].step
+
+    def _checked(self, name: str, state: Any) -> Any:
+        form = self.loop_forms.get(name)
+        return form.checked(state) if form else state
 
     def end(self, carry: Carry, num_steps: int) -> Carry:
         """Return the carry after the last step, with the checks that are made only then."""
@@ -148,7 +154,9 @@ class Subgraph:
         after = {
             "own": own,
             "cache": {name: self._next(name, cache[name], produced[name]) for name in self.names},
-            "not_finite": first_seen(carry["not_finite"], [(own[name], produced[name]) for name in self.names], step),
+            "not_finite": first_seen(
+                carry["not_finite"], [(self._checked(name, own[name]), produced[name]) for name in self.names], step
+            ),
             "buffers": keep(self.recorded_outputs, carry["buffers"], lambda: values_of(self._own(own), produced), step),
             "step": step + 1,
         }

@@ -157,7 +157,7 @@ def watch_exits() -> None:
 
 
 def end_of_program() -> ExitReason | None:
-    """Return why the program fails, at its end; None where it ends well."""
+    """Return why the program ends in failure; None if it ends well."""
     if _ending is not None:
         status = _code_of(_ending)
         code = status & 0xFF if isinstance(status, int) else int(status is not None)

@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -126,7 +125,8 @@ def _entered(context: AbstractContextManager[T], failed: str, fix: str) -> Itera
 
 
 def _folder() -> AbstractContextManager[JobFolder]:
-    failed = f"the launcher cannot write its own files to {tempfile.gettempdir()}"
+    # Python's name for the folder is asked for nowhere: where none can be written, that raises.
+    failed = f"the launcher cannot write its own files to {os.environ.get('TMPDIR') or 'a temporary folder'}"
     return _entered(new_job_folder(), failed, "set TMPDIR to a writable folder with free space")
 
 
@@ -197,7 +197,8 @@ def _killing_leftovers(folder: JobFolder) -> AbstractContextManager[None]:
 
 def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
     if error.errno not in _NO_ROOM:
-        return LaunchError(f"{job.command[0]} cannot be run: {error.strerror}")
+        fix = "check the name after --, and that it may be executed"
+        return LaunchError(f"{job.command[0]} cannot be run: {error.strerror}\n  fix: {fix}")
     return LaunchError(
         f"process {number} of {job.num_processes} cannot be started: {error.strerror}\n  fix: {_MORE_PROCESSES}"
     )

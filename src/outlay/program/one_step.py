@@ -139,7 +139,7 @@ class OneStep:
         if is_explicit(mesh):
             with fresh_traces():
                 return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
-        return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context()),)
+        return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""

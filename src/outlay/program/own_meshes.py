@@ -96,7 +96,12 @@ def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterato
 
 
 def lower_on(
-    mesh: Mesh, mode: str, jitted: Any, shapes: Any, what: str, context: contextlib.AbstractContextManager[Any]
+    mesh: Mesh,
+    mode: str,
+    jitted: Any,
+    shapes: Any,
+    what: str,
+    context: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> jax.stages.Lowered:
     """Lower a jitted function for a mesh, whose devices need not be attached.
 
@@ -106,10 +111,10 @@ def lower_on(
         jitted: the function.
         shapes: its arguments as shapes.
         what: what it is, for messages.
-        context: the context in which it is traced.
+        context: makes the context in which it is traced; `jax.set_mesh` sets the mesh when it is called.
     """
     callbacks = lowering_callbacks(mesh.devices.flat[0])
-    with explaining_mesh_errors(what, mesh, mode), context, callbacks, fresh_traces():
+    with explaining_mesh_errors(what, mesh, mode), context(), callbacks, fresh_traces():
         return jitted.lower(*shapes)
 
 

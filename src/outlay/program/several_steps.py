@@ -72,7 +72,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     )
     shapes = (typed(program.state_shapes, plan, mesh), (program.batch_shapes,) * num_steps)
     name = f"{num_steps} steps of {name_of(program.step)}"
-    lowered = lower_on(mesh, program.mode, jitted, shapes, name, program.context())
+    lowered = lower_on(mesh, program.mode, jitted, shapes, name, program.context)
     compiled, _ = compile_with(lowered, program.compiler_options, mesh.devices.flat[0])
     wait_for_all("several steps", program.step, mesh)
 

@@ -273,10 +273,7 @@ class Selection(Report):
             (Column("mesh", "code"), lambda each: each.candidate.mesh),
             (Column("options", "code"), lambda each: " ".join(each.candidate.all_words)),
             (Column("a step", "number"), lambda each: each.price.range_in_words if each.price else ""),
-            (
-                Column("an example", "number"),
-                lambda each: format_seconds(one.seconds) if (one := each.price_per_sample) else "",
-            ),
+            *([(Column("an example", "number"), _seconds_of_example)] if self.is_per_sample else []),
             (
                 Column("made of", medium="html"),
                 lambda each: Cell("", segments=segments_of_time(each.price.parts if each.price else {})),
@@ -284,8 +281,6 @@ class Selection(Report):
             (Column("memory", "number"), lambda each: format_bytes(each.price.peak_bytes) if each.price else ""),
             (Column("", "words"), verdict),
         ]
-        if not self.is_per_sample:
-            del columns[5]
         return Table.of(tried, columns, style=lambda each: "strong" if each is self.chosen else "")
 
     def _left_out(self) -> list[Block]:

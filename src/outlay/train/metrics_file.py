@@ -127,11 +127,11 @@ def as_numbers(value: Any) -> Any:
 def metrics_in_words(metrics: Mapping[str, Any], *, between: str = ", ") -> str:
     """Write the numbers of a step or an evaluation; a metric with several numbers is left to the metrics file.
 
-    >>> metrics_in_words({"step": 3, "loss": 0.5, "accuracy": 0.975, "counts": [1.0, 2.0]})
-    'loss 0.5000, accuracy 97.50%'
+    >>> metrics_in_words({"step": 3, "loss": 0.5, "accuracy": 0.975, "evaluate.accuracy": 0.96, "counts": [1.0]})
+    'loss 0.5000, accuracy 97.50%, evaluate.accuracy 96.00%'
     """
     return between.join(
-        f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
+        f"{name} {value:.2%}" if name.rpartition(".")[2] == "accuracy" else f"{name} {value:.4f}"
         for name, value in metrics.items()
         if name not in ("step", "seconds") and not isinstance(value, list)
     )

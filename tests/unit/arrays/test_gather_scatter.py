@@ -54,9 +54,9 @@ def test_scatter_places_the_value(value: Any, rows: NamedSharding) -> None:
 
 def test_broadcast_keeps_dtype_and_shape() -> None:
     for value in (np.float64(2**53 + 1), np.ones((2, 0)), np.array(True), np.arange(3, dtype=jnp.int4)):
-        gathered = outlay.arrays.broadcast(value)
-        assert gathered.dtype == value.dtype
-        np.testing.assert_array_equal(gathered, value)
+        received = outlay.arrays.broadcast(value)
+        assert received.dtype == value.dtype
+        np.testing.assert_array_equal(received, value)
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,11 @@ def test_a_tpu_program_fits_if_it_was_compiled(priced):
 
 def test_predictions_meet_the_bars(scripts, timed):
     figures = scripts("_published_figures")
-    ratios, bars = figures.figures(timed), figures.BARS
-    assert ratios["median"] <= bars["median"]
-    assert ratios["near"] >= bars["near"]
-    assert ratios["inside"] >= bars["inside"]
-    assert ratios["width"] <= bars["width"]
+    measures, bars = figures.figures(timed), figures.BARS
+    assert measures["median"] <= bars["median"]
+    assert measures["near"] >= bars["near"]
+    assert measures["inside"] >= bars["inside"]
+    assert measures["width"] <= bars["width"]
     assert figures.spearman_in_groups(timed)[1] >= bars["spearman"]
     in_order, apart = figures.pairs_in_order(timed)
     assert apart > 80

@@ -244,8 +244,8 @@ def test_a_cycle_in_which_nobody_says_a_shape_is_named_once_and_not_what_follows
 
 def test_what_a_module_refuses_of_what_arrives_is_told_with_its_name():
     links = [EYE_INPUT, Connection("eye:spikes", "out:spikes")]
-    (problems,) = problems_of({"eye": LinearSpiker(), "out": ExponentialIntegrator(4)}, links, inputs={"light": (3,)})
-    assert problems == (
+    (problem,) = problems_of({"eye": LinearSpiker(), "out": ExponentialIntegrator(4)}, links, inputs={"light": (3,)})
+    assert problem == (
         "shape",
         "out",
         "num_outputs is 4, of the 3 neurons that arrive, group 3 would have none",

@@ -25,6 +25,7 @@ def test_what_is_no_report_ends_with_2(tmp_path):
     output = command_here("diff", "a.json", "a.json", cwd=tmp_path)
     assert output.exit_code == 2
     assert "a.json is not a report of outlay explain" in output.stderr
-    output = command_here("diff", "a.json", "a.json", "--devices", "4", cwd=tmp_path)
-    assert output.exit_code == 2
-    assert "it goes with --recipe" in output.stderr
+    for options in (("--devices", "4"), ("--compiler-options", "none")):
+        output = command_here("diff", "a.json", "a.json", *options, cwd=tmp_path)
+        assert output.exit_code == 2
+        assert "it goes with --recipe" in output.stderr

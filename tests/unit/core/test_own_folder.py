@@ -186,3 +186,18 @@ def test_the_mark_of_another_folder_is_read_without_taking_it(tmp_path):
     its.take()
     assert folder_id(tmp_path, "run folder") == its.id
     assert folder_id(tmp_path / "nowhere", "run folder") is None
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_mark_whose_end_is_cut_off_inside_of_a_character_is_a_mark(tmp_path, shift):
+    folder(tmp_path).take()
+    with (tmp_path / MARK).open("a", encoding="utf-8") as mark:
+        mark.write("\nwrote " + "a" * shift + "é" * 2**20)
+    assert folder_id(tmp_path, "run folder")
+
+
+def test_a_folder_of_the_marks_name_leaves_no_file_open(tmp_path):
+    (tmp_path / MARK).mkdir()
+    before = len(os.listdir("/dev/fd"))
+    assert folder_id(tmp_path, "run folder") is None
+    assert len(os.listdir("/dev/fd")) == before

@@ -77,7 +77,9 @@ def test_flags_that_xla_takes_are_asked_about_once_by_a_process_and_those_that_i
     )  # as for simulated devices
     monkeypatch.setattr(subprocess, "run", never)
     check_flags()
-    for other in (f"{ASKED_ABOUT} --xla_dump_hlo_as_text", "--xla_cpu_enable_fast_math=true", "--xla_dump_to=/tmp"):
+    twice = f"--xla_cpu_enable_fast_math=bad {ASKED_ABOUT}"
+    added = f"{ASKED_ABOUT} --xla_dump_hlo_as_text"
+    for other in (added, twice, "--xla_cpu_enable_fast_math=true", "--xla_dump_to=/tmp"):
         monkeypatch.setenv("XLA_FLAGS", other)
         with pytest.raises(AssertionError, match="XLA was asked"):
             check_flags()

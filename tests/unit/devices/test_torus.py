@@ -15,8 +15,7 @@ def tori_with_axes(draw):
     dims = draw(st.permutations(range(len(torus))))
     owner = [draw(st.integers(0, 2)) for _ in dims]
     sizes = [
-        math.prod(torus[dim] for dim, axis in zip(dims, owner, strict=True) if axis == expected)
-        for expected in range(3)
+        math.prod(torus[dim] for dim, axis in zip(dims, owner, strict=True) if axis == number) for number in range(3)
     ]
     return torus, sizes
 

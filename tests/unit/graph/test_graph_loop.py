@@ -163,3 +163,8 @@ def test_inputs_say_how_many_steps(waves, start):
 def test_a_stride_is_at_least_one(waves):
     with pytest.raises(ProgramError, match="stride=0"):
         GraphLoop(waves, stride=0)
+
+
+def test_a_graph_without_parts_runs():
+    state, outputs = GraphLoop(StepGraph({}))({"cache": {}}, {"step": np.arange(3)})
+    assert (state, outputs["not_finite"]) == ({"cache": {}}, {})

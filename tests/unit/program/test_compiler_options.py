@@ -43,9 +43,9 @@ def test_a_preset_is_that_of_the_devices():
 
 def test_what_the_environment_sets_is_left_to_it(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
-    explanation = compiler_options("preset", mesh(data=8, target="h100:1x8"))
-    assert "xla_gpu_enable_triton_gemm" not in explanation.values
-    assert explanation.notes == ("set by the environment: xla_gpu_enable_triton_gemm",)
+    options = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    assert "xla_gpu_enable_triton_gemm" not in options.values
+    assert options.notes == ("set by the environment: xla_gpu_enable_triton_gemm",)
 
 
 def test_a_program_is_compiled_with_its_options_and_says_so():

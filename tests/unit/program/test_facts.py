@@ -33,5 +33,5 @@ def test_options_of_jax_that_change_numbers_are_compared():
 
 def test_the_difference_is_named():
     groups = {(0,): Facts(of(), {}, "", ""), (1,): Facts(of(XLA_FLAGS="--xla_cpu_enable_fast_math=true"), {}, "", "")}
-    text = disagreement(groups, {group: result.hashes for group, result in groups.items()})
+    text = disagreement(groups, {group: facts.hashes for group, facts in groups.items()})
     assert "config: XLA_FLAGS --xla_cpu_enable_fast_math is true, there absent" in text

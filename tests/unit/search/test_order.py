@@ -6,9 +6,9 @@ CAPACITY = 80 * GIB
 
 
 def order(left, taken=(), priced=()):
-    first = in_order(left, taken, priced, CAPACITY)
-    assert first[0] == next_to_compile(left, taken, priced, CAPACITY)
-    return [(each.candidate.layout, each.expected.seconds) for each in first]
+    ordered = in_order(left, taken, priced, CAPACITY)
+    assert ordered[0] == next_to_compile(left, taken, priced, CAPACITY)
+    return [(each.candidate.layout, each.expected.seconds) for each in ordered]
 
 
 def test_each_layout_has_a_turn_before_a_layout_has_two():

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.processes
 
 def answering(**answers: object) -> tuple[str, ...]:
     """A command whose answer depends on the layout; without one it fails."""
-    environment = {layout.replace("_", "+"): json.dumps(answer) for layout, answer in answers.items()}
+    by_layout = {layout.replace("_", "+"): json.dumps(answer) for layout, answer in answers.items()}
     layout = "json.loads(sys.argv[1])['layout'].removesuffix('+host')"
-    return (sys.executable, "-c", f"import json, sys; print({environment!r}[{layout}])")
+    return (sys.executable, "-c", f"import json, sys; print({by_layout!r}[{layout}])")
 
 
 def all_answering(answer: object) -> tuple[str, ...]:

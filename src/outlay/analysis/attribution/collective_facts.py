@@ -106,7 +106,7 @@ def _ring_size(collective: HloCollective, mesh: MeshInfo | None) -> int:
 
 def _crosses_hosts(collective: HloCollective, mesh: MeshInfo | None, locations: Sequence[Location]) -> bool | None:
     hosts = [location.island for location in locations] or (list(mesh.hosts) if mesh else [])
-    # Of a saved text, and of groups that were misread, there may be more devices than known hosts.
+    # A saved text, or misread groups, may name more devices than there are known hosts.
     if max((max(group) for group in collective.groups if group), default=0) >= len(hosts):
         return None
     return any(len({hosts[position] for position in group}) > 1 for group in collective.groups)

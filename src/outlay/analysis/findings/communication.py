@@ -266,7 +266,7 @@ def is_constrained(module: HloModule, source: SourceLine | None) -> bool:
     if source is None:
         return False
     names = (read_op_name(one) for one in _op_names(module, source))
-    # Of a constraint that agreed with what the compiler chose nothing is left in the program, but the source has it.
+    # A constraint that agreed with the compiler's choice leaves nothing in the program; the source line still has it.
     by_jax = any(name is not None and name.primitive == "sharding_constraint" for name in names)
     return by_jax or bool(_CONSTRAINS.search(linecache.getline(source.file, source.line)))
 

@@ -177,7 +177,7 @@ def size_bytes(text: str) -> int:
 
 MeshAxes = Sequence[tuple[str, int]]
 
-_TILES = re.compile(r"devices=(\[[\d,]+\]<=\S+)")
+_TILES = re.compile(r"devices=(\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)")
 _NAMED = re.compile(r"mesh\[.*?\],\s*\[(.*)\]")
 _DIM = re.compile(r"\{([^{}]*)\}")
 _AXIS = re.compile(r"'([^']+)'")

@@ -18,7 +18,7 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
 _WIDTH = re.compile(r"[a-z]+(\d+)")
 
 NAMES = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast"))
-"""Opcodes whose result is memory of others under another name."""
+"""Opcodes that allocate nothing: their result is another name for memory that exists already."""
 
 CONTROL = frozenset(("while", "conditional", "call"))
 """Opcodes that run other computations, and do nothing besides."""

@@ -174,7 +174,7 @@ class _Leaf:
             bad = _apart(there, here, allowed)
         if bad.any():
             return self._words(bad, there, here, ratio), ""
-        # Of twice what is allowed even a half would be seen to be missing.
+        # If a value is more than twice what is allowed, losing half of it would be seen.
         if not np.any(meant) or (sizes > 2 * allowed).any():
             return "", ""
         # A value that is zero up to rounding need not be so in float64, where it is smaller still, unless a step of
@@ -241,7 +241,7 @@ class _Leaf:
         """Return the share of the largest entry that sums in another order may differ by, and why."""
         if self.standard.share is not None:
             return self.standard.share, f"the tolerance given, {self.standard.share:g} of the largest entry"
-        # Of equals the step's: `SHARE` has float32, and not complex64, which rounds alike.
+        # If both round alike, `max` returns the first, the step's dtype: `SHARE` has float32 but not complex64.
         coarse = np.dtype(max(self.standard.coarsest, self.dtype, key=lambda dtype: float(jnp.finfo(dtype).eps))).name
         share = SHARE.get(coarse, _DIGITS * float(jnp.finfo(coarse).eps))
         return share, f"{coarse}: sums in another order round differently, {share:g} of the largest entry"

@@ -46,7 +46,7 @@ NUM_PERTURBED = 4
 NUM_FURTHER = 10
 """Further steps compared in float64 alone; the last two from the state of another key, in which nothing is zero."""
 
-# Of a large step only the two from another key, in which nothing is zero.
+# A large step takes only the two from another key, in which nothing is zero.
 _NUM_FURTHER_OF_LARGE, _LARGE = 2, 2**24
 
 _DRAWN = (

@@ -45,7 +45,10 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
     for key in data:
         if key not in KEYS:
             findings.at((key,), "unknown key", f"{key!r} is not part of a Brain", did_you_mean(key, KEYS))
-    run, files = functools.partial(import_file, folder, trust=trust), 'a list of files, imports = ["my_modules.py"]'
+    run, files = (
+        functools.partial(import_file, folder, trust=trust),
+        'the names of files in a list, imports = ["my_modules.py"]',
+    )
     _read_texts(data, "imports", "import", run, files, findings)
     lines = f"connections = [{FORM}]"
     connections = _read_texts(data, "connections", "connection", parse_connection, lines, findings)
@@ -250,7 +253,7 @@ def locate(
 ) -> Iterator[Problem]:
     """Yield the problems of a Brain with their lines in its file, without those of modules that could not be read."""
     for problem in problems:
-        # Its mistakes are told already, each where it stands.
+        # Its mistakes are reported already, each where it stands.
         if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):
             continue
         same = [connection for connection in connections if str(connection) == problem.where]

@@ -49,7 +49,7 @@ class _Warning:
     Attributes:
         brain: the Brain.
         kernel: the kind of pass that they do not take.
-        past: what was said.
+        past: the warnings given, and each population and reason that they name.
     """
 
     brain: Brain
@@ -96,4 +96,5 @@ def _loop_form(deferred: DeferredNeuron, warn: _Warning, state: State) -> LoopFo
     before, after, end = (
         rounds_each(function, deferred.brain.dtype) for function in (deferred.before, deferred.after, deferred.end)
     )
-    return LoopForm(deferred.begin, SharedStep(before, compute_together, after), end)
+    # Bounds and constants of a rule may be infinite, which says nothing of the state.
+    return LoopForm(deferred.begin, SharedStep(before, compute_together, after), end, lambda carried: carried["state"])

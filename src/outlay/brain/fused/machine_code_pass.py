@@ -54,7 +54,10 @@ class MachineCodePass(PairPass):
             aliases |= {len(inputs) + k: len(results) + place for k, place in call.aliases.items()}
             inputs += call.inputs
             results += call.results
-        name = compile_call([pairs.function for pairs in passes])
+        try:
+            name = compile_call([pairs.function for pairs in passes])
+        except NoMachineCode as reason:
+            raise NoPasses(str(reason)) from reason
         left = iter(jax.ffi.ffi_call(name, results, input_output_aliases=aliases)(*inputs))
         return [call.named([next(left) for _ in call.results]) for call in calls]
 

@@ -22,7 +22,7 @@ Outputs = Mapping[str, np.ndarray]
 
 
 class Feed(Protocol):
-    """A source of inputs for a Brain, which may depend on its outputs; those that do not only say `batch`.
+    """A source of inputs for a Brain, which may depend on its outputs; one that does not needs only `batch`.
 
     Attributes:
         listens: whether the inputs of later steps depend on earlier outputs.

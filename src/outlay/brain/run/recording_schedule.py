@@ -243,7 +243,7 @@ class _Watch:
 
     def see(self, first: int, written: np.ndarray) -> None:
         """Add the values of the port in the steps from `first` on."""
-        flat = written.reshape(len(written), -1)
+        flat = written.reshape(len(written), math.prod(written.shape[1:]))
         # Only ports of spikes are int8.
         is_spikes = flat.dtype == np.int8
         levels = (flat != 0).mean(1) * self._per_second if is_spikes else flat.astype(np.float64).mean(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ class Activity:
         rates = {}
         taken = 0
         for port, values in spikes.items():
-            spiked = values.reshape(len(values), -1) != 0
+            spiked = values.reshape(len(values), math.prod(values.shape[1:])) != 0
             counts = spiked.sum(1, dtype=np.int64)
             taken = len(counts)
             self._counts[port].append(counts)

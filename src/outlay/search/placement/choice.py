@@ -203,7 +203,7 @@ class PlacementChoice(Report):
         columns = [
             (Column("layout"), lambda way: way.layout),
             (Column("devices", "number"), lambda way: str(way.num_devices)),
-            (Column("measured", "number"), lambda way: "" if way.measured is None else format_seconds(way.measured)),
+            *([(Column("measured", "number"), _measured)] if self.costs.is_measured else []),
             (Column("expected", "number"), lambda way: format_seconds(way.expected.seconds)),
             (Column("computing", "number"), lambda way: format_seconds(way.expected.work)),
             (Column("exchange", "number"), lambda way: format_seconds(way.expected.exchange)),
@@ -211,11 +211,13 @@ class PlacementChoice(Report):
             (Column("speed", "number"), lambda way: self._speed(way, one)),
             (Column(""), lambda way: "chosen" if way is self.chosen else ""),
         ]
-        if not self.costs.is_measured:
-            del columns[2]
         return Table.of(self.ways, columns, style=lambda way: "strong" if way is self.chosen else "")
 
     def _speed(self, way: Way, one: Way) -> str:
         # Computed times cannot be compared with measured ones.
         is_alike = (way.measured is None) == (one.measured is None)
         return f"{one.seconds / way.seconds:.2f}x" if is_alike and way.seconds else ""
+
+
+def _measured(way: Way) -> str:
+    return "" if way.measured is None else format_seconds(way.measured)

@@ -358,7 +358,7 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
     fix = "save the state that the program returned: state, _ = program(state, batch)"
     if problems := used_up(state, fix):
         raise CheckpointError(
-            f"{counted(len(problems), 'leaf was', 'leaves were')} donated to a call that this state was given to",
+            f"{counted(len(problems), 'leaf has', 'leaves have')} no memory any more, so the state cannot be saved",
             problems,
         )
     return arrays

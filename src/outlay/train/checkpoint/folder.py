@@ -225,8 +225,8 @@ class Contents:
     @property
     def headline(self) -> str:
         """Summarize the checkpoints, and who wrote the selected one."""
-        listed = ", ".join(map(str, self.steps)) or "none"
-        lines = [f"{self.folder}: whole checkpoints of steps {listed}"]
+        steps = ", ".join(map(str, self.steps)) or "none"
+        lines = [f"{self.folder}: whole checkpoints of steps {steps}"]
         if self.manifest is not None:
             num, size = len(self.manifest.leaves), format_bytes(self.manifest.num_bytes)
             by = ", ".join(_printable(f"{name} {words}") for name, words in self.manifest.written_by.items())

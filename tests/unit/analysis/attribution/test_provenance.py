@@ -185,8 +185,8 @@ ENTRY %main (x: f32[4]) -> f32[8] {
 def test_what_has_no_note_is_given_that_of_its_nearest_relative(computation, name, op_name, lines):
     module = parse_hlo(UNNOTED)
     instruction = module.computations[computation].instructions[name]
-    source, frames = metadata_of(module, computation, instruction)
-    assert (source, [str(frame) for frame in frames]) == (op_name, lines)
+    name_of_op, frames = metadata_of(module, computation, instruction)
+    assert (name_of_op, [str(frame) for frame in frames]) == (op_name, lines)
 
 
 def test_what_is_no_part_of_a_program_is_called_as_the_files_are():

@@ -36,7 +36,7 @@ ENTRY %main (p: f32[4,64], q: f32[1,64], n: s32[]) -> f32[4,64] {
 
 def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
     block = parse_hlo(COPIES).computations["main"]
-    copies = {one.name: explanation for one in block.instructions.values() if (explanation := host_copy(one, block))}
+    copies = {one.name: copy for one in block.instructions.values() if (copy := host_copy(one, block))}
     assert copies == {
         "fetch": HostCopy(to_host=False, num_bytes=1024),
         "put": HostCopy(to_host=True, num_bytes=256),
@@ -63,14 +63,14 @@ def test_products_that_are_computed_again_are_told_by_line():
 
 
 def test_state_on_the_host_is_no_memory_of_a_device():
-    explanation, plain = (
+    moved, plain = (
         outlay.explain(program_of(*rules)).memory for rules in ([("opt_state.**", outlay.layout.on_host())], [])
     )
-    assert explanation is not None
+    assert moved is not None
     assert plain is not None
-    assert (explanation.optimizer, explanation.on_host) == (0, plain.optimizer)
-    assert explanation.arguments + explanation.on_host == plain.arguments
-    assert explanation.peak == plain.peak - explanation.on_host
+    assert (moved.optimizer, moved.on_host) == (0, plain.optimizer)
+    assert moved.arguments + moved.on_host == plain.arguments
+    assert moved.peak == plain.peak - moved.on_host
     assert "on its host 32.0 KiB: state 32.0 KiB" in str(
         outlay.explain(program_of(("opt_state.**", outlay.layout.on_host())))
     )

@@ -1,4 +1,4 @@
-"""The table of the dearest operations, and the lanes that the page draws."""
+"""The table of the costliest operations, and the lanes that the page draws."""
 
 import pytest
 from tests.unit.report.explain.programs import training
@@ -11,7 +11,7 @@ def explanation():
     return explain(training())
 
 
-def test_operations_are_by_line_dearest_first_and_within_the_step(explanation):
+def test_operations_are_by_line_costliest_first_and_within_the_step(explanation):
     seconds = [one.seconds for one in explanation.operations]
     assert seconds == sorted(seconds, reverse=True)
     assert sum(one.share for one in explanation.operations) <= 1 + 1e-9

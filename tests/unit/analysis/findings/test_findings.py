@@ -52,11 +52,11 @@ def test_exchanged_and_back():
         x = placed(jnp.cos(x), ("data", "model"), None)  # and back
         return x.sum()
 
-    explanation = named(explain_on(mesh(data=4, model=2), there_and_back, ((64, 64), P(("data", "model")))))
-    assert list(explanation) == ["resharding"]
-    assert "by all-to-all over data+model" in explanation["resharding"].text
-    assert "3.5 KiB a step" in explanation["resharding"].text
-    assert explanation["resharding"].cost_bytes == 2 * 64 * 8 * 4 * 7 // 8
+    findings = named(explain_on(mesh(data=4, model=2), there_and_back, ((64, 64), P(("data", "model")))))
+    assert list(findings) == ["resharding"]
+    assert "by all-to-all over data+model" in findings["resharding"].text
+    assert "3.5 KiB a step" in findings["resharding"].text
+    assert findings["resharding"].cost_bytes == 2 * 64 * 8 * 4 * 7 // 8
 
 
 @pytest.mark.any_jax
@@ -80,9 +80,9 @@ def test_gathered_and_cut_up_again():
         return (placed(jnp.cos(x), ("data", "model"), None) @ w).sum()
 
     on = mesh(data=4, model=2)
-    explanation = named(explain_on(on, gathers, ((64, 64), P(("data", "model"))), ((64, 64), P())))
-    assert list(explanation) == ["resharding"]
-    assert "every use cuts a device's own piece out of it again: 14.0 KiB a step" in explanation["resharding"].text
+    findings = named(explain_on(on, gathers, ((64, 64), P(("data", "model"))), ((64, 64), P())))
+    assert list(findings) == ["resharding"]
+    assert "every use cuts a device's own piece out of it again: 14.0 KiB a step" in findings["resharding"].text
 
 
 @pytest.mark.any_jax
@@ -125,16 +125,16 @@ def test_a_gathered_batch():
     def everybody_takes_all(params, batch, keys):
         return squared_error(params, {**batch, "x": constrain(batch["x"], P())}, keys)
 
-    explanation = named(explain(training(data_parallel(), loss=everybody_takes_all)))
-    assert "batch.x is gathered" in explanation["gathered-batch"].text
-    assert explanation["gathered-batch"].cost_bytes == 512 * WIDTH * 4 * 7 // 8
+    findings = named(explain(training(data_parallel(), loss=everybody_takes_all)))
+    assert "batch.x is gathered" in findings["gathered-batch"].text
+    assert findings["gathered-batch"].cost_bytes == 512 * WIDTH * 4 * 7 // 8
 
 
 def test_devices_that_repeat_one_another():
     layout = Layout([("**", P()), ("batch.**", P())])
-    explanation = named(explain(training(layout)))
-    assert "times its share" in explanation["repeated-work"].text
-    assert "8 of 8 devices" in explanation["repeated-work"].text
+    findings = named(explain(training(layout)))
+    assert "times its share" in findings["repeated-work"].text
+    assert "8 of 8 devices" in findings["repeated-work"].text
 
 
 @pytest.mark.any_jax
@@ -187,9 +187,9 @@ def test_state_that_moves():
     on = mesh(data=8)
     state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
     moved = {"w": jax.NamedSharding(on, P(None, "data"))}, jax.NamedSharding(on, P())
-    explanation = named(explain(jax.jit(update, donate_argnums=0, out_shardings=moved), state, x))
-    assert "w P('data',) -> P(None, 'data')" in explanation["state-moves"].text
-    assert explanation["state-moves"].cost_bytes == 64 * 64 * 4 // 8
+    findings = named(explain(jax.jit(update, donate_argnums=0, out_shardings=moved), state, x))
+    assert "w P('data',) -> P(None, 'data')" in findings["state-moves"].text
+    assert findings["state-moves"].cost_bytes == 64 * 64 * 4 // 8
 
 
 @pytest.mark.any_jax

@@ -169,32 +169,32 @@ def on_target(target, spec=P(None, "data")):
 
 @pytest.mark.compiles
 def test_a_step_that_does_not_fit_a_gpu_names_its_largest_arrays(capfd):
-    findings = on_target("a100-40gb:1x8")
-    assert findings.fits is False
-    assert findings.findings[0].kind == "out-of-memory"
-    assert findings.memory.peak > findings.memory.capacity
-    assert "61.0 GiB" in findings.findings[0].text
-    assert "f32[16, 250000, 4096]" in findings.findings[0].text
-    assert "Can't reduce memory use" in " ".join(findings.messages)
-    assert len(findings.of_kind("memory-limit")) == 1
+    explanation = on_target("a100-40gb:1x8")
+    assert explanation.fits is False
+    assert explanation.findings[0].kind == "out-of-memory"
+    assert explanation.memory.peak > explanation.memory.capacity
+    assert "61.0 GiB" in explanation.findings[0].text
+    assert "f32[16, 250000, 4096]" in explanation.findings[0].text
+    assert "Can't reduce memory use" in " ".join(explanation.messages)
+    assert len(explanation.of_kind("memory-limit")) == 1
     assert "hlo_rematerialization" not in capfd.readouterr().err
-    assert str(findings).splitlines()[1].startswith("does not fit: peak ")
+    assert str(explanation).splitlines()[1].startswith("does not fit: peak ")
 
 
 @pytest.mark.compiles
 def test_a_compiler_that_gives_up_is_a_finding_too():
-    findings = on_target("tpu-v5e:2x2")
-    assert (findings.fits, findings.hlo, findings.memory, findings.collectives) == (False, None, None, ())
-    (finding,) = findings.findings
+    explanation = on_target("tpu-v5e:2x2")
+    assert (explanation.fits, explanation.hlo, explanation.memory, explanation.collectives) == (False, None, None, ())
+    (finding,) = explanation.findings
     assert finding.kind == "out-of-memory"
     assert "on a device of 15.75G" in finding.text
     assert "488.3 GiB scan (float32[16, 2000000, 4096])" in finding.text
-    assert findings.incomplete == (
+    assert explanation.incomplete == (
         "the compiler ran out of memory and produced no program: collectives and times are unknown",
     )
-    assert named(findings).keys() == {"out-of-memory"}
-    assert "does not fit" in str(findings)
-    assert "does not fit" in findings.to_html()
+    assert named(explanation).keys() == {"out-of-memory"}
+    assert "does not fit" in str(explanation)
+    assert "does not fit" in explanation.to_html()
 
 
 LISTING = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 23.28G \

@@ -259,8 +259,8 @@ def test_buffers_of_a_collective_that_goes_on_behind_a_fusion_are_not_moved():
         "ROOT %f = (f32[1024]{0}, bf16[4096]{0}) fusion(%x, %buffer), kind=kOutput, "
         "output_to_operand_aliasing={{1}: (1, {})}, calls=%async_collective_fusion.1",
     ]
-    (work,) = work_in(lines, fused).operations
-    assert work.num_bytes == 2 * 4 * 1024
+    (operation,) = work_in(lines, fused).operations
+    assert operation.num_bytes == 2 * 4 * 1024
 
 
 def attention_call(target, mask="CAUSAL", window=0):

@@ -84,7 +84,7 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so():
     assert [words.split(":")[0] for words in work.unknown] == ["while"]
 
 
-def test_a_cond_counts_its_dearest_branch():
+def test_a_cond_counts_its_costliest_branch():
     def f(x):
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ x, lambda x: x * 2, x)
 

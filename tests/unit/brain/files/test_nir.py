@@ -65,9 +65,9 @@ def expected(state):
 @pytest.mark.compiles
 def test_there_and_back_the_spikes_are_the_same(tmp_path, state, expected):
     write_nir(BRAIN, state, tmp_path / "model.nir")
-    brain = read_nir(tmp_path / "model.nir", dt=0.5)
+    model = read_nir(tmp_path / "model.nir", dt=0.5)
     assert expected.sum() > 100
-    np.testing.assert_array_equal(spikes(brain.brain, brain.init(jax.random.key(1))), expected)
+    np.testing.assert_array_equal(spikes(model.brain, model.init(jax.random.key(1))), expected)
 
 
 def test_the_nodes_say_what_nir_means_by_them(tmp_path, state):
@@ -100,13 +100,13 @@ def test_a_graph_of_another_tool_is_read(tmp_path):
     }
     edges = [("input", "0"), ("input", "fc"), ("0", "1.lif"), ("fc", "1.lif"), ("1.lif", "out")]
     nir.write(tmp_path / "model.nir", nir.NIRGraph(nodes, edges))
-    brain = read_nir(tmp_path / "model.nir")
+    model = read_nir(tmp_path / "model.nir")
     soma = LeakySoma(0.0, 0.0, 10.0, 0.1, 1.0)
-    assert dict(brain.brain.modules) == {
+    assert dict(model.brain.modules) == {
         "n1_lif": Neuron(3, soma=soma, synapses=LinearSynapses(GivenKernel(2 * weight)))
     }
-    assert dict(brain.brain.outputs) == {"out": "n1_lif:out_spikes"}
-    np.testing.assert_array_equal(brain.kernels["n1_lif"], 2 * weight)  # both ways add up
+    assert dict(model.brain.outputs) == {"out": "n1_lif:out_spikes"}
+    np.testing.assert_array_equal(model.kernels["n1_lif"], 2 * weight)  # both ways add up
 
 
 def test_what_nir_does_not_know_is_listed(tmp_path):

@@ -21,6 +21,7 @@ from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_brain import run_brain
+from outlay.brain.run.simulate import BrainStopped
 from outlay.recipes.prepare import prepare
 
 LIGHT = np.random.default_rng(0).random((40, 2)).astype(np.float32)
@@ -151,3 +152,10 @@ def test_sizes_are_weighed_before_anything_is_made(layout, units):
     assert "`count` in a file" in str(error.value)
     with pytest.raises(outlay.OutlayError, match="and this machine has"):
         outlay.verify(program)
+
+
+def test_a_state_that_is_no_number_from_the_start_is_told():
+    state = tiny().init(jax.random.key(0))
+    state["eye"]["soma"]["potential"] = jnp.full_like(state["eye"]["soma"]["potential"], jnp.nan)
+    with pytest.raises(BrainStopped, match="in step 0 of 4: a state is not finite"):
+        run_brain(tiny(), steps=4, inputs={"light": LIGHT}, state=state)

@@ -136,7 +136,7 @@ def largest(num_tokens):
         return outlay.attention(q, k, v, causal=True).astype(jnp.float32).sum()
 
     jaxpr = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(query, key, value))
-    return max(np.prod([int(n) for n in actual.split(",")]) for actual in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
+    return max(np.prod([int(n) for n in dims.split(",")]) for dims in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
 
 
 def test_no_array_grows_with_the_square_of_the_sequence():
@@ -154,8 +154,8 @@ def test_batch_and_heads_stay_split(how):
     own = mix if how == "auto" else jax.shard_map(mix, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
 
     def pulled(query, key, value, grad):
-        actual, pull = jax.vjp(own, query, key, value)
-        return actual, pull(grad)
+        out, pull = jax.vjp(own, query, key, value)
+        return out, pull(grad)
 
     sharding = NamedSharding(mesh, spec)
     placed = [jax.device_put(x, sharding) for x in (*given, given[0])]

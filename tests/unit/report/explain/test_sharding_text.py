@@ -28,6 +28,8 @@ def test_shardings(text, dims):
 def test_axes_of_one_size_are_told_apart_by_their_order():
     square = (("a", 2), ("b", 2))
     assert read_sharding("{devices=[2,2]<=[4]}", square) == (("a",), ("b",))
+    for not_understood in ("{devices=[2,2]<=x}", "{devices=[2,2]<=[2,"):
+        assert read_sharding(not_understood, square) is None
     assert read_sharding("{devices=[2,2]<=[2,2]T(1,0)}", square) == (("b",), ("a",))
     assert read_sharding("{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}", square) == (("b",), ())
 

@@ -52,7 +52,7 @@ def test_when_all_are_damaged_every_file_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"2 damaged checkpoints") as error:
         checkpoints.restore(program())
     for line in ("step 10", "step 20"):
-        assert sum(restored_step.startswith(f"  {line}: ") for restored_step in str(error.value).splitlines()) == 2
+        assert sum(text.startswith(f"  {line}: ") for text in str(error.value).splitlines()) == 2
 
 
 def test_a_later_format_is_refused(tmp_path):

@@ -118,7 +118,7 @@ class _ScfgFile:
             return Brain(modules, connections, **settings)
         except BrainError as error:
             unread = {part for part, module in modules.items() if isinstance(module, Unread)}
-            # What is wrong with a module that could not be read is told already.
+            # What is wrong with a module that could not be read is reported already.
             self.problems += [p for p in error.problems if p.kind != "setting" or p.where not in unread]
             return None
 
