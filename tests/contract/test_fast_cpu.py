@@ -5,6 +5,7 @@ import functools
 import re
 import sys
 import warnings
+from collections.abc import Callable
 
 import jax
 import llvmlite.binding as llvm
@@ -38,6 +39,7 @@ from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
 from outlay.brain.run.run_brain import run_brain
+from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.synapses import LinearSynapses
 from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
@@ -178,6 +180,48 @@ class ScalingSynapses(LinearSynapses):
     def receive(self, state, brought, *, dt):
         _, current = super().receive(state, brought, dt=dt)
         return {**state, "kernel": 0.9 * state["kernel"]}, current
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSoma(AdaptiveLeakySoma):
+    """A soma whose step returns other leaves than it took."""
+
+    altered: Callable = dict
+
+    def step(self, state, current, *, dt):
+        after, spikes = super().step(state, current, dt=dt)
+        return self.altered(after), spikes
+
+
+class ForgetfulRule(HebbianRule):
+    """A rule that returns its state without a leaf."""
+
+    def change(self, state, arrivals, spikes, read, *, dt):
+        after, change = super().change(state, arrivals, spikes, read, dt=dt)
+        return {"post_trace": after["post_trace"]}, change
+
+
+ALTERED = {
+    "a leaf less": lambda state: {name: leaf for name, leaf in state.items() if name != "potential"},
+    "a leaf more": lambda state: {**state, "charge": state["potential"]},
+    "another dtype": lambda state: {**state, "potential": state["potential"].astype("float16")},
+    "another shape": lambda state: {**state, "potential": state["potential"][None]},
+    "a rule's leaf less": None,
+}
+
+
+@pytest.mark.any_jax
+@pytest.mark.parametrize("how", ALTERED)
+def test_a_state_that_a_step_does_not_return_as_it_took_it_is_refused_alike_by_each_kernel(how):
+    """Compiled pairs merge what a step returns into the state: a leaf that is left out would stay as it was."""
+    neuron = population(HebbianRule(), "linear", NoDelays())
+    own = {"soma": OwnSoma(altered=ALTERED[how])} if ALTERED[how] else {"learning_rule": ForgetfulRule()}
+    brain, messages = brain_of({"one": dataclasses.replace(neuron, **own)}), []
+    for kernel in ("jax", "fast-cpu"):
+        with pytest.raises(BrainError, match=r"one\.\w+\.\w+\n    step took .* and returned ") as refused:
+            ran(brain, kernel)
+        messages.append(str(refused.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.any_jax

@@ -47,7 +47,9 @@ class DeferredNeuron:
 
         Raises:
             NotCompiled: it cannot.
+            BrainError: plain JAX cannot run it either, such as a soma whose step returns a state without a leaf.
         """
+        self._check_step(state)
         neuron, steps = self.neuron, self.neuron.delays.num_steps(dt=self.brain.dt)
         for part, base in ((neuron, Neuron), (neuron.synapses, Synapses), (neuron.delays, Delays)):
             # A pass computes what the base classes say; a step of its own would be left out.
@@ -61,6 +63,14 @@ class DeferredNeuron:
         if self._changes_kernel(state):
             raise NotCompiled(f"{type(neuron.synapses).__name__}.receive changes the kernel or the names in its state")
         check_pass(self.pairs(state))
+
+    def _check_step(self, state: State) -> None:
+        """Trace a step in plain JAX, which checks it: here, what a step leaves out would stay as it was."""
+        ports, shapes = self.neuron.inputs(), self.brain.wiring.input_shapes[self.name]
+        read = {
+            port: (jax.ShapeDtypeStruct(shape, self.brain.dtype_of(ports[port])),) for port, shape in shapes.items()
+        }
+        jax.eval_shape(self.brain.graph.parts[self.name].step, state, read)
 
     def _changes_kernel(self, state: State) -> bool:
         """Return whether the synapses do themselves what only a rule does to a kernel in a pass."""
