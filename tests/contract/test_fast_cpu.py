@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from outlay.brain.fused.fused_graph import fused_graph
 from outlay.brain.initializers import Uniform
 from outlay.brain.learning_rules.btsp import BTSPRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
+from outlay.brain.learning_rules.kernel_change import row_of
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
 from outlay.brain.run.run_brain import run_brain
@@ -201,6 +203,24 @@ class ForgetfulRule(HebbianRule):
         return {"post_trace": after["post_trace"]}, change
 
 
+class CappedRule(HebbianRule):
+    """A rule whose equations close over an array of infinities."""
+
+    def changes(self, rate, post, past):
+        on_arrival, on_spike = super().changes(rate, post, past)
+        most = jnp.full(post.shape, jnp.inf)
+        return on_arrival, lambda neuron, *given: jnp.minimum(on_spike(neuron, *given), row_of(most, neuron))
+
+
+@pytest.mark.any_jax
+def test_an_infinite_constant_of_a_rule_is_no_infinity_in_the_state():
+    capped = brain_of({"one": population(CappedRule(), "linear", NoDelays())})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the population does not fall back
+        run = ran(capped, "fast-cpu")
+    assert run["one:out_spikes"].any()
+
+
 ALTERED = {
     "a leaf less": lambda state: {name: leaf for name, leaf in state.items() if name != "potential"},
     "a leaf more": lambda state: {**state, "charge": state["potential"]},
@@ -285,9 +305,14 @@ def test_a_processor_that_llvm_does_not_know_has_a_reason(monkeypatch):
 
 
 @pytest.mark.any_jax
-def test_an_llvm_that_does_not_take_the_code_has_a_reason(monkeypatch):
+@pytest.mark.parametrize("kind", ["rows", "calls"])
+def test_an_llvm_that_does_not_take_the_code_has_a_reason(kind, monkeypatch):
+    parse = llvm.parse_assembly
+
     def refuses(code):
-        raise RuntimeError("LLVM IR parsing error\n<string>:12:3: error: expected type\n")
+        if ("%next_i" in code) == (kind == "rows"):
+            raise RuntimeError("LLVM IR parsing error\n<string>:12:3: error: expected type\n")
+        return parse(code)
 
     monkeypatch.setattr(llvm, "parse_assembly", refuses)
     fallback(f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: LLVM IR parsing error")

@@ -29,6 +29,8 @@ _READ_AT_IMPORT = ("JAX_", "JAXLIB_", "PYTHON")
 # What Matplotlib and ipykernel read at import: that a kernel draws in its page, and that something started it.
 _OF_A_KERNEL = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "JPY_PARENT_PID": "1"}
 _SOCKET = "socket"
+_COMMAND = "OUTLAY_COMMAND"
+"""Where `docs/tutorials/programs/terminal.py` finds the `outlay` that is a fork."""
 
 
 def command(folder: Path) -> list[str]:
@@ -104,6 +106,7 @@ def _serve(folder: Path) -> list[str]:
                 one.close()
             os.environ.clear()
             os.environ.update(noted | variables, PATH=f"{folder}{os.pathsep}{variables['PATH']}")
+            os.environ[_COMMAND] = str(folder / "outlay")
             os.setpgid(0, 0)
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)

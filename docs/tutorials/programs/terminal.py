@@ -3,6 +3,7 @@
 import atexit
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,10 +27,10 @@ def work_in_a_new_folder(*files, commands=()):
         shutil.copy(HERE / file, folder)
     for command in commands:
         shutil.copy(HERE / command, found_first)
-    # The Python that runs this, also where it is called by its path and nothing is on PATH.
-    programs = {"python": ""} | ({} if shutil.which("outlay") else {"outlay": " -m outlay"})
-    for name, rest in programs.items():
-        (found_first / name).write_text(f'#!/bin/sh\nexec {sys.executable}{rest} "$@"\n', encoding="utf-8")
+    # Those of the Python that runs this, whatever else is on PATH; tests of this page say what starts sooner.
+    outlay = os.environ.get("OUTLAY_COMMAND", f"{shlex.quote(sys.executable)} -m outlay")
+    for name, program in {"python": shlex.quote(sys.executable), "outlay": outlay}.items():
+        (found_first / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n', encoding="utf-8")
         (found_first / name).chmod(0o755)
     os.environ["PATH"] = f"{found_first}{os.pathsep}{os.environ['PATH']}"
     before = os.getcwd()

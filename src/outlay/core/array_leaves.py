@@ -36,6 +36,8 @@ def dtype_and_shape(leaf: Any) -> str:
 
     >>> dtype_and_shape(np.zeros((3, 2), np.float32))
     'float32[3, 2]'
+    >>> dtype_and_shape(jax.ShapeDtypeStruct((2,), "float64"))
+    'float64[2]'
     """
     # Of an array as it is: `result_type` takes float64 for float32 while x64 is off.
     dtype = leaf.dtype if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.result_type(leaf)
