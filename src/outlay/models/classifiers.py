@@ -64,7 +64,7 @@ def classifier(
     Example:
         >>> init_params, loss = classifier((64, 32, 10))
         >>> batch = {"image": np.zeros((2, 64), np.float32), "label": np.array([3, 5])}
-        >>> losses, metrics = loss(init_params(jax.random.key(0)), batch, None)
+        >>> losses, metrics = jax.eval_shape(loss, jax.eval_shape(init_params, jax.random.key(0)), batch, None)
         >>> losses.shape, metrics["accuracy"].shape
         ((2,), (2,))
     """
@@ -191,9 +191,9 @@ def resnet_classifier(
 
     Example:
         >>> init, loss = resnet_classifier((8, 8, 1), 10, width=4)
-        >>> params, model_state = init(jax.random.key(0))
+        >>> params, model_state = jax.eval_shape(init, jax.random.key(0))
         >>> batch = {"image": np.zeros((2, 8, 8, 1), np.uint8), "label": np.array([3, 5])}
-        >>> losses, metrics, model_state = loss(params, model_state, batch, None)
+        >>> losses, metrics, model_state = jax.eval_shape(loss, params, model_state, batch, None)
         >>> losses.shape, metrics["accuracy"].shape
         ((2,), (2,))
     """

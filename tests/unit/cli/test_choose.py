@@ -1,4 +1,4 @@
-"""`outlay choose` as a user meets it, with real processes that compile for simulated devices."""
+"""`outlay choose` as a user meets it; real processes compile for simulated devices."""
 
 import json
 import signal
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.command import LINE, OUTLAY, ROOT, command_here, environment, outlay_command
+from tests.unit.cli.command import LINE, OUTLAY, ROOT, command_here, environment
 from tests.unit.devices.compilers import needs_gpu_compiler
 from typer.testing import CliRunner
 
@@ -20,13 +20,12 @@ FEW = ("--layout", "dp", "--layout", "fsdp", "--accumulate", "1", "--no-remat", 
 
 
 @needs_gpu_compiler
-def test_gpus_that_are_not_here_are_chosen_for_with_their_own_compiler(tmp_path):
-    finished = outlay_command(
+def test_gpus_that_are_not_here_are_chosen_for_with_their_own_compiler(tmp_path, own_cache):
+    finished = command_here(
         *("choose", VARIED, "--target", "h100:1x2", "--layout", "tp", "--accumulate", "1", "--no-remat", "--json"),
         cwd=tmp_path,
-        XDG_CACHE_HOME=str(tmp_path),
     )
-    assert finished.returncode == 0, finished.stderr
+    assert finished.exit_code == 0, finished.stderr
     chosen = json.loads(finished.stdout)["chosen"]
     assert chosen["mesh"] == "data=1,model=2"
     assert chosen["price"]["capacity"] > 70 * 2**30
@@ -39,17 +38,17 @@ def chosen(tmp_path_factory):
     """A search, and the same one again."""
     folder = tmp_path_factory.mktemp("choose")
     arguments = ("choose", VARIED, "--target", "cpu:8", *FEW)
-    first = outlay_command(*arguments, "--html", "choose.html", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("JAX_PLATFORMS", "cpu")  # which the command sets
+        first = command_here(*arguments, "--html", "choose.html", cwd=folder)
         again = command_here(*arguments, "--json", cwd=folder)
     return folder, first, again
 
 
 def test_it_ranks_what_it_compiled_and_says_how_to_go_on(chosen):
     _, first, _ = chosen
-    assert first.returncode == 0, first.stderr
+    assert first.exit_code == 0, first.stderr
     assert first.stdout.startswith("cpu:8: ")
     assert "  chosen: the fastest that fits\n" in first.stdout
     assert "x the time: " in first.stdout

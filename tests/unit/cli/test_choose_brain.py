@@ -8,7 +8,7 @@ from tests.unit.cli.command import command_here, outlay_command
 import outlay
 from outlay.core.error_types import RecipeError
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("blank_pictures")]
 
 BRAIN = """\
 dt = "1 ms"
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chosen(folder):
-    finished = outlay_command("choose", "small.toml", "--target", "cpu:3", "--json", cwd=folder)
+    finished = outlay_command("choose", "small.toml", "--target", "cpu:2", "--json", cwd=folder)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
@@ -53,7 +53,7 @@ def test_modules_are_measured_and_every_way_is_compared(chosen):
     assert chosen["is_measured"]
     assert list(chosen["parts"]) == ["eye", "left", "right"]
     ways = {(way["layout"], way["num_devices"]) for way in chosen["ways"]}
-    assert {("one device", 1), ("by-module", 2), ("by-module", 3), ("by-neuron", 3), ("copies", 3)} <= ways
+    assert ways == {("one device", 1), ("by-module", 2), ("by-neuron", 2), ("copies", 2)}
     assert chosen["chosen"]["seconds"] == min(way["measured"] for way in chosen["ways"] if way["measured"])
 
 

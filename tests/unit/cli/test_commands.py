@@ -9,13 +9,27 @@ import time
 import pytest
 from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outlay_command
 
+from outlay.core.backend_watch import describe_start
+
 pytestmark = pytest.mark.processes
+
+
+ASKS_FOR_TWO = """
+import outlay
+from tests.unit.recipes.small import line
+
+def recipe():
+    outlay.simulate(2)
+    return line()
+"""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return folder, outlay_command("run", LINE, "--devices", "4", "--layout", "fsdp", "--steps", "3", cwd=folder)
+    (folder / "mine.py").write_text(ASKS_FOR_TWO)
+    arguments = ("run", "mine.py:recipe", "--devices", "4", "--layout", "fsdp", "--steps", "3")
+    return folder, outlay_command(*arguments, cwd=folder)
 
 
 def test_a_run_ends_well_with_its_folder(run):
@@ -71,14 +85,6 @@ def test_ctrl_c_keeps_the_metrics_so_far(tmp_path):
     assert "Traceback" not in errors
 
 
-ASKS_FOR_TWO = """
-import outlay
-from tests.unit.recipes.small import line
-
-def recipe():
-    outlay.simulate(2)
-    return line()
-"""
 STARTS_TWO = """
 import jax, outlay
 outlay.simulate(2)
@@ -86,10 +92,9 @@ jax.devices()
 """
 
 
-def test_a_recipe_file_does_not_change_the_devices_that_were_asked_for(tmp_path):
-    (tmp_path / "mine.py").write_text(ASKS_FOR_TWO)
-    shown = outlay_command("show", "mine.py:recipe", "--devices", "4", "--json", cwd=tmp_path)
-    assert len(json.loads(shown.stdout)["devices"]) == 4
+def test_a_recipe_file_does_not_change_the_devices_that_were_asked_for(run):
+    folder, _ = run
+    assert len(json.loads((folder / "runs" / "line" / "plan.json").read_text())["mesh"]["device_ids"]) == 4
 
 
 def test_a_recipe_file_that_starts_jax_with_other_devices_is_named(tmp_path):
@@ -115,79 +120,72 @@ def test_doctor_fails_when_jax_does_not_start(tmp_path):
         ("--xla_cpu_enable_fast_math=maybe", "Couldn't interpret value maybe for flag xla_cpu_enable_fast_math"),
     ],
 )
-def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, tmp_path):
-    finished = outlay_command("doctor", cwd=tmp_path, XLA_FLAGS=flags)
-    assert finished.returncode == 1
+def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    finished = command_here("doctor", cwd=tmp_path)
+    assert finished.exit_code == 1
     assert f"does not start  XLA aborts the process: {says}" in finished.stdout
     assert "XLA_FLAGS holds what this XLA does not accept: correct or remove it" in finished.stdout
 
 
-WRONG_FLAGS = "--xla_cpu_enable_fast_mth=true --xla_gpu_autotune_level=high --xla_dump_to=dumps"
-STARTS_JAX_FIRST = "import jax\n\njax.devices()\n\n\ndef line():\n    pass\n"
+# Whoever does not ask before JAX starts ends this process, and what comes after is not printed.
+ONE_AFTER_THE_OTHER = """
+import sys
+from typer.testing import CliRunner
+from outlay.cli.main import app
 
+for arguments in sys.argv[1:]:
+    done = CliRunner().invoke(app, arguments.split())
+    print(done.exit_code, done.stderr)
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "show digits",
-        "explain mine.py:line --devices 2",
-        "choose mine.py:line --target h100:1x8",
-        "run digits --processes 2 --devices 2",
-    ],
-)
-def test_flags_that_xla_does_not_take_are_named_before_xla_ends_the_process(arguments, tmp_path):
-    (tmp_path / "mine.py").write_text(STARTS_JAX_FIRST)
-    failed = outlay_command(*arguments.split(), cwd=tmp_path, XLA_FLAGS=WRONG_FLAGS)
-    assert failed.returncode == 2
-    assert failed.stderr.count("holds 2 flags that XLA does not take, so JAX cannot start") == 1
-    assert (
-        "--xla_cpu_enable_fast_mth=true: XLA does not know it; did you mean 'xla_cpu_enable_fast_math'?"
-        in failed.stderr
-    )
-    assert "fix: correct the flag, or take it out of XLA_FLAGS" in failed.stderr
-    assert "parse_flags_from_env" not in failed.stderr
-
-
-STARTS_WITH_WRONG_FLAGS = """
 import outlay
+
 for start in (lambda: outlay.simulate(8), lambda: outlay.mesh(data=-1)):
     try:
         start()
     except outlay.errors.BackendError as error:
         print(error)
 """
+STARTS_JAX_FIRST = "import jax\n\njax.devices()\n\n\ndef line():\n    pass\n"
 
 
-def test_flags_that_xla_does_not_take_are_an_error_of_python_too(tmp_path):
-    variables = environment(XLA_FLAGS="--xla_nonsense=1")
-    command = [sys.executable, "-c", STARTS_WITH_WRONG_FLAGS]
+def test_flags_that_xla_does_not_take_are_named_before_xla_ends_the_process(tmp_path):
+    (tmp_path / "mine.py").write_text(STARTS_JAX_FIRST)
+    commands = [
+        "run digits --processes 2 --devices 2",
+        "choose mine.py:line --target h100:1x8",
+        "explain mine.py:line --devices 2",
+    ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, *commands],
+        cwd=tmp_path,
+        env=environment(XLA_FLAGS="--xla_cpu_enable_fast_mth=true"),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    output = (
-        "XLA_FLAGS holds 1 flag that XLA does not take, so JAX cannot start\n  --xla_nonsense=1: XLA does not know it"
-    )
-    assert done.stdout.count(output) == 2
+    message = "XLA_FLAGS holds 1 flag that XLA does not take, so JAX cannot start"
+    flag = "--xla_cpu_enable_fast_mth=true: XLA does not know it; did you mean 'xla_cpu_enable_fast_math'?"
+    printed = " ".join(done.stdout.split())
+    assert printed.count(f"2 error: {message}") == len(commands)
+    assert printed.count(f"{message} {flag} fix: correct the flag, or take it out of XLA_FLAGS") == len(commands) + 2
+    assert "parse_flags_from_env" not in done.stdout + done.stderr
 
 
-def test_doctor_does_not_look_for_accelerators_that_are_not_there(tmp_path):
+def test_a_doctor_runs_no_file_of_the_folder_and_looks_for_no_accelerators_that_are_not_there(tmp_path):
     """With the compilers of GPUs and TPUs installed, that search prints tracebacks."""
-    finished = outlay_command("doctor", cwd=tmp_path, JAX_PLATFORMS="", JAX_PLATFORM_NAME="")
-    assert (finished.returncode, finished.stderr) == (0, "")
-
-
-def test_the_doctor_runs_no_file_that_lies_in_the_folder(tmp_path):
     (tmp_path / "jax.py").write_text("open('ran', 'w').close()\n")
-    flags = environment() | {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
+    # Flags that are asked about, which a process does that could import the file, too.
+    flags = environment(XLA_FLAGS="--xla_cpu_enable_fast_math=true", JAX_PLATFORMS="", JAX_PLATFORM_NAME="")
     command = [sys.executable, "-P", "-m", "outlay", "doctor"]
     done = subprocess.run(command, cwd=tmp_path, env=flags, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "ran").exists()
 
 
 def test_doctor_names_what_had_started_jax(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import outlay, jax\njax.devices()\n")
-    finished = outlay_command("doctor", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")
-    assert finished.returncode == 0, finished.stderr
-    assert "sitecustomize.py:2 at top level: jax.devices()" in finished.stdout
+    finished = command_here("doctor", cwd=tmp_path)
+    assert finished.exit_code == 0, finished.stderr
+    assert f"started by  {describe_start()}" in finished.stdout

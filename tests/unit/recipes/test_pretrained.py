@@ -37,7 +37,7 @@ def smaller():
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """The folder of a model that somebody else trained, and its parameters as we have them."""
-    params = language_model(TINY)[0](jax.random.key(7))
+    params = jax.jit(language_model(TINY)[0])(jax.random.key(7))
     leaves = {path: np.asarray(leaf) for path, leaf in flatten_paths(params)[0]}
     other = {}
     for name, path, *dims in llama_names(TINY, "x"):
@@ -77,7 +77,7 @@ def loss_of(recipe, layout="fsdp", steps=1):
 @pytest.fixture(scope="module")
 def expected(weights):
     """The loss of the model as it was trained, on one device."""
-    losses, _ = language_model(TINY)[1](weights[1], lm(**HOW).data[0], None)
+    losses, _ = jax.jit(language_model(TINY)[1])(weights[1], lm(**HOW).data[0], None)
     return float(losses.mean())
 
 
@@ -86,9 +86,7 @@ def test_lm_begins_with_the_weights_of_the_file(weights, expected):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("layout", "int8", "within"), [("fsdp", False, 1e-5), ("tp", False, 1e-5), ("fsdp", True, 1e-2)]
-)
+@pytest.mark.parametrize(("layout", "int8", "within"), [("tp", False, 1e-5), ("fsdp", True, 1e-2)])
 def test_adapters_change_nothing_at_first_and_then_learn_alone(weights, expected, layout, int8, within):
     recipe = lora(**HOW, from_=str(weights[0]), rank=2, int8=int8)
     losses, state = loss_of(recipe, layout, steps=8)

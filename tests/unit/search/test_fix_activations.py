@@ -27,24 +27,20 @@ def loss(params, tokens, keys):
 
 
 def init(key):
-    shapes = {"embed": (512, 64), "up": (64, 256), "down": (256, 64)}
+    shapes = {"embed": (128, 16), "up": (16, 64), "down": (64, 16)}
     return {name: jax.random.normal(key, shape) * 0.1 for name, shape in shapes.items()}
-
-
-def embedding(layout=None):
-    """A program whose embedding is split along its features, as the compiler then splits all that comes of it."""
-    split = outlay.Layout([("params.embed", P(None, "data"))]) + outlay.fsdp(min_size=8) + outlay.data_parallel()
-    made, tokens = outlay.init_state(init, OPTIMIZER), np.zeros((64, 32), np.int32)
-    step = outlay.train_step(loss, OPTIMIZER)
-    return outlay.program(step, made, tokens, layout=layout or split, mesh=outlay.mesh(data=8))
 
 
 @pytest.mark.compiles
 def test_less_is_moved_and_the_numbers_stay():
-    program = embedding()
+    """An embedding is split along its features, as the compiler then splits all that comes of it."""
+    layout = outlay.Layout([("params.embed", P(None, "data"))]) + outlay.fsdp(min_size=8) + outlay.data_parallel()
+    made, tokens = outlay.init_state(init, OPTIMIZER), np.zeros((64, 32), np.int32)
+    program = outlay.program(outlay.train_step(loss, OPTIMIZER), made, tokens, layout=layout, mesh=outlay.mesh(data=8))
     fix = outlay.fix(program)
     assert fix.after.bytes_per_step < fix.before.bytes_per_step / 5
-    assert fix.after.by_kind()["all-to-all"].num_runs < fix.before.by_kind()["all-to-all"].num_runs
+    assert "all-to-all" in fix.before.by_kind()
+    assert "all-to-all" not in fix.after.by_kind()
     assert fix.rules == (outlay.Rule("@mlp", P("data")),)
     assert fix.python == 'layout = outlay.Layout([\n    ("@mlp", P("data")),\n]) + layout'
     shown = str(fix)
@@ -52,8 +48,9 @@ def test_less_is_moved_and_the_numbers_stay():
     assert "kept" in shown
     assert all(line in shown.splitlines() for line in fix.python.splitlines())  # as it is to be pasted
     assert "@mlp" in fix.to_html()
-    assert outlay.explain(program.with_layout(fix.layout)).bytes_per_step == fix.after.bytes_per_step
-    outlay.verify(embedding(fix.layout)).raise_if_different()
+    fixed = program.with_layout(fix.layout)
+    assert outlay.explain(fixed).bytes_per_step == fix.after.bytes_per_step
+    outlay.verify(fixed, steps=1).raise_if_different()
     assert [one["helps"] for one in fix.to_dict()["tried"]].count(True) == 1
 
 

@@ -159,7 +159,7 @@ class Variant:
             return self._traced_as_if(types)
         try:
             with self._context():
-                traced = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
+                traced = self._jitted.trace(*types)
         except ValueError as error:
             if not self._instead_of or _NAMES_DEVICES[0] not in str(error):
                 raise

@@ -36,7 +36,8 @@ def language_model(
     Example:
         >>> from outlay.models.transformer.published import MODELS
         >>> init_params, loss = language_model(MODELS["tiny"].config)
-        >>> losses, metrics = loss(init_params(jax.random.key(0)), {"tokens": np.zeros((2, 16), np.uint8)}, None)
+        >>> params, batch = jax.eval_shape(init_params, jax.random.key(0)), {"tokens": np.zeros((2, 16), np.uint8)}
+        >>> losses, metrics = jax.eval_shape(loss, params, batch, None)
         >>> losses.shape, metrics["bits_per_byte"].shape
         ((2,), (2,))
     """
@@ -178,7 +179,7 @@ def sample_tokens(
         >>> from outlay.models.transformer.language_model import language_model
         >>> from outlay.models.transformer.published import MODELS
         >>> tiny = MODELS["tiny"].config
-        >>> params = language_model(tiny)[0](jax.random.key(0))
+        >>> params = jax.jit(language_model(tiny)[0])(jax.random.key(0))
         >>> tokens = sample_tokens(
         ...     tiny, params, jnp.array([100, 101]), jax.random.key(1), num_tokens=3, window=4)
         >>> tokens.shape, tokens[:2].tolist()

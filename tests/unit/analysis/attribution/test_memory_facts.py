@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
-from tests.unit.report.explain.programs import WIDTH, explain_on, shape, training
+from tests.unit.report.explain.programs import WIDTH, explain_on, explained, shape, training
 
 from outlay.analysis.attribution.memory_facts import _of_the_runtime
 from outlay.analysis.attribution.program_facts import MemoryFacts
@@ -50,7 +50,7 @@ def test_the_plans_shares(layout, share):
 
 
 def test_a_leaf_that_nothing_reads_is_held_all_the_same():
-    memory = explain(training(extra=True)).memory
+    memory = explained(extra=True).memory
     held = memory.params + memory.optimizer + memory.batch + memory.other_state
     assert held == memory.arguments + 512 * 3 * 4 // 8
 
@@ -66,7 +66,7 @@ def test_parts_of_a_function_go_by_the_names_of_its_arguments():
 
 
 def test_the_largest_arrays_are_named():
-    memory = explain(training(Layout([("**", P()), ("batch.**", P())]))).memory
+    memory = explained(Layout([("**", P()), ("batch.**", P())])).memory
     assert len(memory.largest) == 10
     assert [value.num_bytes for value in memory.largest] == sorted(
         (value.num_bytes for value in memory.largest), reverse=True

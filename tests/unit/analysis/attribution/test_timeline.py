@@ -1,14 +1,14 @@
 """The table of the costliest operations, and the lanes that the page draws."""
 
 import pytest
-from tests.unit.report.explain.programs import training
+from tests.unit.report.explain.programs import explained
 
 from outlay.report.explain.explain import explain
 
 
 @pytest.fixture(scope="module")
 def explanation():
-    return explain(training())
+    return explained()
 
 
 def test_operations_are_by_line_costliest_first_and_within_the_step(explanation):

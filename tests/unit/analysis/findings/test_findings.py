@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import (
     WIDTH,
     explain_on,
+    explained,
     line_of,
     named,
     programs_file,
@@ -38,7 +39,7 @@ NOTHING = {}
 
 @pytest.mark.parametrize("layout", [None, data_parallel()])
 def test_a_good_program_has_none(layout):
-    assert named(explain(training(layout))) == NOTHING
+    assert named(explained(layout)) == NOTHING
 
 
 def placed(x, *spec):
@@ -101,7 +102,7 @@ def test_a_whole_parameter_outside_fsdp():
 
 def test_all_to_all_under_plain_fsdp():
     # With few samples the compiler rather exchanges activations than gathers weights.
-    explanation = explain(training(batch_size=16))
+    explanation = explained(batch_size=16)
     finding = named(explanation)["all-to-all-in-fsdp"]
     assert finding.source.line == line_of("# the line of every product", programs_file)
     assert finding.cost_bytes == sum(one.bytes_per_step for one in explanation.collectives if one.kind == "all-to-all")
@@ -117,7 +118,7 @@ def test_its_fix_works():
             x = constrain(jnp.tanh(x @ params[f"w{number}"]), P("data"))
         return ((x - batch["y"]) ** 2).mean(-1), {}
 
-    assert "all-to-all-in-fsdp" in named(explain(training(batch_size=16)))
+    assert "all-to-all-in-fsdp" in named(explained(batch_size=16))
     assert "all-to-all-in-fsdp" not in named(explain(training(batch_size=16, loss=constrained)))
 
 
@@ -132,7 +133,7 @@ def test_a_gathered_batch():
 
 def test_devices_that_repeat_one_another():
     layout = Layout([("**", P()), ("batch.**", P())])
-    findings = named(explain(training(layout)))
+    findings = named(explained(layout))
     assert "times its share" in findings["repeated-work"].text
     assert "8 of 8 devices" in findings["repeated-work"].text
 
@@ -140,7 +141,7 @@ def test_devices_that_repeat_one_another():
 @pytest.mark.any_jax
 def test_a_leaf_that_stays_whole():
     layout = Layout([("params.w0", replicate())]) + fsdp(min_size=8) + data_parallel()
-    explanation = explain(training(layout))
+    explanation = explained(layout)
     texts = [finding.text for finding in explanation.of_kind("replicated")]
     assert len(texts) == 2
     assert any(
@@ -200,7 +201,7 @@ def test_a_function_that_is_no_step_has_no_state():
 
 @pytest.mark.any_jax
 def test_they_are_ranked():
-    explanation = explain(training(Layout([("**", P()), ("batch.**", P())])))
+    explanation = explained(Layout([("**", P()), ("batch.**", P())]))
     costs = [finding.cost_bytes for finding in explanation.findings]
     assert costs == sorted(costs, reverse=True)
 
@@ -213,7 +214,7 @@ def test_those_in_the_same_words_are_one():
     )
     both = replace(finding, num_alike=2, cost_bytes=896)
     assert ranked([finding, other, finding]) == (both, other)
-    explanation = replace(explain(training()), findings=(both, other))
+    explanation = replace(explained(), findings=(both, other))
     assert "1. resharding, twice: x is gathered" in str(explanation)
     assert "2. donation: y" in str(explanation)
     assert "resharding, twice" in explanation.to_html()
@@ -222,12 +223,12 @@ def test_those_in_the_same_words_are_one():
 @pytest.mark.any_jax
 def test_those_that_cost_next_to_nothing_share_a_line():
     dear, cheap = Finding("donation", "y", "donate", 90_000), Finding("resharding", "x", "constrain it", 896)
-    text = str(replace(explain(training()), findings=(dear, cheap)))
+    text = str(replace(explained(), findings=(dear, cheap)))
     assert "findings: 2" in text
     assert "1. donation: y" in text
     assert "and 1 that each cost less than 1% of the first: resharding (896 B)" in text
     assert "constrain it" not in text
-    assert "2. resharding: x" in str(replace(explain(training()), findings=(dear, replace(cheap, cost_bytes=900))))
+    assert "2. resharding: x" in str(replace(explained(), findings=(dear, replace(cheap, cost_bytes=900))))
 
 
 def of_samples(inside):

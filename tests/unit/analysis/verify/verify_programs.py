@@ -152,10 +152,9 @@ def drawn_from_gamma(params: Any, batch: Any, key: Any) -> Any:
 
 
 def undivided_microbatches(params: Any, batch: Any, key: Any) -> Any:
-    num = batch["x"].shape[0] // 8
-    parts = [jax.tree.map(lambda x, i=i: x[8 * i : 8 * i + 8], batch) for i in range(num)]
-    grads = [local_gradients(params, part) for part in parts]
-    return descend(params, pmean(jax.tree.map(lambda *g: sum(g), *grads))), {}
+    parts = jax.tree.map(lambda x: x.reshape(-1, 8, *x.shape[1:]), batch)
+    grads = jax.vmap(lambda part: local_gradients(params, part))(parts)
+    return descend(params, pmean(jax.tree.map(lambda g: g.sum(0), grads))), {}
 
 
 def averaged_twice(params: Any, batch: Any, key: Any) -> Any:

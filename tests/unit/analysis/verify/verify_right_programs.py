@@ -52,9 +52,9 @@ def computed_in_bf16(params: Any, batch: Any, key: Any) -> Any:
 
 
 def accumulated_in_bf16(params: Any, batch: Any, key: Any) -> Any:
-    parts = [jax.tree.map(lambda x, i=i: x[i::4], batch) for i in range(4)]
-    grads = [jax.tree.map(lambda g: g.astype(jnp.bfloat16), local_gradients(params, part)) for part in parts]
-    return descend(params, pmean(jax.tree.map(lambda *g: sum(g) / 4, *grads))), {}
+    parts = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), batch)
+    grads = jax.vmap(lambda part: local_gradients(params, part))(parts)
+    return descend(params, pmean(jax.tree.map(lambda g: sum(g.astype(jnp.bfloat16)) / 4, grads))), {}
 
 
 def synced_statistics(params: Any, batch: Any, key: Any) -> Any:

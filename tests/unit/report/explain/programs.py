@@ -1,5 +1,6 @@
 """Small programs whose collectives are known, for the tests of `explain`."""
 
+import functools
 from pathlib import Path
 
 import jax
@@ -71,3 +72,9 @@ def training(layout=None, *, batch_size=512, loss=squared_error, on=None, extra=
         mesh=on or mesh(data=8),
         **options,
     )
+
+
+@functools.cache
+def explained(layout=None, **options):
+    """Explain a training program; compiled once for the tests of a process that read the same one."""
+    return explain(training(layout, **options))

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import (
     WIDTH,
     explain_on,
+    explained,
     kinds,
     line_of,
     programs_file,
@@ -110,7 +111,7 @@ def test_a_ring():
 
 @pytest.mark.compiles
 def test_fsdp_gathers_each_weight_at_its_line_and_sums_gradients():
-    explanation = explain(training())
+    explanation = explained()
     gathers = [one for one in explanation.collectives if one.kind == "all-gather"]
     assert [(one.leaf, one.phase, one.module) for one in gathers] == [
         ("params.w0", "forward", "layer0"),
@@ -128,7 +129,7 @@ def test_fsdp_gathers_each_weight_at_its_line_and_sums_gradients():
 
 
 def test_mode_manual_shows_what_was_written_by_hand():
-    explanation = explain(training(mode="manual"))
+    explanation = explained(mode="manual")
     moved = sorted((one.kind, one.phase, one.leaf or one.value) for one in explanation.collectives)
     assert moved[:2] == [("all-gather", "forward", "params.w0"), ("all-gather", "forward", "params.w1")]
     assert moved[3:] == [
@@ -140,30 +141,30 @@ def test_mode_manual_shows_what_was_written_by_hand():
 
 def test_megatron_sums_once_forward():
     layout = Layout([("params.w0", P(None, "model")), ("params.w1", P("model", None))]) + data_parallel()
-    explanation = explain(training(layout, on=mesh(data=4, model=2)))
+    explanation = explained(layout, on=mesh(data=4, model=2))
     (over_model,) = [one for one in explanation.collectives if one.axes == ("model",)]
     assert (over_model.kind, over_model.phase, over_model.module) == ("all-reduce", "forward", "layer1")
     assert over_model.bytes_moved == 2 * (512 // 4) * WIDTH * 4 // 2
 
 
 def test_a_leaf_that_nothing_reads_shifts_no_name():
-    explanation = explain(training(extra=True))
+    explanation = explained(extra=True)
     assert [one.leaf for one in explanation.collectives if one.kind == "all-gather"] == ["params.w0", "params.w1"]
     assert {value.what for value in explanation.memory.largest} >= {"batch.x", "batch.y"}
 
 
 def test_the_optimizer_is_a_phase():
-    explanation = explain(training(data_parallel()))
+    explanation = explained(data_parallel())
     module = explanation.hlo
     assert any("/optimizer/" in one.op_name for one in module.computations[module.entry].instructions.values())
     # Moments split, parameters whole: what the optimizer computes in pieces is gathered again.
     zero1 = Layout([("opt_state.**.w*", P("data"))]) + data_parallel()
-    phases = {(one.kind, one.phase) for one in explain(training(zero1)).collectives}
+    phases = {(one.kind, one.phase) for one in explained(zero1).collectives}
     assert ("all-gather", "optimizer") in phases
 
 
 def test_flops_and_devices():
-    explanation = explain(training(data_parallel()))
+    explanation = explained(data_parallel())
     products = 2 * 512 * WIDTH * WIDTH * 2 * 3 - 2 * 512 * WIDTH * WIDTH  # nobody needs the gradient of the inputs
     assert explanation.work.flops_compiled == products / 8
     assert explanation.work.flops == pytest.approx(products / 8, rel=0.1)  # and what goes element by element
@@ -233,7 +234,7 @@ def test_a_given_mesh_is_set_while_tracing():
 
 @pytest.mark.any_jax
 def test_by_name():
-    explanation = explain(training())
+    explanation = explained()
     assert list(explanation.by_kind()) == ["all-reduce", "all-gather"]
     assert explanation.by_axis()["data"].bytes_per_step == explanation.bytes_per_step
     assert sum(total.num_runs for total in explanation.by_module().values()) == len(explanation.collectives)
@@ -249,12 +250,12 @@ def test_a_target_prices_what_the_cpu_compiled_and_says_so():
     assert explanation.estimate.target == "h100:1x8"
     assert all(one.seconds > 0 for one in explanation.collectives)
     assert any("whose own compiler" in note for note in explanation.notes)
-    assert explain(training()).notes[0].startswith("compiled for simulated CPU devices")
+    assert explained().notes[0].startswith("compiled for simulated CPU devices")
 
 
 @pytest.mark.any_jax
 def test_the_timeline_is_in_order_and_complete():
-    explanation = explain(training())
+    explanation = explained()
     communicating = [segment for segment in explanation.timeline if segment.kind != "compute"]
     assert {segment.name for segment in communicating} == {one.name for one in explanation.collectives}
     assert [segment.name for segment in communicating][:2] == [one.name for one in explanation.collectives[:2]]

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from tests.unit.analysis.hlo.golden import golden_text
-from tests.unit.report.explain.programs import explain_on, shape, training
+from tests.unit.report.explain.programs import explain_on, explained, shape, training
 
 from outlay.analysis.attribution.collective_facts import rows
 from outlay.analysis.findings.finding import Finding
@@ -38,7 +38,7 @@ def test_golden():
 
 @pytest.fixture(scope="module")
 def explanation():
-    return explain(training(Layout([("**", P()), ("batch.**", P())])))
+    return explained(Layout([("**", P()), ("batch.**", P())]))
 
 
 def test_the_order_of_the_text(explanation):
@@ -60,7 +60,7 @@ def test_the_order_of_the_text(explanation):
 @pytest.mark.compiles
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_no_line_is_wider_than_the_terminal(width):
-    text = to_text(explain(training()), width=width)
+    text = to_text(explained(), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "params.w0" in text
 
