@@ -149,6 +149,9 @@ def signed(spikes: jax.Array, inhibitory: jax.Array) -> jax.Array:
 
 def _inhibitory(key: jax.Array, units: int, rate: float) -> jax.Array:
     """Choose the inhibitory neurons: the nearest number to their fraction, those with the lowest random numbers."""
+    num = round(rate * units)
+    if num in (0, units):  # all are alike: two sorts less to compile
+        return jnp.full(units, num > 0)
     draws = by_neuron(jax.random.uniform, key, (units,))
     # argsort of argsort is the rank of each draw, so that the number of inhibitory neurons is exact, not random.
-    return jnp.argsort(jnp.argsort(draws)) < round(rate * units)
+    return jnp.argsort(jnp.argsort(draws)) < num

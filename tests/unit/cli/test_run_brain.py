@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from outlay.cli.main import app
 from outlay.train.recording import Recording
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
 
 PAIR = """\
 dt = "1 ms"

@@ -88,10 +88,11 @@ def _source(state, read):
 
 def _wave(state, read):
     seen = jnp.concatenate([values.astype(jnp.float32) for values in read["in"]])
-    # One after the other: XLA may sum in an order that depends on the number of rows. And factors are powers of two,
+    # Whole numbers: XLA may sum floats in an order that depends on the number of rows. And factors are powers of two,
     # whose products are exact: whether a product is rounded before it is added is left to LLVM, which decides by what
     # is next to it, and otherwise without optimization than with it. A tanh is made of such sums.
-    drive = sum(jnp.clip(state["kernel"][:, j] * seen[j], -1, 1) for j in range(len(seen)))
+    brought = jnp.round(jnp.clip(state["kernel"] * seen[None], -1, 1) * 2**16).astype(jnp.int32)
+    drive = brought.sum(1).astype(jnp.float32) * 2**-16
     height = state["height"] * 0.5 + jnp.clip(drive, -1, 1)
     is_top = height > 0.3
     after = {
