@@ -15,8 +15,8 @@ from outlay.train.loop import fit
 LAYOUTS = ("replicated", "dp", "zero1", "zero2", "fsdp", "fsdp+tp")
 ALL_AXES = "fsdp+tp"
 """The layout that trains to the end: it splits along every axis, and so adds up in the most places."""
-PART = 60
-"""Steps of the others: a gradient that is wrong shows in the first ones, and the most of the learning is in them."""
+PART = 20
+"""Steps that are compared, almost two passes over the data: a gradient that is wrong shows in the first ones."""
 
 
 @pytest.fixture(scope="module")
@@ -33,32 +33,27 @@ def train(recipe, program, num_steps, start=None):
 
 @pytest.fixture(scope="module")
 def one_device(recipe):
-    """Loss and held-out metrics after a part of the steps, and after all."""
+    """Loss and held-out metrics of one device."""
     mesh = outlay.mesh(data=1, devices=jax.devices()[:1])
     whole = Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
     program = Program(recipe.step, recipe.init, recipe.data[0], whole, mesh)
-    state, after_part = train(recipe, program, PART)
-    _, after_all = train(recipe, program, recipe.steps, start=(PART, state))
-    return {PART: after_part, recipe.steps: after_all}
+    return train(recipe, program, PART)[1]
 
 
 def test_it_has_the_layouts_that_it_promises(recipe):
     assert set(recipe.layouts) == set(LAYOUTS)
 
 
-def test_one_device_learns_it(recipe, one_device):
-    loss, held_out = one_device[recipe.steps]
-    assert loss < 0.05
-    assert held_out["accuracy"] >= 0.97
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_learns_the_same(recipe, one_device, layout):
     program = prepare(recipe, layout=layout).program
     assert program.mesh.size == 8
-    num_steps = recipe.steps if layout == ALL_AXES else PART
-    _, (loss, held_out) = train(recipe, program, num_steps)
-    expected_loss, expected = one_device[num_steps]
+    state, (loss, held_out) = train(recipe, program, PART)
+    expected_loss, expected = one_device
     assert abs(loss - expected_loss) < 1e-4
     assert abs(held_out["loss"] - expected["loss"]) < 1e-4
-    assert held_out["accuracy"] == expected["accuracy"] > 0.9
+    assert held_out["accuracy"] == expected["accuracy"] > 0.8
+    if layout == ALL_AXES:
+        _, (loss, held_out) = train(recipe, program, recipe.steps, start=(PART, state))
+        assert loss < 0.05
+        assert held_out["accuracy"] >= 0.97

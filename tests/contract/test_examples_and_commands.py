@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -10,7 +11,11 @@ import pytest
 from tests.unit.cli.command import command_here
 
 import outlay
+from outlay.cli.options import ProgramOptions
 from outlay.recipes.choose import Job, answer
+from outlay.recipes.prepare import Prepared
+
+pytestmark = pytest.mark.usefixtures("blank_pictures", "one_program_an_example")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = {"pencil_fft"}
@@ -52,6 +57,23 @@ RECIPES = {
     if path.suffix == ".toml" or (path.suffix == ".py" and path.stem not in SCRIPTS | set(STEPS))
 }
 ALL = {**STEPS, **RECIPES}
+
+
+@pytest.fixture(scope="module")
+def one_program_an_example() -> Iterator[None]:
+    """Plan and compile each example once for all commands, which ask for the same program."""
+    made: dict[str, Prepared] = {}
+    own = ProgramOptions.prepare
+
+    def prepare(self: ProgramOptions, recipe: outlay.Recipe) -> Prepared:
+        assert set(self.given()) == {"--devices"}, "another program"
+        if recipe.name not in made:
+            made[recipe.name] = own(self, recipe)
+        return made[recipe.name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ProgramOptions, "prepare", prepare)
+        yield
 
 
 def run(tmp_path: Path, command: str, name: str, *options: str, code: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ WITH_MARKS = [make if make in ON_NEWEST_JAX else pytest.param(make, marks=pytest
 
 MOST_LINES = 5
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "lay_out_your_own_model.md"
-NUM_STEPS = 3
+NUM_STEPS = 2
+
+
+@functools.cache
+def made(make: Callable[[], OwnModel]) -> OwnModel:
+    """Traced once for all tests."""
+    return make()
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +49,7 @@ def as_users_write_it() -> Any:
 @pytest.mark.parametrize("make", WITH_MARKS, ids=lambda make: make.__name__)
 def test_few_lines_lay_it_out_and_it_trains_as_alone(make: Callable[[], OwnModel]) -> None:
     assert 1 <= len(lines_for_outlay(make)) <= MOST_LINES, lines_for_outlay(make)
-    model = make()
+    model = made(make)
     program, key = model.program, jax.random.key(3)
     assert any(leaf.is_split for leaf in program.plan.state)
 
@@ -67,13 +74,13 @@ def test_few_lines_lay_it_out_and_it_trains_as_alone(make: Callable[[], OwnModel
 @pytest.mark.any_jax
 def test_a_shard_map_that_is_written_for_its_devices_has_no_reference_on_one() -> None:
     with pytest.raises(ProgramError, match=r"its own shard_map is written for its number of devices.*\n  fix: take"):
-        outlay.verify(other_models.sharded_experts().program)
+        outlay.verify(made(other_models.sharded_experts).program)
 
 
 @pytest.mark.any_jax
 @pytest.mark.parametrize("make", PROVED[:2], ids=lambda make: make.__name__)
 def test_a_loop_that_says_nothing_of_devices_is_told_what_mode_manual_wants(make: Callable[[], OwnModel]) -> None:
-    model = make()
+    model = made(make)
     layout, parts = model.program.layout, list(model.parts)
     with pytest.raises(ProgramError, match=r"runs on each device's pieces.*\n(.*\n)*  fix: give its loss to outlay.tr"):
         lower(model.train, model.init, model.batch, layout=layout, mesh="data=8", mode="manual", parts=parts)
