@@ -109,8 +109,10 @@ MODELS = {
 }
 
 
-# Linen and Haiku also train in test_frameworks.py on the newest JAX, and their statistics are arrays like those of NNX.
-EACH_MODEL = [pytest.param(name, marks=[pytest.mark.any_jax] if name in ("linen", "haiku") else []) for name in MODELS]
+# The others also train in test_frameworks.py or test_own_models.py on the newest JAX, and their statistics are arrays
+# like those of NNX.
+ON_NEWEST_JAX = {"nnx", "target"}
+EACH_MODEL = [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else [pytest.mark.any_jax]) for name in MODELS]
 
 
 def _same(got: Any, want: Any) -> None:

@@ -98,8 +98,8 @@ def _assert_trains_as_one_device(name: str, program: outlay.Program) -> None:
         )
 
 
-ON_NEWEST_JAX = {"fsdp+tp+sp", "gpt fsdp+tp+sp"}
-"""Both kinds of model, with every kind of collective; the other layouts are parts of this one."""
+ON_NEWEST_JAX = {"fsdp+tp+sp"}
+"""With every kind of collective; the other layouts are parts of this one."""
 
 
 @pytest.mark.parametrize(

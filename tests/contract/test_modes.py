@@ -129,6 +129,7 @@ def test_it_trains_as_one_device_by_hand(model: SmallModel, layout: NamedLayout)
     _assert_trains_as_one_device(model, layout, "manual")
 
 
+@pytest.mark.any_jax  # padded it is accumulated there, too
 @in_both_modes
 def test_accumulation_sees_every_sample_once(layout: NamedLayout, mode: str) -> None:
     _assert_trains_as_one_device(BIG, layout, mode, accumulate=3)

@@ -92,12 +92,7 @@ def num_pieces(leaf, mesh):
     return [math.prod(mesh.shape[axis] for axis in axes) for axes in leaf.dims]
 
 
-@given(problems())
-def test_pieces_copies_axes_and_bytes_add_up_and_agree_with_jax(problem):
-    mesh, state, batch, drawn_rules = problem
-    plan = plan_or_errors(mesh, state, batch, drawn_rules)
-    if plan is None:
-        return
+def check_pieces_copies_axes_and_bytes_and_that_jax_agrees(plan, mesh):
     for leaf in plan:
         pieces = num_pieces(leaf, mesh)
         assert tuple(n * k for n, k in zip(leaf.local_shape, pieces, strict=True)) == leaf.shape
@@ -117,21 +112,43 @@ def test_pieces_copies_axes_and_bytes_add_up_and_agree_with_jax(problem):
     assert plan.replication == (held / plan.bytes_total if plan.bytes_total else 1.0)
 
 
-@given(problems())
-def test_every_leaf_is_planned_once_and_says_why(problem):
-    mesh, state, batch, drawn_rules = problem
-    plan = plan_or_errors(mesh, state, batch, drawn_rules)
-    if plan is not None:
-        num_leaves = len(jax.tree.leaves((state, batch)))
-        assert len({leaf.path for leaf in plan}) == len(plan) == num_leaves
-        assert all(leaf.reason for leaf in plan)
+def check_every_leaf_is_planned_once_and_says_why(plan, state, batch):
+    num_leaves = len(jax.tree.leaves((state, batch)))
+    assert len({leaf.path for leaf in plan}) == len(plan) == num_leaves
+    assert all(leaf.reason for leaf in plan)
 
 
-@given(problems())
-def test_a_plan_read_back_from_json_is_equal(problem):
-    plan = plan_or_errors(*problem)
-    if plan is not None:
+def check_the_first_rule_gets_all_it_asks_for(plan, mesh, drawn_rules):
+    for leaf in plan:
+        matching = [rule for rule in drawn_rules if rule.matches(leaf.path, leaf.kind)]
+        if not matching or is_optimizer(leaf.path) or not isinstance(matching[0].placement, P) or not leaf.is_split:
+            continue
+        for dim, axes in enumerate(matching[0].placement):
+            asked = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+            if asked and leaf.shape[dim] % math.prod(mesh.shape[axis] for axis in asked) == 0:
+                assert leaf.dims[dim] == asked
+
+
+def test_of_every_plan_all_of_this_holds_and_the_random_rules_make_plans_as_well_as_errors():
+    outcomes = {"split": 0, "placed": 0, "refused": 0}
+
+    @hypothesis.settings(max_examples=200, database=None)
+    @given(problems())
+    def check(problem):
+        mesh, state, batch, drawn_rules = problem
+        plan = plan_or_errors(*problem)
+        if plan is None:
+            outcomes["refused"] += 1
+            return
+        outcomes["split"] += any(leaf.is_split for leaf in plan)
+        outcomes["placed"] += any(len(leaf.device_ids) < mesh.size for leaf in plan)
+        check_pieces_copies_axes_and_bytes_and_that_jax_agrees(plan, mesh)
+        check_every_leaf_is_planned_once_and_says_why(plan, state, batch)
+        check_the_first_rule_gets_all_it_asks_for(plan, mesh, drawn_rules)
         assert outlay.layout.Plan.from_json(plan.to_json()) == plan
+
+    check()
+    assert min(outcomes.values()) >= 10, outcomes
 
 
 @given(problems(max_rules=5), st.integers(0, 5))
@@ -147,22 +164,6 @@ def test_rules_that_come_later_never_take_what_earlier_ones_claimed(problem, num
         assert all(not axes or axes == later for axes, later in zip(leaf.dims, now.dims, strict=True))
         if len(leaf.device_ids) < mesh.size:
             assert now.device_ids == leaf.device_ids
-
-
-@given(problems())
-def test_the_first_rule_gets_all_it_asks_for(problem):
-    mesh, state, batch, drawn_rules = problem
-    plan = plan_or_errors(mesh, state, batch, drawn_rules)
-    if plan is None:
-        return
-    for leaf in plan:
-        matching = [rule for rule in drawn_rules if rule.matches(leaf.path, leaf.kind)]
-        if not matching or is_optimizer(leaf.path) or not isinstance(matching[0].placement, P) or not leaf.is_split:
-            continue
-        for dim, axes in enumerate(matching[0].placement):
-            asked = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-            if asked and leaf.shape[dim] % math.prod(mesh.shape[axis] for axis in asked) == 0:
-                assert leaf.dims[dim] == asked
 
 
 @given(st.data(), st.sampled_from(MESHES))
@@ -187,24 +188,6 @@ def test_composition_is_associative(data):
     a, b, c = outlay.Layout(drawn_rules[:i]), outlay.Layout(drawn_rules[i:j]), outlay.Layout(drawn_rules[j:])
     assert (a + b) + c == a + (b + c) == outlay.Layout(drawn_rules)
     assert hash((a + b) + c) == hash(a + (b + c))
-
-
-def test_the_random_rules_make_plans_as_well_as_errors():
-    """Otherwise the properties above would hold of nothing."""
-    outcomes = {"split": 0, "placed": 0, "refused": 0}
-
-    @hypothesis.settings(max_examples=200, database=None)
-    @given(problems())
-    def count(problem):
-        plan = plan_or_errors(*problem)
-        if plan is None:
-            outcomes["refused"] += 1
-        else:
-            outcomes["split"] += any(leaf.is_split for leaf in plan)
-            outcomes["placed"] += any(len(leaf.device_ids) < problem[0].size for leaf in plan)
-
-    count()
-    assert min(outcomes.values()) >= 10, outcomes
 
 
 @pytest.mark.parametrize("num_bad", [1, 3])

@@ -12,7 +12,7 @@ import outlay
 def on_pieces(function, x, spec, *, out=None, **axes):
     """The function run on each device's piece of x, and the results put together."""
     mesh = outlay.mesh(**axes)
-    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec if out is None else out)(x)
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec if out is None else out))(x)
 
 
 X = np.random.default_rng(0).normal(3.0, 2.0, size=(4, 16)).astype(np.float32)
@@ -32,7 +32,7 @@ def test_mean_over_counts_what_where_keeps_on_each_device():
         return outlay.collectives.mean_over(x, 1, "i", where=where[None])
 
     mesh = outlay.mesh(i=8)
-    got = jax.shard_map(masked, mesh=mesh, in_specs=(P(None, "i"), P("i")), out_specs=P())(X, where)
+    got = jax.jit(jax.shard_map(masked, mesh=mesh, in_specs=(P(None, "i"), P("i")), out_specs=P()))(X, where)
     np.testing.assert_allclose(got, X[:, where].mean(axis=1, keepdims=True), rtol=1e-6)
 
 
@@ -56,7 +56,7 @@ def test_mean_over_has_the_gradient_of_the_mean():
         )(x)
         return mean.sum()
 
-    np.testing.assert_allclose(jax.grad(summed)(X), 2 * X / 16, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(summed))(X), 2 * X / 16, rtol=1e-6)
 
 
 @pytest.mark.parametrize("by", [1, -1, 3, 0, 9])
@@ -92,8 +92,9 @@ def test_sum_scatter_refuses_a_dim_that_does_not_divide():
 def test_axis_coordinates_are_in_the_order_asked_for():
     mesh = outlay.mesh(i=4, j=2)
     where = P(("i", "j"))
-    table = jax.shard_map(
+    coordinates = jax.shard_map(
         lambda: outlay.collectives.axis_coordinates("j", "i")[None], mesh=mesh, in_specs=(), out_specs=where
-    )()
+    )
+    table = jax.jit(coordinates)()
     assert table.dtype == jnp.int32
     assert table.tolist() == [[device % 2, device // 2] for device in range(8)]

@@ -74,6 +74,8 @@ GATHERS = {
     in_groups: 3,  # a block is run again before its backward pass
 }
 """How often each layer is gathered in a step."""
+OTHER_NUMBERS = (in_bfloat16, backwards_two_at_a_time)
+"""All but these compute the same numbers, however they are written."""
 
 
 @functools.cache
@@ -93,6 +95,11 @@ def trained(model, mode, accumulate=1):
 def one_step(program):
     state, metrics = program(program.init(jax.random.key(0)), BATCH)
     return np.asarray(state.params["w"]), float(metrics["loss"])
+
+
+def without_gathers(model):
+    """The same numbers in mode auto, which gathers nothing at its use."""
+    return trained(model if model in OTHER_NUMBERS else scanned, "auto")
 
 
 def moved(program):
@@ -118,7 +125,7 @@ def test_one_layer_is_gathered_at_a_time_and_its_gradient_scattered(model):
         ("all-gather", LAYER_BYTES): GATHERS[model] * LAYERS,
         ("reduce-scatter", LAYER_BYTES): LAYERS,
     }
-    (weights, loss), (expected, expected_loss) = one_step(program), one_step(trained(model, "auto"))
+    (weights, loss), (expected, expected_loss) = one_step(program), one_step(without_gathers(model))
     rtol, atol = (1e-2, 1e-4) if model is in_bfloat16 else (1e-5, 1e-6)
     np.testing.assert_allclose(weights, expected, rtol, atol)
     np.testing.assert_allclose(loss, expected_loss, rtol)
@@ -129,7 +136,7 @@ def test_layers_taken_from_the_stack_one_by_one_are_gathered_one_by_one():
     program = trained(numbered, "manual")
     sizes = {size for (kind, size), _ in moved(program).items()}
     assert sizes == {LAYER_BYTES}
-    np.testing.assert_allclose(one_step(program)[0], one_step(trained(numbered, "auto"))[0], 1e-5, 1e-6)
+    np.testing.assert_allclose(one_step(program)[0], one_step(without_gathers(numbered))[0], 1e-5, 1e-6)
 
 
 def test_the_whole_stack_is_never_held():

@@ -22,6 +22,8 @@ LAYOUTS = {
     "zero2": outlay.zero2(min_size=2) + outlay.data_parallel(),
     "fsdp": outlay.fsdp(min_size=2) + outlay.data_parallel(),
 }
+ON_NEWEST_JAX = {"dp": ["data"], "zero2": ["data and model"], "fsdp": ["data and model"]}
+NOT_THERE = pytest.mark.any_jax
 NO_BATCH_SPLIT = outlay.Layout([("params.w", P(None, "model")), ("batch.**", outlay.replicate()), outlay.replicate()])
 
 
@@ -67,10 +69,13 @@ def is_checked(built):
 @pytest.mark.parametrize(
     ("layout", "axes"),
     [
-        *((layout, axes) for layout in LAYOUTS.values() for axes in ("data", "data and model")),
-        (NO_BATCH_SPLIT, "model"),
+        *(
+            pytest.param(layout, axes, id=f"{name}, {axes}", marks=[] if axes in ON_NEWEST_JAX[name] else NOT_THERE)
+            for name, layout in LAYOUTS.items()
+            for axes in ("data", "data and model")
+        ),
+        pytest.param(NO_BATCH_SPLIT, "model", id="no batch split, model"),
     ],
-    ids=[*(f"{name}, {axes}" for name in LAYOUTS for axes in ("data", "data and model")), "no batch split, model"],
 )
 def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devices(layout, axes):
     built = program(layout, axes=axes)
@@ -82,7 +87,7 @@ def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devic
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["zero2", *(pytest.param(name, marks=NOT_THERE) for name in ("dp", "fsdp"))])
 def test_a_model_that_the_check_refuses_runs_without_it_and_gives_the_same(layout):
     built = program(LAYOUTS[layout], loss=recurrent)
     assert not is_checked(built)
@@ -152,8 +157,10 @@ def test_parameters_may_be_in_containers_without_leaves():
         (), (w,) = params["layers"]
         return ((batch["x"] @ w - batch["y"]) ** 2).mean(1), {}
 
-    init = outlay.init_state(lambda key: {"layers": [(), (jnp.asarray(PARAMS["w"]),)]}, OPTIMIZER)
-    step = outlay.train_step(loss, OPTIMIZER)
+    params = {"layers": [(), (PARAMS["w"],)]}
+    expected = jax.grad(lambda params: loss(params, BATCH, None)[0].mean())(params)
     for layout in LAYOUTS.values():
-        built = outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
-        assert outlay.verify(built, steps=1).ok
+        built = program(layout, loss=loss, params=params)
+        state, _ = built(built.init(jax.random.key(0)), BATCH)
+        got = PARAMS["w"] - np.asarray(state.params["layers"][1][0])
+        np.testing.assert_allclose(got, expected["layers"][1][0], rtol=1e-5, atol=1e-5)

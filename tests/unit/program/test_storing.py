@@ -51,13 +51,13 @@ def init(key):
     return {"up": jax.random.normal(up, shape) * 0.1, "down": jax.random.normal(down, shape) * 0.1}
 
 
-def program_of(*rules, loss=scanned, mode="auto", accumulate=1, mesh=None) -> outlay.Program:
+def program_of(*rules, loss=scanned, mode="auto", accumulate=1, mesh=None, batch=BATCH) -> outlay.Program:
     optimizer = optax.adam(1e-3)
     step = outlay.train_step(loss, optimizer, accumulate=accumulate)
     return outlay.program(
         step,
         outlay.init_state(init, optimizer),
-        BATCH,
+        batch,
         layout=outlay.Layout(rules) + SPLIT,
         mesh=mesh or outlay.mesh(data=8),
         mode=mode,
@@ -115,9 +115,8 @@ def test_the_numbers_are_the_same_and_the_state_stays_where_it_lives(rules, mode
 @pytest.mark.parametrize(
     ("loss", "mode"),
     [
-        (scanned, "auto"),
         (checkpointed, "manual"),
-        *(pytest.param(*each, marks=pytest.mark.any_jax) for each in ((scanned, "manual"), (checkpointed, "auto"))),
+        pytest.param(scanned, "auto", marks=pytest.mark.any_jax),
     ],
 )
 def test_keeping_one_value_a_layer_takes_less_than_keeping_all_and_more_is_kept_with_more_names(loss, mode):
@@ -143,10 +142,11 @@ def test_layers_written_out_one_after_another_are_told_apart_by_their_names():
 
 
 @pytest.mark.any_jax
-@pytest.mark.parametrize("mode", ["auto", "manual"])
-def test_verify_proves_it(mode):
-    verification = outlay.verify(program_of(*RULES["on_host"], ("params.down", outlay.layout.on_host()), mode=mode))
-    verification.raise_if_different()
+def test_verify_proves_it():
+    """In mode manual, which has more of its own; that both modes compute the same is tested above."""
+    rules = *RULES["on_host"], ("params.down", outlay.layout.on_host())
+    program = program_of(*rules, mode="manual", batch=BATCH[:16])
+    outlay.verify(program, steps=1).raise_if_different()
 
 
 @pytest.mark.any_jax

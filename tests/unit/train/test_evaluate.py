@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -14,13 +15,11 @@ from outlay.train.step import train_step
 pytestmark = pytest.mark.compiles
 
 
+@pytest.mark.any_jax  # what the next two tests find there
 def test_means_over_an_uneven_set_are_exact_and_without_dropout():
-    layout = outlay.fsdp(min_size=16, otherwise="replicate") + outlay.data_parallel()
-    step = train_step(problem.loss, problem.OPTIMIZER)
-    program = outlay.program(step, problem.init, problem.batch(16), layout=layout, mesh=outlay.mesh(data=8))
-    state = program.init(jax.random.key(2))
+    state = training().init(jax.random.key(2))
     examples = problem.batch(37, seed=9)
-    means = evaluate(program, state, examples, loss=problem.loss)
+    means = evaluate(training(), state, examples, loss=problem.loss)
     losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
     np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(means["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
@@ -36,18 +35,27 @@ def reading(step, **options):
     return outlay.program(step, problem.init, problem.batch(16), layout=layout, mesh=mesh, donate=False, **options)
 
 
+@functools.cache
+def reading_per_sample():
+    return reading(per_sample)
+
+
+@functools.cache
+def training():
+    step, mesh = train_step(problem.loss, problem.OPTIMIZER), outlay.mesh(data=8)
+    return outlay.program(step, problem.init, problem.batch(16), layout=LAYOUT, mesh=mesh)
+
+
 def per_sample(state, batch):
     losses, metrics = problem.loss(state.params, batch, None)
     return {"loss": losses, "inner": {"right": metrics["accuracy"]}}
 
 
 def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
-    train = train_step(problem.loss, problem.OPTIMIZER)
-    training = outlay.program(train, problem.init, problem.batch(16), layout=LAYOUT, mesh=outlay.mesh(data=8))
-    held_out = reading(per_sample)
+    held_out = reading_per_sample()
     mean = reading(lambda state, batch: per_sample(state, batch)["loss"].mean())
-    state = training.init(jax.random.key(2))
-    state, _ = training(state, problem.batch(16))
+    state = training().init(jax.random.key(2))
+    state, _ = training()(state, problem.batch(16))
     examples = problem.batch(37, seed=9)
     for _ in range(2):
         means = outlay.evaluate(held_out, state, examples)
@@ -57,7 +65,7 @@ def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
     np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(means["inner.right"], metrics["accuracy"].mean(), rtol=1e-6)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
-    training(state, problem.batch(16))
+    training()(state, problem.batch(16))
 
 
 @pytest.mark.any_jax
@@ -73,25 +81,22 @@ def test_weights_of_examples_count():
 
 @pytest.mark.any_jax
 def test_the_reports_take_a_program_that_only_reads():
-    program = reading(per_sample)
-    assert outlay.verify(program).ok
+    program = reading_per_sample()
+    assert outlay.verify(program, steps=1).ok
     assert not [finding for finding in outlay.explain(program).findings if finding.kind in ("donation", "state-moves")]
 
 
 @pytest.mark.any_jax
 def test_what_cannot_be_evaluated_says_so():
-    training = outlay.program(
-        train_step(problem.loss, problem.OPTIMIZER), problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8"
-    )
-    state = training.init(jax.random.key(2))
+    state = training().init(jax.random.key(2))
     with pytest.raises(ProgramError, match=r"returns a new state.*\n  fix: outlay.evaluate\(..., loss=loss\)"):
-        outlay.evaluate(training, state, problem.batch(16))
+        outlay.evaluate(training(), state, problem.batch(16))
     mean = reading(lambda state, batch: {"loss": per_sample(state, batch)["loss"].mean()})
     with pytest.raises(ProgramError, match=r"not per sample: loss\n    shape \(\), expected \(16,\)"):
         outlay.evaluate(mean, state, problem.batch(16))
     with pytest.raises(ProgramError, match=r"not like the program's batch: 2 difference"):
         outlay.evaluate(
-            reading(per_sample), state, {"image": problem.batch(4)["image"], "y": problem.batch(4)["label"]}
+            reading_per_sample(), state, {"image": problem.batch(4)["image"], "y": problem.batch(4)["label"]}
         )
 
 

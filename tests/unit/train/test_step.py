@@ -209,8 +209,9 @@ def test_float64_stays_float64():
 
 
 def test_no_tracer_leaks():
+    """With one parameter: after each trace JAX searches all that Python holds for what is left of it."""
+    optimizer = optax.sgd(0.1)
     with jax.checking_leaks():
-        step, init = train_step(problem.loss, problem.OPTIMIZER), problem.init
-        mesh = outlay.mesh(data=8)
-        program = outlay.program(step, init, problem.batch(), layout=outlay.data_parallel(), mesh=mesh)
+        step, init = train_step(quadratic_losses, optimizer), init_state(lambda key: {"w": jnp.zeros(6)}, optimizer)
+        program = outlay.program(step, init, QUADRATIC, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
         assert program.lowered

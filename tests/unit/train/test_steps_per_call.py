@@ -1,5 +1,6 @@
 """Several steps in one compiled call compute what as many calls do, in every mode that trains."""
 
+import functools
 import json
 
 import jax
@@ -34,7 +35,9 @@ def loss(params, batch, keys):
     return jnp.square(hidden @ params["out"] - batch["y"]).mean(axis=1), {"size": jnp.square(hidden).mean(axis=1)}
 
 
+@functools.cache
 def training(layout="fsdp", mode="auto", accumulate=1):
+    """Compiled once for all tests."""
     optimizer = optax.adam(1e-2)
     step = outlay.train_step(loss, optimizer, accumulate=accumulate)
     init = outlay.init_state(init_params, optimizer)
@@ -114,7 +117,7 @@ def test_training_that_is_ended_ends_with_its_call():
 
 
 def test_outputs_are_stacked_and_the_state_keeps_its_sharding():
-    program = training("fsdp")
+    program = training()
     several = several_steps(program, 2)
     state, outputs = several(program.init(jax.random.key(0)), [DATA[0], DATA[1]])
     assert state.params["kernel"].sharding.spec == program.plan["params.kernel"].spec

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,17 +15,13 @@ pytestmark = pytest.mark.compiles
 PROMPT = np.array([5, 9], np.uint8)
 
 
-def sample(window, temperature, num_tokens=9, seed=0):
-    drawn = sample_tokens(
-        SMALL,
-        shaken(SMALL),
-        PROMPT,
-        jax.random.key(seed),
-        num_tokens=num_tokens,
-        window=window,
-        temperature=temperature,
-    )
-    return np.asarray(drawn).tolist()
+@functools.partial(jax.jit, static_argnames=("window", "temperature"))
+def drawn(params, key, window, temperature):
+    return sample_tokens(SMALL, params, PROMPT, key, num_tokens=9, window=window, temperature=temperature)
+
+
+def sample(window, temperature, seed=0):
+    return drawn(shaken(SMALL), jax.random.key(seed), window, temperature).tolist()
 
 
 def test_cold_it_takes_the_likeliest_token_that_follows_the_last_ones():
@@ -36,14 +34,11 @@ def test_cold_it_takes_the_likeliest_token_that_follows_the_last_ones():
 
 
 def test_warm_it_varies_with_the_key_only():
-    assert sample(16, 1.0) == sample(16, 1.0) != sample(16, 1.0, seed=1)
-    assert sample(16, 1.0)[:2] == PROMPT.tolist()
+    text = sample(16, 1.0)
+    assert text == sample(16, 1.0) != sample(16, 1.0, seed=1)
+    assert text[:2] == PROMPT.tolist()
 
 
-def test_under_jit_too():
-    params = shaken(SMALL)
-
-    def draw(params, key):
-        return sample_tokens(SMALL, params, jnp.asarray(PROMPT), key, num_tokens=9, window=16)
-
-    assert jax.jit(draw)(params, jax.random.key(0)).tolist() == sample(16, 1.0)
+def test_without_jit_too():
+    text = sample_tokens(SMALL, shaken(SMALL), jnp.asarray(PROMPT), jax.random.key(0), num_tokens=9, window=16)
+    assert text.tolist() == sample(16, 1.0)

@@ -1,5 +1,7 @@
 """One program over any mesh and layout: parameters, Adam's moments, a counter, typed keys, bfloat16, an empty leaf."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +32,17 @@ def step(state, batch):
     return {**state, "params": params, "opt_state": opt_state}, {"loss": batch.mean()}
 
 
-def program(layout=None, *, init=init, mesh=None, **axes):
+def program(layout=None, **how):
+    """The program; under FSDP over eight devices it is compiled once for all tests of a file."""
+    return arranged(layout, **how) if layout or how else under_fsdp()
+
+
+@functools.cache
+def under_fsdp():
+    return arranged(None)
+
+
+def arranged(layout, *, init=init, mesh=None, **axes):
     layout = outlay.fsdp(min_size=8) + outlay.data_parallel() if layout is None else layout
     return outlay.program(
         step, init, BATCH, layout=layout, mesh=outlay.mesh(**axes or {"data": 8}) if mesh is None else mesh
