@@ -156,9 +156,12 @@ def make_trained(strategy: str, mode: Any) -> outlay.Program:
     )
 
 
-@functools.cache
+make_state = jax.jit(outlay.init_state(init_classifier, COMPARED))
+
+
 def first_state() -> Any:
-    return jax.device_get(jax.jit(outlay.init_state(init_classifier, COMPARED))(jax.random.key(42)))
+    """Made anew each time, since a step takes its state for good."""
+    return jax.device_get(make_state(jax.random.key(42)))
 
 
 def started(program: outlay.Program) -> Any:
