@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from tests.docs import forks, snippets
+from tests import forks
+from tests.docs import snippets
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -25,11 +26,7 @@ WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding
 def folder(tmp_path_factory):
     """The folder of one process that has imported JAX, of which kernels, commands and scripts are forks."""
     folder = forks.write_commands(tmp_path_factory.mktemp("forks"))
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(
-        [sys.executable, forks.__file__, str(folder)], env=variables(folder), start_new_session=True, **pipes
-    ) as server:
-        assert server.stdout.readline() == b"ready\n"
+    with forks.start(folder, forks.OF_PAGES, env=variables(folder)) as server:
         yield folder
         server.stdin.close()
 
@@ -129,7 +126,7 @@ def test_a_failing_snippet_fails_at_its_line_of_the_page(folder, tmp_path):
     ("arguments", "changes"),
     [
         (["show", "digits", "--target", "tpu-v5e:2x4"], {}),  # the compiler looks for a TPU if what JAX set is lost
-        (["show", "digitz"], {"JAX_PLATFORMS": "cpu"}),  # is read at import, so it is no fork
+        (["show", "digitz"], {"JAX_ENABLE_X64": "1"}),  # is read at import, so it is no fork
     ],
     ids=["in a fork", "with what JAX reads at import"],
 )

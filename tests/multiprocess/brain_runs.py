@@ -33,21 +33,26 @@ def _waves() -> Run:
 
 
 def _brain() -> Run:
-    """Every kind of module of the recorded model, in two populations that inhibit and excite each other."""
+    """Every kind of module of the recorded model, with neurons that inhibit and excite each other."""
     spiker = TopologicalLinearSpiker(
         tau=30.0, cd=2.0, max_freq=200.0, glue=False, mins=-1.0, maxs=1.0, resolution=32, sigma=1 / 8
     )
     modules = {
         "spiker": spiker,
-        "excite": _population(62, inhibitory=0.0),
-        "inhibit": _population(16, inhibitory=1.0),
+        "neurons": Neuron(
+            units=62,
+            inhibitory_rate=0.2,
+            soma=AdaptiveLeakySoma(resistance=8.0),
+            synapses=LinearSynapses(NormalizedSparseUniform(density=0.2)),
+            delays=N2NDelays(max_delay=8.0),
+            learning_rule=ZenkeRule(),
+        ),
         "integrator": ExponentialIntegrator(num_outputs=2, saturation_freq=50.0, tau=20.0),
     }
     wires = [
-        ("spiker:spikes", "excite:in_spikes"),
-        ("inhibit:out_spikes", "excite:in_spikes"),
-        ("excite:out_spikes", "inhibit:in_spikes"),
-        ("excite:out_spikes", "integrator:spikes"),
+        ("spiker:spikes", "neurons:in_spikes"),
+        ("neurons:out_spikes", "neurons:in_spikes"),
+        ("neurons:out_spikes", "integrator:spikes"),
     ]
     brain = Brain(
         modules,
@@ -56,13 +61,8 @@ def _brain() -> Run:
         outputs={"action": "integrator:signal"},
     )
     drive = np.random.default_rng(0).uniform(-1, 1, (NUM_STEPS, 4)).astype(np.float32)
-    graph_loop = GraphLoop(brain.graph, record=("excite:out_spikes", "inhibit:out_spikes"))
+    graph_loop = GraphLoop(brain.graph, record=("neurons:out_spikes",))
     return graph_loop, brain.init, {"drive": drive}
-
-
-def _population(num: int, *, inhibitory: float) -> Neuron:
-    synapses = LinearSynapses(NormalizedSparseUniform(density=0.2))
-    return Neuron(num, inhibitory, AdaptiveLeakySoma(resistance=8.0), synapses, N2NDelays(max_delay=8.0), ZenkeRule())
 
 
 RUNS: dict[str, Callable[[], Run]] = {"waves": _waves, "brain": _brain}
@@ -77,9 +77,9 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
     return outlay.program(graph_loop, init, inputs, layout=by_rows("neurons"), mesh=mesh, mode="manual"), inputs
 
 
-def on_one_device(run: Run) -> Any:
-    """State and outputs on one device of this process, on the host."""
+def on_one_device(run: Run, start: Any) -> Any:
+    """State and outputs on one device of this process, on the host, from a state on the host."""
     graph_loop, init, inputs = run
     mesh = outlay.mesh(devices=jax.local_devices()[:1], all=1)
     program = outlay.program(graph_loop, init, inputs, layout=waves.WHOLE, mesh=mesh)
-    return jax.device_get(program(program.init(jax.random.key(0)), inputs))
+    return jax.device_get(program(outlay.arrays.put(start, program.plan, mesh), inputs))

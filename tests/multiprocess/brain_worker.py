@@ -16,9 +16,11 @@ def main(name: str, folder: Path) -> None:
     from tests.multiprocess.brain_runs import RUNS, by_neuron_program, on_one_device
 
     program, inputs = by_neuron_program(RUNS[name]())
-    state, outputs = jax.tree.map(outlay.arrays.gather, program(program.init(jax.random.key(0)), inputs))
+    start = program.init(jax.random.key(0))
+    begun = program.crop(jax.tree.map(outlay.arrays.gather, start))
+    state, outputs = jax.tree.map(outlay.arrays.gather, program(start, inputs))
     together = program.crop(state), outputs
-    alone = on_one_device(RUNS[name]()) if job.process == 0 else None
+    alone = on_one_device(RUNS[name](), begun) if job.process == 0 else None
     (folder / f"{name}-{job.process}.pickle").write_bytes(pickle.dumps((together, alone)))
 
 

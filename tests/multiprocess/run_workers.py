@@ -6,9 +6,11 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests import forks
+from tests.unit.cli.command import environment
 
 from outlay.core.runtime_flags import merge_flags
 
@@ -20,18 +22,13 @@ def run_workers(script: Path, folder: Path, *, num_processes: int, devices_per_p
 
     Where one fails, the others may wait for it for ever: all are killed, and what each printed is in the error.
     """
-    env = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": merge_flags(
-            os.environ["XLA_FLAGS"], {"xla_force_host_platform_device_count": str(devices_per_process)}
-        ),
-    }
+    count = {"xla_force_host_platform_device_count": str(devices_per_process)}
+    env = environment(XLA_FLAGS=merge_flags(os.environ["XLA_FLAGS"], count))
     port = str(_free_port())
     logs = [folder / f"{process}.log" for process in range(num_processes)]
     workers = []
     for process, log in enumerate(logs):
-        command = [sys.executable, str(script), str(process), str(num_processes), port, str(folder)]
+        command = [forks.python(), str(script), str(process), str(num_processes), port, str(folder)]
         with log.open("w") as out:
             workers.append(subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT))
     try:

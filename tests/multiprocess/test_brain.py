@@ -1,10 +1,10 @@
-"""The same spikes in several processes as on one device, bit for bit. One process: test_by_rows.py."""
+"""The same spikes in several processes as on one device, bit for bit. One process, and its start: test_by_rows.py."""
 
 import pickle
-import sys
 from pathlib import Path
 
 import pytest
+from tests import forks
 from tests.multiprocess.brain_runs import PROCESSES
 from tests.unit.cli.command import outlay_command
 from tests.unit.program.waves import assert_same
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_every_process_has_what_one_device_computes(tmp_path, name):
     num_processes = PROCESSES[name]
     command = ("launch", "-n", str(num_processes), "--devices-per-process", str(6 // num_processes), "--")
-    done = outlay_command(*command, sys.executable, str(WORKER), name, str(tmp_path), cwd=tmp_path, XLA_FLAGS=FLAGS)
+    done = outlay_command(*command, forks.python(), str(WORKER), name, str(tmp_path), cwd=tmp_path, XLA_FLAGS=FLAGS)
     assert done.returncode == 0, done.stderr
     files = [tmp_path / f"{name}-{process}.pickle" for process in range(num_processes)]
     results = [pickle.loads(file.read_bytes()) for file in files]

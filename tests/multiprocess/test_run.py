@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import psutil
 import pytest
-from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outlay_command
+from tests.unit.cli.command import LINE, command_here, environment, forked_outlay, outlay_command
 from tests.unit.recipes.small import line
 
 import outlay
@@ -136,7 +136,16 @@ def as_slurm_does(process, port, folder, *options):
         "SLURM_LOCALID": str(process),
     }
     variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--layout", "fsdp", "--checkpoint-every", "100", "--resume"]
+    command = [
+        *forked_outlay(),
+        "run",
+        f"{FRAGILE}:unhurried",
+        "--layout",
+        "fsdp",
+        "--checkpoint-every",
+        "100",
+        "--resume",
+    ]
     return subprocess.Popen(
         [*command, "--run-folder", "slurm", "--steps", str(NUM_STEPS), *options],
         cwd=folder,
@@ -191,7 +200,7 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
     [(signal.SIGUSR1, 75, "launcher"), (signal.SIGTERM, 143, "launcher"), (signal.SIGTERM, 143, "all")],
 )
 def test_a_signal_to_the_launcher_or_to_all_has_the_run_saved(tmp_path, number, code, to):
-    command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--devices", "2", "--processes", "2", "--steps", "2000"]
+    command = [*forked_outlay(), "run", f"{FRAGILE}:unhurried", "--devices", "2", "--processes", "2", "--steps", "2000"]
     job = subprocess.Popen(
         [*command, "--run-folder=saved", "--checkpoint-every=10000", "--max-restarts=1", "--stuck-after=off"],
         cwd=tmp_path,

@@ -2,9 +2,11 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from tests import forks
 from tests.unit.cli.command import LINE, ROOT
 
 import outlay
@@ -14,6 +16,7 @@ from outlay.errors import LaunchError
 @pytest.fixture(autouse=True)
 def own_checkout(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}/src{os.pathsep}{ROOT}")
+    monkeypatch.setattr(sys, "executable", forks.python())
 
 
 def test_processes_run_a_recipe_and_its_result_comes_back(tmp_path, capfd):

@@ -3,11 +3,11 @@
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import forks
 from tests.multiprocess.same_result_training import (
     MAX_SAMPLED,
     NUM_STEPS,
@@ -21,7 +21,7 @@ from tests.multiprocess.same_result_training import (
     train,
     train_on,
 )
-from tests.unit.cli.command import OUTLAY, environment
+from tests.unit.cli.command import environment, forked_outlay
 
 import outlay
 from outlay.recipes import lm
@@ -61,8 +61,8 @@ def trained(tmp_path_factory, stops):
 
 def launched(num_processes, folder, stop_at):
     options = ("-n", str(num_processes), "--devices-per-process", str(8 // num_processes))
-    worker = (sys.executable, str(WORKER), str(folder), str(stop_at))
-    command = [*OUTLAY, "launch", *options, "--", *worker]
+    worker = (forks.python(), str(WORKER), str(folder), str(stop_at))
+    command = [*forked_outlay(), "launch", *options, "--", *worker]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{num_processes}-{process}.json").read_text()) for process in range(num_processes)]

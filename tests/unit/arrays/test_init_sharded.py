@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests import forks
+from tests.unit.cli.command import environment
 
 import outlay
 from outlay.arrays.put import _leaves, init_sharded
@@ -49,11 +49,12 @@ def test_the_numbers_are_those_of_one_device() -> None:
 
 
 MEASURED = """
-import sys
 import outlay
 outlay.simulate(8)
 import jax, jax.numpy as jnp
 
+# To write a compiled program has a peak of its own.
+jax.config.update("jax_enable_compilation_cache", False)
 NUM_LEAVES, SHAPE = 16, (2048, 2048)  # 256 MiB in all
 
 def init(key):
@@ -70,36 +71,24 @@ def peak():
 mesh = outlay.mesh(data=8)
 program = outlay.program(step, init, jnp.ones((8, 1)), layout=outlay.fsdp() + outlay.data_parallel(), mesh=mesh)
 key = jax.random.key(0)
-if sys.argv[1] == "born":
-    make = lambda: program.init(key)
-else:
-    make = lambda: outlay.arrays.put(jax.jit(init)(key), program.plan, mesh)
 before = peak()
-state = jax.block_until_ready(make())
-print((peak() - before) / (NUM_LEAVES * 4 * SHAPE[0] * SHAPE[1]))
+for make in (lambda: program.init(key), lambda: outlay.arrays.put(jax.jit(init)(key), program.plan, mesh)):
+    state = jax.block_until_ready(make())
+    print((peak() - before) / (NUM_LEAVES * 4 * SHAPE[0] * SHAPE[1]))
+    del state
 """
-
-
-def peak_growth(way: str) -> float:
-    """By how many times the state's size the peak memory of a fresh process grows while it makes the state."""
-    # Not optimized, drawing the numbers took most of the time; and writing a compiled program has a peak of its own.
-    env = {**os.environ, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    command = [sys.executable, "-c", MEASURED, way]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout.split()[-1])
 
 
 @pytest.mark.any_jax
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
 def test_a_process_grows_by_the_state_once() -> None:
+    """And the measure would see a state that is made whole and then put."""
+    # Not optimized, drawing the numbers took most of the time.
+    command, env = [forks.python(), "-c", MEASURED], environment(XLA_FLAGS="")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    born, whole = map(float, done.stdout.split())
     # Simulated devices share one memory: the state is there once, plus the generator's work on one leaf.
-    assert 1.0 <= peak_growth("born") < 1.5
-
-
-@pytest.mark.any_jax
-@pytest.mark.processes
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
-def test_the_measure_sees_a_state_made_whole_and_then_put() -> None:
-    assert peak_growth("whole") > 1.9
+    assert 1.0 <= born < 1.5
+    assert whole > 1.9

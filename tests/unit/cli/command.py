@@ -6,13 +6,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forks
 from typer.testing import CliRunner, Result
 
 from outlay.cli.main import app
 
 ROOT = Path(__file__).parents[3]
-OUTLAY = [sys.executable, "-c", "from outlay.cli.main import main; main()"]
+MAIN = ("-c", "from outlay.cli.main import main; main()")
+OUTLAY = [sys.executable, *MAIN]
 LINE = f"{ROOT}/tests/unit/recipes/small.py:line"
+
+
+def forked_outlay() -> list[str]:
+    """The command, as a fork of a process that has imported what it uses: as OUTLAY, but for the seconds."""
+    return [forks.python(), *MAIN]
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -21,8 +28,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def outlay_command(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, a fork, and so are the Python processes that it starts."""
     return subprocess.run(
-        [*OUTLAY, *arguments],
+        [*forked_outlay(), *arguments],
         cwd=cwd,
         env=environment(**variables),
         capture_output=True,

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
+from tests.unit.cli.command import LINE, ROOT, command_here, environment, forked_outlay, outlay_command
 from typer.testing import CliRunner, Result
 
 from outlay.cli import failures, output
@@ -147,9 +147,9 @@ def test_version_and_traceback_can_be_asked_for(tmp_path):
 def test_a_command_of_its_own_outlives_its_readers(tmp_path):
     """In one process after another: nobody reads, no room, no stdout at all, processes of a job, noise of a child."""
     words = [f"{RECIPES}:noisy", "--steps", "3"]
-    command = [sys.executable, "-m", "outlay", "run", *words, "--run-folder", str(tmp_path / "piped")]
-    (tmp_path / "json.py").write_text("raise SystemExit('shadows the standard library')\n")
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [*forked_outlay(), "run", *words, "--run-folder", str(tmp_path / "piped")]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), **pipes, text=True) as run:
         assert run.stdout
         assert run.stderr
         run.stdout.close()
@@ -157,9 +157,10 @@ def test_a_command_of_its_own_outlives_its_readers(tmp_path):
     assert run.returncode == 0, messages
     assert "stdout cannot be written (Broken pipe): the run goes on" in messages
     assert len((tmp_path / "piped/metrics.jsonl").read_text().splitlines()) == 3
+    (tmp_path / "json.py").write_text("raise SystemExit('shadows the standard library')\n")
     with Path("/dev/full").open("w") as full:
         shown = subprocess.run(
-            [sys.executable, "-m", "outlay", "doctor"], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "outlay", "doctor"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert (shown.returncode, shown.stderr) == (2, "error: stdout cannot be written: No space left on device\n")
     (tmp_path / "json.py").unlink()  # `python -c`, as the next command is started, looks there first

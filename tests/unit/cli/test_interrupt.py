@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 PROLOGUE = """
-import gc, hashlib, os, signal, sys, textwrap, threading, time
+import ctypes, gc, os, signal, sys, textwrap, threading, time
 from outlay.cli import interrupt
 interrupt.answer()
 press = lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -59,10 +59,11 @@ def ended(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
         ),
         pytest.param(
             """
-            interrupt._PATIENCE = 0.3
-            interrupt.watch()
+            interrupt.watch(patience=0.3)
             threading.Timer(0.3, press).start()
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # minutes without Python, as in a compiler
+            lock = ctypes.create_string_buffer(64)
+            for _ in range(2):  # the second time it waits for ever, without Python, as in a compiler
+                ctypes.CDLL(None).pthread_mutex_lock(lock)
             """,
             130,
             "stopped\n",

@@ -6,6 +6,8 @@ import sys
 import textwrap
 
 import pytest
+from tests import forks
+from tests.unit.cli.command import environment
 
 import outlay
 from outlay.core.error_types import MeshError
@@ -16,9 +18,10 @@ SET_BY_SIMULATE = ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 
 def run(program: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_SIMULATE}
+    """Run a program, a fork of a process that has imported JAX; `python="..."` is the Python that runs it."""
+    clean = {name: value for name, value in environment().items() if name not in SET_BY_SIMULATE}
     program = "import os, outlay\n" + textwrap.dedent(program)
-    command = [sys.executable, "-c", program]
+    command = [env.pop("python", forks.python()), "-c", program]
     return subprocess.run(command, env={**clean, **env}, capture_output=True, text=True, timeout=timeout, check=False)
 
 
@@ -41,7 +44,7 @@ SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({}, marks=pytest.mark.any_jax),
+        pytest.param({"python": sys.executable}, marks=pytest.mark.any_jax),  # JAX is imported after it
         pytest.param({"JAX_PLATFORM_NAME": "cpu"}, marks=pytest.mark.any_jax),
         pytest.param({"JAX_PLATFORMS": "cpu"}, marks=pytest.mark.any_jax),
         {"JAX_PLATFORMS": "cuda,cpu"},

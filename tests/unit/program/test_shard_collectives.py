@@ -1,15 +1,15 @@
 """Collectives between processes: equal to JAX's own on simulated devices, and a program of two real processes."""
 
-import os
 import socket
 import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests import forks
+from tests.unit.cli.command import environment
 
 import outlay
 from outlay.program import shard_collectives
@@ -89,15 +89,16 @@ def loss(params, batch, keys):
 
 optimizer = optax.sgd(0.1, momentum=0.9)
 step, init_state = outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer)
-alone, step_alone = jax.jit(init_state)(jax.random.key(0)), jax.jit(step)
+begun, step_alone = jax.device_get(jax.jit(init_state)(jax.random.key(0))), jax.jit(step)
+alone = begun
 for _ in range(2):
     alone, _ = step_alone(alone, batch)
 
 def train(layout, mesh):
-    split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    split = NamedSharding(mesh, P("data"))
     given = {name: jax.make_array_from_callback(x.shape, split, lambda i, x=x: x[i]) for name, x in batch.items()}
     program = outlay.program(step, init_state, batch, layout=layout, mesh=mesh, mode="manual")
-    state = program.init(jax.jit(lambda: jax.random.key(0), out_shardings=whole)())
+    state = outlay.arrays.put(begun, program.plan, mesh)
     for _ in range(2):
         state, _ = program(state, given)
     worst = 0.0
@@ -119,7 +120,6 @@ for num_devices, mesh in meshes.items():
         text = train(layouts[name], mesh)
         print("uses", num_devices, name, *(found for found in collectives if found in text))
 """
-SET_BY_SIMULATE = ("NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +128,10 @@ def outputs_of_both():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_SIMULATE}
-    flags = os.environ["XLA_FLAGS"].split()
-    clean["XLA_FLAGS"] = " ".join(flag for flag in flags if "host_platform_device_count" not in flag)
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", ONE_OF_TWO, str(rank), port],
-            env=clean,
+            [forks.python(), "-c", ONE_OF_TWO, str(rank), port],
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

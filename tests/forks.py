@@ -1,12 +1,12 @@
-"""One process imports JAX and what else pages use, once; the kernels and `outlay` commands of pages are forks of it.
+"""One process imports JAX and what else programs use, once; the processes that tests start are forks of it.
 
-`python forks.py FOLDER` is that process, which has used no device. When its stdin is closed it ends, and so do its
-forks. `python forks.py FOLDER PROGRAM ARGUMENTS` runs a program as a fork of it, a script or `-m` and a module: with
-the arguments, folder, variables and streams of the caller, which passes signals on and ends as the program ends. Where
-the caller's variables differ in what is read at import, it becomes the program itself instead.
+`python forks.py FOLDER ROOM MODULES` is that process, which has used no device; it ends when its stdin is closed, and
+so do its forks. They are asked for by ask_for_fork.py, and /proc shows their arguments and variables as their own.
 """
 
 import contextlib
+import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -16,26 +16,41 @@ import select
 import shlex
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+import types
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+if __name__ == "__main__":  # as a script it has its own folder first
+    sys.path[0] = str(Path(__file__).parents[1])
+from tests import ask_for_fork
+
+ROOT = Path(__file__).parents[1]
 _USED = (
-    *("IPython", "ipykernel.ipkernel", "ipykernel.kernelapp", "matplotlib.figure", "matplotlib_inline.backend_inline"),
-    *("flax.nnx", "grain", "jax", "optax", "orbax.checkpoint", "rich.console"),
-    *("outlay.brain.run", "outlay.cli.main", "outlay.recipes.choose", "outlay.report", "outlay.search", "outlay.train"),
+    *("flax.nnx", "grain", "jax", "matplotlib.backends.backend_agg", "optax", "orbax.checkpoint", "rich.console"),
+    *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.jobs.run_job", "outlay.program.make"),
+    *("outlay.recipes.choose", "outlay.recipes.training_run", "outlay.report.run_page", "outlay.search"),
+    *("outlay.train.checkpoint.checkpoints", "outlay.train.loop"),
 )
+OF_PAGES = ("IPython", "ipykernel.ipkernel", "ipykernel.kernelapp", "matplotlib_inline.backend_inline")
 _READ_AT_IMPORT = ("JAX_", "JAXLIB_", "PYTHON")
+# But not these two, which can be set later as well.
+_UNBUFFERED, _PLATFORMS = "PYTHONUNBUFFERED", "JAX_PLATFORMS"
+_ROOM = "_ROOM"
+"""Where /proc looks for the arguments and variables of a fork, those of the server were: there must be room."""
 # What Matplotlib and ipykernel read at import: that a kernel draws in its page, and that something started it.
 _OF_A_KERNEL = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "JPY_PARENT_PID": "1"}
-_SOCKET = "socket"
 _COMMAND = "OUTLAY_COMMAND"
 """Where `docs/tutorials/programs/terminal.py` finds the `outlay` that is a fork."""
 
 
 def command(folder: Path) -> list[str]:
     """Return the command to which a program and its arguments are added."""
-    return [sys.executable, "-S", "-E", __file__, str(folder)]
+    return [sys.executable, "-S", "-E", ask_for_fork.__file__, str(folder)]
 
 
 def write_commands(folder: Path) -> Path:
@@ -50,12 +65,53 @@ def write_commands(folder: Path) -> Path:
     return folder
 
 
-def _serve(folder: Path) -> list[str]:
+def start(folder: Path, modules: Iterable[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+    """Start the process that others are forks of; it ends when its stdin is closed.
+
+    Args:
+        folder: an empty one, with a path of at most 90 characters, in which it is found.
+        modules: imported besides those that are always.
+        options: of `subprocess.Popen`.
+    """
+    variables = {**options.pop("env", os.environ), _ROOM: " " * 2**15}
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(folder), " " * 2**12, *modules],
+        **options, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert server.stdout
+    assert server.stdout.readline() == b"ready\n"
+    return server
+
+
+@functools.cache
+def python() -> str:
+    """Return the path of a Python that starts in a fraction of a second: what it runs is a fork.
+
+    What a fork starts as `sys.executable` is a fork, too. The server ends with this process.
+    """
+    of_forks = tempfile.TemporaryDirectory(prefix="forks-")
+    folder = Path(of_forks.name)
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command(folder))} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    server = start(folder, env={**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"})
+    _servers.append((server, of_forks))  # or it would end
+    return str(program)
+
+
+_servers: list[tuple[subprocess.Popen[bytes], tempfile.TemporaryDirectory[str]]] = []
+
+
+def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
     """Answer callers. Returns in forks, with the program that each is to run and its arguments."""
+    del os.environ[_ROOM]
     given = {**os.environ}
-    os.environ |= _OF_A_KERNEL
-    for name in _USED:
+    if modules:
+        os.environ |= _OF_A_KERNEL
+    for name in (*_USED, *modules):
         importlib.import_module(name)
+    import jax
+
     from outlay.core.flag_check import check_flags
 
     check_flags()
@@ -65,7 +121,7 @@ def _serve(folder: Path) -> list[str]:
     gc.freeze()  # looking for garbage would write to memory that forks share
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(folder / _SOCKET))
+    listener.bind(str(folder / ask_for_fork.SOCKET))
     listener.listen(64)
     print("ready", flush=True)
     forks: dict[int, tuple[int, socket.socket]] = {}  # by a descriptor that is ready when the fork has ended
@@ -107,11 +163,17 @@ def _serve(folder: Path) -> list[str]:
             os.environ.clear()
             os.environ.update(noted | variables, PATH=f"{folder}{os.pathsep}{variables['PATH']}")
             os.environ[_COMMAND] = str(folder / "outlay")
+            _show_as_its_own([sys.executable, *arguments])
             os.setpgid(0, 0)
+            os.set_inheritable(of_fork, True)  # where it becomes another program, it has not ended
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
                 os.close(stream)
+            sys.stdout.reconfigure(line_buffering=os.isatty(1) or bool(os.environ.get(_UNBUFFERED)))
+            jax.config.update("jax_platforms", os.environ.get(_PLATFORMS))
             os.chdir(place)
+            if (folder / "python").exists():
+                sys.executable = str(folder / "python")
             return arguments
         for one in (of_fork, *streams):
             os.close(one)
@@ -123,13 +185,30 @@ def _tell(caller: socket.socket, number: int) -> None:
 
 
 def _same_at_import(one: dict[str, str], other: dict[str, str]) -> bool:
-    return all(one.get(name) == other.get(name) for name in {*one, *other} if name.startswith(_READ_AT_IMPORT))
+    names = {name for name in {*one, *other} if name.startswith(_READ_AT_IMPORT)} - {_UNBUFFERED, _PLATFORMS}
+    return all(one.get(name) == other.get(name) for name in names)
+
+
+def _show_as_its_own(arguments: list[str]) -> None:
+    """Write these arguments, and the variables of this process, where Linux reads those of a process."""
+    if sys.platform != "linux":
+        return
+    first, last, first_variable, last_variable = map(int, Path("/proc/self/stat").read_text().split()[-5:-1])
+    variables = [f"{name}={text}" for name, text in os.environ.items()]
+    for start, end, words in ((first, last, arguments), (first_variable, last_variable, variables)):
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        assert len(text) <= end - start
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _run(arguments: list[str]) -> None:
     """Run a program as Python would that is started with these arguments."""
     sys.orig_argv = [sys.executable, *arguments]
-    if arguments[0] == "-m":
+    if arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+    elif arguments[0] == "-m":
         sys.argv, sys.path[0] = arguments[1:], os.getcwd()
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
@@ -137,27 +216,5 @@ def _run(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def _ask(folder: Path, arguments: list[str]) -> None:
-    """Have a program run, and end as it ends."""
-    with socket.socket(socket.AF_UNIX) as server:
-        server.connect(str(folder / _SOCKET))
-        request = json.dumps([arguments, os.getcwd(), {**os.environ}]).encode() + b"\n"
-        if more := request[socket.send_fds(server, [request], [0, 1, 2]) :]:
-            server.sendall(more)
-        answers = server.makefile("r", encoding="utf-8")
-        if not (pid := int(answers.readline())):
-            os.execv(sys.executable, [sys.executable, *arguments])
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: os.kill(pid, number))
-        code = int(answers.readline())
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        _run(_serve(Path(sys.argv[1])))
-    else:
-        _ask(Path(sys.argv[1]), sys.argv[2:])
+    _run(_serve(Path(sys.argv[1]), sys.argv[3:]))
