@@ -135,6 +135,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [*FOLDERS, folder_of(item)].index(folder_of(item)))
 
 
+def pytest_collection_finish() -> None:
+    # Modules and tests stay to the end: nothing of them is garbage.
+    gc.collect()
+    gc.freeze()
+
+
 def folder_of(item: pytest.Item) -> str:
     return "/".join(item.path.relative_to(Path(__file__).parent).parts[:2])
 

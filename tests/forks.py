@@ -119,6 +119,7 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
     noted = {name: text for name, text in os.environ.items() if given.get(name) != text and name not in _OF_A_KERNEL}
     gc.collect()
     gc.freeze()  # looking for garbage would write to memory that forks share
+    gc.set_threshold(100_000, 20, 50)  # as in conftest.py
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / ask_for_fork.SOCKET))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import warnings
@@ -71,6 +72,9 @@ def outlay(
 
 def main() -> None:
     """Run the `outlay` command."""
+    # Imports and traces make millions of small objects, most of which stay: to look among them for cycles as often as
+    # Python does took a twentieth of a run of a few steps.
+    gc.set_threshold(10_000)
     interrupt.answer()
     output.last()
     warnings.formatwarning = formatted_warning
