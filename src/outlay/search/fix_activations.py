@@ -167,7 +167,7 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
         ...     x = params["embed"][tokens]
         ...     logits = (x + mlp(x, params)) @ params["embed"].T
         ...     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean(-1), {}
-        >>> optimizer, shapes = optax.sgd(0.1), {"embed": (512, 64), "up": (64, 256), "down": (256, 64)}
+        >>> optimizer, shapes = optax.sgd(0.1), {"embed": (128, 16), "up": (16, 64), "down": (64, 16)}
         >>> program = outlay.program(
         ...     outlay.train_step(loss, optimizer),
         ...     outlay.init_state(lambda key: {name: jnp.ones(shape) for name, shape in shapes.items()}, optimizer),

@@ -21,7 +21,6 @@ def test_the_same_question_is_answered_again_until_something_changes(tmp_path):
         around = {
             "OUTLAY_TARGETS": str(targets),
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "XLA_FLAGS": "",  # to check them a process is started, and what that depends on is not known
             "PYTHONPROFILEIMPORTTIME": "1",
         }
         done = outlay_command(*asked, *more, cwd=here, **around)

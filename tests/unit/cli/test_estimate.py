@@ -41,5 +41,5 @@ def test_a_working_folder_that_has_been_removed_does_not_matter(tmp_path, monkey
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = CliRunner().invoke(app, ["estimate", "digits", "--target", "cpu:8", "--layout", "dp"])
+    done = CliRunner().invoke(app, ["estimate", LINE, "--target", "cpu:8", "--layout", "dp"])
     assert done.exit_code == 0, done.output

@@ -53,36 +53,16 @@ def double_sum(state: Any, batch: Any) -> Any:
     return descend(state, again, jax.lax.pmean(loss, "data"))
 
 
-def same_mask_everywhere(state: Any, batch: Any) -> Any:
-    """Dropout keyed by the sample's place on its device, so that all devices drop alike."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(state["key"], jnp.arange(len(batch["x"])))
-    mask = jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (6,)))(keys)
-
-    def loss_of(w: Any) -> Any:
-        return jax.lax.pmean(errors(w, {**batch, "x": batch["x"] * mask * 2}).mean(), "data")
-
-    loss, grad = jax.value_and_grad(loss_of)(state["w"])
-    return descend(state, grad, loss)
-
-
-def _accumulated(state: Any, batch: Any) -> Any:
-    """Microbatches one after the other would take longer to compile, and come to the same sum."""
-
-    def loss_of(w: Any) -> Any:
-        return jax.lax.psum(errors(w, batch).sum(), "data") / NUM
-
-    loss, grad = jax.value_and_grad(loss_of)(state["w"])
-    return descend(state, grad, loss)
-
-
-def dropped_microbatch(state: Any, batch: Any) -> Any:
-    """Accumulation in microbatches of four that starts at the second."""
-    return _accumulated(state, jax.tree.map(lambda x: x[4:], batch))
-
-
 def dropped_samples(state: Any, batch: Any) -> Any:
     """Accumulation in microbatches of three that leaves out what remains: two samples on each of eight devices."""
-    return _accumulated(state, jax.tree.map(lambda x: x[: len(x) // 3 * 3], batch))
+    counted = jax.tree.map(lambda x: x[: len(x) // 3 * 3], batch)
+
+    def loss_of(w: Any) -> Any:
+        # Microbatches one after the other would take longer to compile, and come to the same sum.
+        return jax.lax.psum(errors(w, counted).sum(), "data") / NUM
+
+    loss, grad = jax.value_and_grad(loss_of)(state["w"])
+    return descend(state, grad, loss)
 
 
 def wrong_out_spec(state: Any, batch: Any) -> Any:
