@@ -21,13 +21,12 @@ RULES = sorted(registered_names("learning_rule"))
 PLAIN_RULES = [rule for rule in RULES if not rule.startswith("modulated_")]
 """Those that are not another rule with a factor."""
 RULES_IN = {
-    "float32": [rule for rule in RULES if f"modulated_{rule}" not in RULES],
+    "float32": [rule for rule in RULES if rule not in PLAIN_RULES],
     "float16": PLAIN_RULES[::2],
     "bfloat16": PLAIN_RULES[1::2],
 }
-"""The rules that a Brain of a dtype is run with. A rule with a factor has the equations of the plain one in it, which
-runs in one of the narrow dtypes; test_sparse_steps.py tests the passes of each plain rule in all three, and those of a
-rule with a factor in one."""
+"""The rules that a Brain of a dtype is run with, each in one. One with a factor has the equations of the plain one in
+it; test_sparse_steps.py tests the passes of plain rules in all three dtypes, and of a rule with a factor in one."""
 SETTINGS = {"btsp": {"eta": 100.0}}
 """BTSP takes seconds, and a run of these tests milliseconds."""
 SYNAPSES = registered_names("synapses")

@@ -72,22 +72,21 @@ def test_a_pass_that_computes_something_else_is_not_used(monkeypatch):
 @functools.cache
 def two_pieces():
     """A population whose rows are computed in two pieces, the second of which is not whole."""
-    return brain_of({"zenke": population(ZenkeRule(), "rd_traced", N2NDelays(max_delay=8.0))}, "float16")
+    return brain_of({"zenke": population(ZenkeRule(), "linear", N2NDelays(max_delay=3.0))}, "float16")
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_a_run_leaves_what_plain_jax_leaves(monkeypatch):
+def test_a_run_over_devices_leaves_what_plain_jax_leaves_on_one(monkeypatch):
     monkeypatch.setattr(pallas_pass, "MOST_LANES", 16)
     mesh = outlay.mesh("neurons=3", devices=jax.devices()[:3])
     # All begin with it: else each would compile how it is made.
     start = jax.device_get(jax.jit(two_pieces().init)(jax.random.key(0)))
-    plain, pallas = ran(two_pieces(), "jax", state=start), ran(two_pieces(), "pallas", state=start)
+    plain = ran(two_pieces(), "jax", state=start)
     split = ran(two_pieces(), "pallas", layout="by-neuron", mesh=mesh, state=start)
     assert plain["zenke:out_spikes"].any()
     for path, right in leaves(plain).items():
-        assert leaves(pallas)[path].tobytes() == right.tobytes(), path
         rows = leaves(split)[path]
-        assert (rows[: len(right)] if right.ndim else rows).tobytes() == leaves(pallas)[path].tobytes(), path
+        assert (rows[: len(right)] if right.ndim else rows).tobytes() == right.tobytes(), path
 
 
 @pytest.mark.any_jax

@@ -113,18 +113,20 @@ def brain():
     return dataclasses.replace(whole, connections=(*whole.connections, connection))
 
 
-def run(monkeypatch, most_reached, chunk=NUM_STEPS):
+def run(monkeypatch, most_reached, state, chunk=NUM_STEPS):
     monkeypatch.setattr(sparse_steps, "MOST_REACHED", dict.fromkeys((False, True), most_reached))
     light = np.zeros((NUM_STEPS, NUM_CELLS), np.float32)
     light[::3] = 0.2
     inputs = {"light": light, "factor": np.full((NUM_STEPS, 1), 0.7, np.float32)}
     record = ["*:out_spikes", "zenke.learning_rule.target_trace", "zenke.synapses.kernel"]
-    return run_brain(brain(), steps=NUM_STEPS, inputs=inputs, kernel="fast-cpu", record=record, stride=4, chunk=chunk)
+    given = {"inputs": inputs, "record": record, "stride": 4, "state": state}
+    return run_brain(brain(), steps=NUM_STEPS, kernel="fast-cpu", chunk=chunk, **given)
 
 
 def test_runs_that_leave_out_pairs_leave_the_same_bits(monkeypatch):
     """Also what is recorded of pairs that are left out, and where a chunk ends."""
-    dense, sparse = run(monkeypatch, -1.0), run(monkeypatch, 1.0, chunk=NUM_STEPS // 2)
+    start = jax.device_get(jax.jit(brain().init)(jax.random.key(0)))
+    dense, sparse = run(monkeypatch, -1.0, start), run(monkeypatch, 1.0, start, chunk=NUM_STEPS // 2)
     for name in brain().modules:
         spikes = dense.recording.get(f"{name}:out_spikes")
         assert spikes is None or 0 < np.mean(spikes != 0) < 0.3, name

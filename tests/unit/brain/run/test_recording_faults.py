@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.unit.brain.run.test_saves import recipe, until
+from tests.unit.brain.run.test_saves import prepared, recipe, until
 from tests.unit.brain.run.tiny import tiny
 from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 
@@ -51,8 +51,8 @@ def test_after_an_exception_what_ran_before_it_is_recorded(tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_prepared(prepare(recipe(until(30, fail))), RunFolder(tmp_path))
-    assert Recording.read(tmp_path / "recording.zarr").steps.tolist() == list(range(1, 24, 2))
+        run_prepared(prepared(until(30, fail)), RunFolder(tmp_path))
+    assert Recording.read(tmp_path / "recording.zarr").steps.tolist() == list(range(1, 28, 2))
 
 
 @pytest.mark.compiles
@@ -64,8 +64,8 @@ def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(t
             return np.zeros(2, np.float32)
 
         with pytest.raises((CheckpointError, OutputError), match="cannot be written"):
-            run_prepared(prepare(recipe(until(30, fill))), RunFolder(tmp_path), checkpoint_every=40)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
+            run_prepared(prepared(until(30, fill)), RunFolder(tmp_path), checkpoint_every=40)
+    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 30
 
 
@@ -82,7 +82,7 @@ def test_a_disk_that_fills_up_under_a_recording_is_told_with_the_last_checkpoint
 
         folder = RunFolder(tmp_path)
         with pytest.raises(OutputError, match=r"the recording .* cannot be extended .*checkpoint.* step 16"):
-            run_prepared(prepare(recipe(until(30, fill))), folder, checkpoint_every=16)
+            run_prepared(prepared(until(30, fill)), folder, checkpoint_every=16)
 
 
 @pytest.mark.compiles
@@ -92,7 +92,7 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("x")
     with pytest.raises(RunFolderError, match=rf"{name} is in the way"):
-        run_prepared(prepare(recipe()), folder, steps=20, checkpoint_every=20)
+        run_prepared(prepared(), folder, steps=20, checkpoint_every=20)
     assert (tmp_path / name / "mine").read_text() == "x"
 
 
@@ -102,7 +102,7 @@ def test_saves_remove_what_they_wrote_themselves_and_no_other_file(tmp_path):
         (tmp_path / "collected" / "7.npz").write_text("mine")
         return np.zeros(2, np.float32)
 
-    run_prepared(prepare(recipe(until(17, put))), RunFolder(tmp_path), checkpoint_every=8)
+    run_prepared(prepared(until(17, put)), RunFolder(tmp_path), checkpoint_every=8)
     saved = sorted(os.listdir(tmp_path / "checkpoints"), key=len)
     steps = [name for name in saved if name.isdecimal()]
     assert len(steps) == 3
@@ -112,9 +112,9 @@ def test_saves_remove_what_they_wrote_themselves_and_no_other_file(tmp_path):
 
 @pytest.mark.compiles
 def test_force_leaves_what_others_put_into_the_recording(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=20, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=20, checkpoint_every=20)
     (tmp_path / "collected" / "notes.npz").write_text("mine")
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, force=True), steps=10)
+    run_prepared(prepared(), RunFolder(tmp_path, force=True), steps=10)
     assert os.listdir(tmp_path / "collected") == ["notes.npz"]
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 5
 

@@ -1,5 +1,6 @@
 """Closed loops and recordings around events end early and go on as if they had never stopped."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -64,10 +65,12 @@ def in_a_loop(bath, **options):
 
 
 def test_a_closed_loop_goes_on_with_its_environment_where_it_was(tmp_path):
-    whole = run_prepared(prepare(in_a_loop(Bath())), RunFolder(tmp_path / "whole"))
+    first = prepare(in_a_loop(Bath()))  # its program is that of all three
+    cut, later = (dataclasses.replace(first, recipe=in_a_loop(bath)) for bath in (Bath(interrupt, at=11), Bath()))
+    whole = run_prepared(first, RunFolder(tmp_path / "whole"))
     with pytest.raises(Interrupted, match="the last checkpoint is of step 40"):
-        run_prepared(prepare(in_a_loop(Bath(interrupt, at=11))), RunFolder(tmp_path / "cut"), checkpoint_every=20)
-    again = run_prepared(prepare(in_a_loop(Bath())), RunFolder(tmp_path / "cut", resume=True))
+        run_prepared(cut, RunFolder(tmp_path / "cut"), checkpoint_every=20)
+    again = run_prepared(later, RunFolder(tmp_path / "cut", resume=True))
     assert left_in(tmp_path / "cut") == left_in(tmp_path / "whole")
     assert again.episodes == whole.episodes
     assert int(whole.episodes.split(",")[0]) > 1  # some ended before the interruption, some after
@@ -97,14 +100,15 @@ EVENTS = {"stride": 1, "triggers": ["eye:out_spikes > 450 +- 8"], "windows": [(3
 
 
 def test_what_waits_for_an_event_is_saved(tmp_path):
-    run_prepared(prepare(recipe(**EVENTS)), RunFolder(tmp_path / "whole"))
+    uncut = prepare(recipe(**EVENTS))  # its program is that of all three
+    run_prepared(uncut, RunFolder(tmp_path / "whole"))
     whole = left_in(tmp_path / "whole")
     assert whole["steps"] == [3, 4, *range(33, 60)]
-    cut = recipe(until(46, interrupt), **EVENTS)
+    cut = dataclasses.replace(uncut, recipe=recipe(until(46, interrupt), **EVENTS))
     # At step 36 the first three steps before the event at step 41 wait for it.
     with pytest.raises(Interrupted, match="the last checkpoint is of step 36"):
-        run_prepared(prepare(cut), RunFolder(tmp_path / "cut"), checkpoint_every=12)
-    run_prepared(prepare(recipe(**EVENTS)), RunFolder(tmp_path / "cut", resume=True))
+        run_prepared(cut, RunFolder(tmp_path / "cut"), checkpoint_every=12)
+    run_prepared(uncut, RunFolder(tmp_path / "cut", resume=True))
     assert left_in(tmp_path / "cut") == whole
 
 

@@ -1,7 +1,5 @@
 """What a user may give `run_brain`: a mesh of their own that is set, layouts, states of other layouts, files of NIR."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import nir
@@ -70,14 +68,15 @@ def test_a_layout_brings_its_mode_and_its_mesh(plain):
 
 
 def test_a_state_goes_on_under_any_other_layout(plain):
-    layouts = [None, outlay.layout.by_rows("rows"), BY_MODULE, "copies", "by-neuron", None]
-    devices = jax.devices()
-    for before, after in itertools.pairwise(layouts):
-        state = run(layout=before).state
-        mesh = outlay.mesh(neurons=2, devices=devices[:2]) if after == "by-neuron" else None
-        assert np.array_equal(run(start=20, layout=after, mesh=mesh, state=state)["eye:out_spikes"], plain[20:])
-    host = outlay.arrays.gather(run().state)
-    assert np.array_equal(run(start=20, state=host)["eye:out_spikes"], plain[20:])
+    state, devices = None, jax.devices()
+    layouts = [None, outlay.layout.by_rows("rows"), BY_MODULE, "copies", "by-neuron", None, None]
+    for number, layout in enumerate(layouts):
+        start = 5 * number
+        mesh = outlay.mesh(neurons=2, devices=devices[:2]) if layout == "by-neuron" else None
+        after = run(5, start, layout=layout, mesh=mesh, state=state)
+        assert np.array_equal(after["eye:out_spikes"], plain[start : start + 5])
+        state = outlay.arrays.gather(after.state) if number == len(layouts) - 2 else after.state
+    assert plain[:start].any()
 
 
 def test_a_state_that_is_used_up_or_of_another_brain_is_told():

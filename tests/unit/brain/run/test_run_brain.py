@@ -15,6 +15,8 @@ from outlay.train.step_loop import Interrupted
 
 pytestmark = pytest.mark.compiles
 
+STEPS = 400
+"""Two chunks of 200: of fewer than 200 that are left, each run would compile a second program."""
 LIGHT = np.random.default_rng(0).random((450, 2)).astype(np.float32)
 SPIKES, POTENTIAL = "eye:out_spikes", "eye.soma.potential"
 
@@ -32,7 +34,7 @@ def by_hand(light):
 
 @pytest.fixture(scope="module")
 def run():
-    return run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"])
+    return run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"])
 
 
 def test_a_run_shorter_than_a_chunk_has_one_program_of_its_length():
@@ -42,43 +44,44 @@ def test_a_run_shorter_than_a_chunk_has_one_program_of_its_length():
 
 
 def test_it_computes_what_the_brain_computes(run):
-    potentials, spikes = by_hand(LIGHT)
+    potentials, spikes = by_hand(LIGHT[:STEPS])
     assert spikes.any()
     assert np.array_equal(run[SPIKES], np.repeat(spikes[:, None], 3, 1))
     np.testing.assert_allclose(run[POTENTIAL][:, 0], potentials, atol=1e-5)
-    assert run.times.tolist() == list(range(450))
+    assert run.times.tolist() == list(range(STEPS))
 
 
 def test_outputs_are_one_entry_a_step(run):
-    counted = np.concatenate([[0, 0], 3 * by_hand(LIGHT)[1]])[1:451]  # a module reads the step before
+    counted = np.concatenate([[0, 0], 3 * by_hand(LIGHT)[1]])[1 : STEPS + 1]  # a module reads the step before
     assert run.outputs["seen"][:, 0].tolist() == counted.tolist()
 
 
 def test_rates_are_in_hz(run):
-    assert run.rates == pytest.approx({"eye": by_hand(LIGHT)[1].mean() * 1000})
-    half = run_brain(tiny(dt=0.5), steps=450, inputs={"light": LIGHT})
+    assert run.rates == pytest.approx({"eye": by_hand(LIGHT[:STEPS])[1].mean() * 1000})
+    half = run_brain(tiny(dt=0.5), steps=STEPS, inputs={"light": LIGHT})
     assert half.rates["eye"] == pytest.approx(2 * run.rates["eye"])
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])  # others are 200
 def test_chunks_change_nothing(run, chunk):
-    other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"], chunk=chunk)
+    record = ["*:out_spikes", "**.potential"]
+    other = run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=record, chunk=chunk)
     for address in run.recording:
         assert np.array_equal(other[address], run[address])
 
 
 @pytest.mark.parametrize("stride", [7, 300])
 def test_a_stride_keeps_the_last_of_so_many_steps(run, stride):
-    other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=[POTENTIAL], stride=stride)
-    steps = np.arange(stride - 1, 450, stride)
+    other = run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=[POTENTIAL], stride=stride)
+    steps = np.arange(stride - 1, STEPS, stride)
     assert other.times.tolist() == steps.tolist()
     assert np.array_equal(other[POTENTIAL], run[POTENTIAL][steps])
     assert other.rates == run.rates
 
 
 def test_windows_choose_rows_of_the_same_run(run):
-    other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=[POTENTIAL], windows=[(10, 20), (300, 1e9)])
-    in_windows = [*range(10, 20), *range(300, 450)]
+    other = run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=[POTENTIAL], windows=[(10, 20), (300, 1e9)])
+    in_windows = [*range(10, 20), *range(300, STEPS)]
     assert other.times.tolist() == in_windows
     assert np.array_equal(other[POTENTIAL], run[POTENTIAL][in_windows])
 
@@ -95,13 +98,13 @@ def test_triggers_choose_rows_around_events():
 
 def test_a_run_goes_on_from_a_state(run):
     first = run_brain(tiny(), steps=200, inputs={"light": LIGHT[:200]}, record=[POTENTIAL])
-    second = run_brain(tiny(), steps=250, inputs={"light": LIGHT[200:]}, record=[POTENTIAL], state=first.state)
+    second = run_brain(tiny(), steps=STEPS - 200, inputs={"light": LIGHT[200:]}, record=[POTENTIAL], state=first.state)
     assert np.array_equal(np.concatenate([first[POTENTIAL], second[POTENTIAL]]), run[POTENTIAL])
 
 
 def test_on_disk_is_what_is_in_memory(run, tmp_path):
     path = tmp_path / "run.zarr"
-    run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"], to=path)
+    run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"], to=path)
     read = Recording.read(path)
     for address in run.recording:
         assert np.array_equal(read[address], run[address])
@@ -110,7 +113,7 @@ def test_on_disk_is_what_is_in_memory(run, tmp_path):
 @pytest.mark.parametrize("layout", ["copies", "by-neuron", "by-module"])
 def test_the_same_under_every_layout(run, layout):
     other = run_brain(
-        tiny(), steps=450, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"], layout=layout
+        tiny(), steps=STEPS, inputs={"light": LIGHT}, record=["*:out_spikes", "**.potential"], layout=layout
     )
     for address in run.recording:
         assert np.array_equal(other[address], run[address])
@@ -118,7 +121,7 @@ def test_the_same_under_every_layout(run, layout):
 
 def test_a_layout_of_ones_own(run):
     layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
-    other = run_brain(tiny(), steps=450, inputs={"light": LIGHT}, record=[SPIKES], layout=layout)
+    other = run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=[SPIKES], layout=layout)
     assert np.array_equal(other[SPIKES], run[SPIKES])
     assert len(other.state["eye"]["soma"]["potential"].sharding.device_set) == 8
 
@@ -131,7 +134,7 @@ def test_inputs_that_are_not_finite_stop_the_run_before_their_chunk():
     light = LIGHT.copy()
     light[333, 1] = np.nan
     with pytest.raises(BrainStopped, match=r"light\n    it is nan in step 333 at \[1\]") as caught:
-        run_brain(tiny(), steps=450, inputs={"light": light}, record=[SPIKES])
+        run_brain(tiny(), steps=STEPS, inputs={"light": light}, record=[SPIKES])
     assert caught.value.num_steps == 200
     assert np.array_equal(caught.value.recording[SPIKES][:, 0], by_hand(LIGHT)[1][:200])
 
@@ -141,9 +144,9 @@ def test_a_state_that_is_not_finite_stops_the_run_and_keeps_what_was_recorded(tm
     light[333:335] = 3e38  # their mean overflows
     path = tmp_path / "run.zarr"
     with pytest.raises(BrainStopped) as caught:
-        run_brain(tiny(threshold=np.inf), steps=450, inputs={"light": light}, record=[POTENTIAL], to=path)
+        run_brain(tiny(threshold=np.inf), steps=STEPS, inputs={"light": light}, record=[POTENTIAL], to=path)
     text = str(caught.value)
-    assert "the run stopped in step 333 of 450" in text
+    assert "the run stopped in step 333 of 400" in text
     assert "not finite: eye\n    NaN or infinity in step 333 (333 ms): eye.soma.potential (3 of 3)" in text
     assert f"the recording of the 333 steps before is in {path}" in text
     assert Recording.read(path).steps.tolist() == list(range(333))
@@ -190,9 +193,9 @@ def test_a_recording_in_bfloat16_can_be_kept_on_disk(tmp_path):
 
 def test_it_prints_what_it_came_to(run):
     lines = str(run).splitlines()
-    assert lines[0] == "ran       450 steps of 1 ms"
+    assert lines[0] == "ran       400 steps of 1 ms"
     assert lines[2] == f"rates     eye {run.rates['eye']:.1f} Hz"
-    assert lines[3] == "recorded  450 rows of 2 addresses"
+    assert lines[3] == "recorded  400 rows of 2 addresses"
 
 
 def test_only_the_pictures_there_is_something_to_show_on(run):

@@ -1,5 +1,7 @@
 """A run that ends early and is gone on with leaves what it would have left, had it never stopped."""
 
+import dataclasses
+import functools
 import os
 import shutil
 import signal
@@ -31,7 +33,7 @@ TEXTS = ("rates.csv",)
 
 
 def recipe(light=LIGHT, **options):
-    given = {"record": RECORD, "stride": 2, "chunk": 8, "steps": 60, **options}
+    given = {"record": RECORD, "stride": 2, "chunk": 4, "steps": 60, **options}
     return BrainRecipe.of(tiny(), name="eye", inputs={"light": light}, **given)
 
 
@@ -61,19 +63,25 @@ def interrupt():
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole")
-    run_prepared(prepare(recipe()), RunFolder(path))
+    run_prepared(prepared(), RunFolder(path))
     return left_in(path)
 
 
-def prepared(recipe, *, mesh=8, **options):
-    """Over so many devices."""
+@functools.cache
+def compiled(mesh=8, **options):
+    """Over so many devices; one program for all runs: chunks are of 4 steps, which divide those of checkpoints."""
     axis = "neurons" if options.get("layout") == "by-neuron" else "one" if mesh == 1 else "devices"
-    return prepare(recipe, mesh=outlay.mesh(f"{axis}={mesh}", devices=jax.devices()[:mesh]), **options)
+    return prepare(recipe(), mesh=outlay.mesh(f"{axis}={mesh}", devices=jax.devices()[:mesh]), **options)
+
+
+def prepared(light=LIGHT, **options):
+    """A run with inputs of its own."""
+    return dataclasses.replace(compiled(**options), recipe=recipe(light))
 
 
 def stopped(path, **options):
     with pytest.raises(Interrupted, match=r"; the last checkpoint is of step 40$"):
-        run_prepared(prepared(recipe(until(57, interrupt)), **options), RunFolder(path), checkpoint_every=20)
+        run_prepared(prepared(until(57, interrupt), **options), RunFolder(path), checkpoint_every=20)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def stopped(path, **options):
 def test_it_goes_on_under_another_layout_as_if_it_had_never_stopped(tmp_path, uninterrupted, before, after):
     stopped(tmp_path, **before)
     assert len(Recording.read(tmp_path / "recording.zarr").steps) > 20  # what is dropped, and recorded again
-    result = run_prepared(prepared(recipe(), **after), RunFolder(tmp_path, resume=True))
+    result = run_prepared(prepared(**after), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
     assert (result.num_steps, result.num_rows) == (60, 30)
 
@@ -122,28 +130,28 @@ def test_narrow_outputs_come_back_from_a_file(tmp_path):
 
 
 def test_a_run_that_is_no_number_goes_on_once_its_input_is_mended(tmp_path, uninterrupted):
-    with pytest.raises(BrainStopped, match=r"before step 48.*; the last checkpoint is of step 40"):
-        run_prepared(prepare(recipe(until(53, lambda: np.nan))), RunFolder(tmp_path), checkpoint_every=20)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    with pytest.raises(BrainStopped, match=r"before step 52.*; the last checkpoint is of step 40"):
+        run_prepared(prepared(until(53, lambda: np.nan)), RunFolder(tmp_path), checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
     with pytest.raises(Interrupted):
-        run_prepared(prepare(recipe(until(11, interrupt))), RunFolder(tmp_path), checkpoint_every=20)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
+        run_prepared(prepared(until(11, interrupt)), RunFolder(tmp_path), checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=45, checkpoint_every=20)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=45, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_finished_run_is_made_longer(tmp_path, uninterrupted):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
     assert left_in(tmp_path) == uninterrupted
     assert sorted(file.name for file in (tmp_path / "collected").iterdir()) == ["20.npz", "40.npz", "60.npz"]
 
@@ -153,12 +161,12 @@ def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     asks = until(9, lambda: os.kill(os.getpid(), signal.SIGUSR1) or LIGHT[9])
     with pytest.raises(SystemExit) as stop:
-        run_prepared(prepare(recipe(asks)), RunFolder(tmp_path), checkpoint_every=20)
+        run_prepared(prepared(asks), RunFolder(tmp_path), checkpoint_every=20)
     signal.signal(signal.SIGUSR1, before)
     assert stop.value.code == stop_request.STOPPED
-    assert "stopped on request after step 16 of 60" in capsys.readouterr().err
+    assert "stopped on request after step 12 of 60" in capsys.readouterr().err
     monkeypatch.setattr(stop_request, "_is_requested", False)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
@@ -170,29 +178,29 @@ def test_a_checkpoint_between_two_recorded_steps_is_refused(tmp_path):
 
 
 def test_another_run_is_refused_and_left_as_it_was(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     before = left_in(tmp_path)
     with pytest.raises(CheckpointError, match=r"2 differences\n  record: .*\n  stride: 2 there, 1 now"):
         run_prepared(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"1 difference\n  inputs: \w+ there, \w+ now\n  fix: another --run"):
-        run_prepared(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
+        run_prepared(prepared(0.5), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=20)
+        run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=20)
     assert left_in(tmp_path) == before
 
 
 def test_the_recording_is_missed(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     shutil.rmtree(tmp_path / "recording.zarr")
     with pytest.raises(OutputError, match=r"recording.zarr, the recording of the run, is gone\n  fix: restore it"):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
+        run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
 
 
 def test_what_was_collected_is_missed(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     (tmp_path / "collected" / "40.npz").unlink()
     with pytest.raises(CheckpointError, match=r"40.npz, which the run collected in its first 40 steps, cannot be"):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
+        run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
 
 
 def test_what_is_only_for_training_is_refused_before_the_folder_is_touched(tmp_path):
@@ -200,5 +208,5 @@ def test_what_is_only_for_training_is_refused_before_the_folder_is_touched(tmp_p
     with pytest.raises(
         RecipeError, match=r"--steps-per-call is for recipes that are trained, and 'eye' is not\n  fix:"
     ):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path), training=training)
+        run_prepared(prepared(), RunFolder(tmp_path), training=training)
     assert not (tmp_path / "config.json").exists()
