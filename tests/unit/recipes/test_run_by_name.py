@@ -7,6 +7,8 @@ from tests.unit.recipes.small import line
 import outlay
 from outlay.errors import OutlayError, RecipeError, RunFolderError
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
 
 def test_it_leaves_a_run_folder_and_goes_on_in_it(tmp_path):
     result = outlay.run(LINE, layout="fsdp", steps=4, run_folder=tmp_path / "run", checkpoint_every=2)

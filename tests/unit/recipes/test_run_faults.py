@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import time
 from pathlib import Path
 
@@ -60,11 +61,17 @@ def contents(path):
     return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("finished")
+    run_prepared(prepare(small.line()), RunFolder(path), steps=4, checkpoint_every=2)
+    return path
+
+
 @pytest.fixture
-def earlier(tmp_path):
+def earlier(finished, tmp_path):
     """A finished run with checkpoints."""
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=2)
-    return tmp_path
+    return Path(shutil.copytree(finished, tmp_path, dirs_exist_ok=True))
 
 
 def of_the_run(path):
