@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from tests import forks
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "program.py")
@@ -45,8 +46,10 @@ def start(
     program: str = PROGRAM,
     stderr: int = subprocess.PIPE,
     environment: Mapping[str, str] | None = None,
+    forked: bool = True,
 ) -> subprocess.Popen[str]:
-    started = [sys.executable, program, fault, str(process), str(mark)]
+    """Start a job whose processes are forks that have imported JAX, or, if not, such as users start."""
+    started = [forks.python() if forked else sys.executable, program, fault, str(process), str(mark)]
     command = [*OUTLAY, "-n", "2", "--devices-per-process", "1", *options, "--", *started]
     variables = (
         os.environ
@@ -67,8 +70,10 @@ def finish(job: subprocess.Popen[str], mark: Path) -> Done:
     return Done(job.returncode, stdout, stderr, seconds, pids(stderr))
 
 
-def run(*options: str, fault: str = "none", process: int = 0, mark: Path, program: str = PROGRAM) -> Done:
-    return finish(start(*options, fault=fault, process=process, mark=mark, program=program), mark)
+def run(
+    *options: str, fault: str = "none", process: int = 0, mark: Path, program: str = PROGRAM, forked: bool = True
+) -> Done:
+    return finish(start(*options, fault=fault, process=process, mark=mark, program=program, forked=forked), mark)
 
 
 def pids(stderr: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""`digits` and tiny `lm`, trained whole, and trained on from where another arrangement was interrupted."""
+"""Tiny `lm`, trained whole, and trained on from where another arrangement was interrupted."""
 
 import dataclasses
 from pathlib import Path
@@ -8,7 +8,6 @@ import jax
 
 import outlay
 from outlay.models.transformer.published import MODELS
-from outlay.recipes.digits import digits
 from outlay.recipes.lm import lm
 from outlay.recipes.recipe import Recipe
 
@@ -18,9 +17,10 @@ MAX_SAMPLED = 3
 TINY = dataclasses.replace(MODELS["tiny"].config, width=32, num_layers=2, num_heads=2, num_kv_heads=1, hidden=128)
 SMALLER = {"MAX_SAMPLED": MAX_SAMPLED, "MODELS": {"tiny": dataclasses.replace(MODELS["tiny"], config=TINY)}}
 """What stands in `outlay.recipes.lm` while it is trained here: a step between processes costs by its bytes."""
-RECIPES = {"digits": digits, "lm": lambda: lm("tiny", sequence=16, batch=8)}
-PROCESSES = {"digits": (1, 2), "lm": (1, 2)}
-"""In how many processes, which have eight devices together, each is trained. In three: test_brain.py."""
+
+
+def recipe() -> Recipe:
+    return lm("tiny", sequence=16, batch=8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,20 +40,6 @@ def program_of(recipe: Recipe, num_devices: int) -> outlay.Program:
     mesh = outlay.mesh(data=num_devices, devices=jax.devices()[:num_devices])
     layout = recipe.layouts["dp" if num_devices == 1 else "fsdp"]
     return outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh)
-
-
-def results(folder: Path, stop_at: int) -> dict[str, Any]:
-    """All that an arrangement can tell of its recipes. Only two processes sample, since compiling it takes long."""
-    outcomes = {}
-    for name in (name for name, numbers in PROCESSES.items() if jax.process_count() in numbers):
-        recipe = RECIPES[name]()
-        program = program_of(recipe, jax.device_count())
-        outcomes[name] = {
-            "sample": sample(recipe, program) if jax.process_count() == 2 else "",
-            "losses": train(recipe, program),
-            "continued after": train_on(recipe, program, folder / name, stop_at),
-        }
-    return outcomes
 
 
 def sample(recipe: Recipe, program: outlay.Program) -> str:

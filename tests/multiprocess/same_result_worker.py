@@ -1,4 +1,4 @@
-"""One process of a job that trains the recipes: `same_result_worker.py FOLDER STOP_AT`."""
+"""One process of a job that trains the recipe: `same_result_worker.py FOLDER STOP_AT`."""
 
 import json
 import sys
@@ -9,13 +9,20 @@ import outlay
 
 def main(folder: Path, stop_at: int) -> None:
     job = outlay.join()
-    from tests.multiprocess.same_result_training import SMALLER, results
+    import jax
+    from tests.multiprocess.same_result_training import SMALLER, program_of, recipe, sample, train, train_on
 
     from outlay.recipes import lm
 
     vars(lm).update(SMALLER)
-    outcome = results(folder, stop_at)
-    (folder / f"{job.num_processes}-{job.process}.json").write_text(json.dumps(outcome))
+    trained = recipe()
+    program = program_of(trained, jax.device_count())
+    outcome = {
+        "sample": sample(trained, program),
+        "losses": train(trained, program),
+        "continued after": train_on(trained, program, folder, stop_at),
+    }
+    (folder / f"{job.process}.json").write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 How many seconds that takes is measured elsewhere (benchmarks): here a job that hangs is killed, and its test fails.
 """
 
-import os
 import re
 import subprocess
-import sys
 
+import psutil
 import pytest
+from tests import forks
 from tests.multiprocess import jobs
+from tests.unit.cli.command import environment
 
 from outlay.jobs.job import free_port
 
@@ -18,14 +19,14 @@ from outlay.jobs.job import free_port
 def mark(tmp_path):
     path = tmp_path / "mark"
     yield path
-    left = jobs.left_of(path)
+    _, left = psutil.wait_procs(jobs.left_of(path), timeout=5)  # forks are killed by their server
     for process in left:
         process.kill()
     assert not left, "processes were left behind"
 
 
 def test_processes_compute_together_and_end_well_though_workers_of_theirs_fail_and_one_takes_longer(mark):
-    done = jobs.run(fault="harmless", process=1, mark=mark)
+    done = jobs.run(fault="harmless", process=1, mark=mark, forked=False)
     assert done.code == 0, done.stderr
     assert "[1] slept well" in done.stdout
     assert "[0] process 0 of 2: total 2.0" in done.stdout
@@ -60,7 +61,7 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
     ],
 )
 def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, code, says, last):
-    done = jobs.run(fault=fault, process=process, mark=mark)
+    done = jobs.run(fault=fault, process=process, mark=mark, forked=(fault, process) != ("SIGKILL", 1))
     assert done.code == code
     assert f"process {process} of 2 failed first: {says}" in done.stderr
     assert done.stderr.rstrip().endswith(last or says)
@@ -76,10 +77,10 @@ def test_an_exception_in_a_thread_ends_all(mark):
 @pytest.mark.parametrize("process", [0, 1])
 def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     place = {"OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": f"127.0.0.1:{free_port()}", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, jobs.PROGRAM, "early", str(process), str(mark)]
+    command = [forks.python(), jobs.PROGRAM, "early", str(process), str(mark)]
     tasks = [
         subprocess.Popen(
-            command, env=os.environ | place | {"OUTLAY_PROCESS_ID": str(number)}, stderr=subprocess.PIPE, text=True
+            command, env=environment(**place, OUTLAY_PROCESS_ID=str(number)), stderr=subprocess.PIPE, text=True
         )
         for number in (0, 1)
     ]
@@ -119,7 +120,7 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
 
 @pytest.mark.parametrize("fault", ["SIGSTOP", pytest.param("sleep", marks=pytest.mark.any_jax)])
 def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
-    done = jobs.run("--stuck-after", "8", "--start-within", "60", fault=fault, process=1, mark=mark)
+    done = jobs.run("--stuck-after", "8", "--start-within", "60", fault=fault, process=1, mark=mark, forked=False)
     assert done.code == 1
     assert "the job is stuck\nprocess 0: step 3 finished, in 'step 4' for" in done.stderr
     assert ("held by a signal (SIGSTOP)" in done.stderr) == (fault == "SIGSTOP")

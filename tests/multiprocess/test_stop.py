@@ -12,7 +12,7 @@ LONGEST = 280  # seconds after which it hangs
 @pytest.fixture
 def running(tmp_path):
     mark = tmp_path / "mark"
-    job = jobs.start(fault="endless", mark=mark)
+    job = jobs.start(fault="endless", mark=mark, forked=False)
     assert job.stdout
     assert "running" in job.stdout.readline()
     yield job, mark

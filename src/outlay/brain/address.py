@@ -79,9 +79,7 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _leaf_addresses(brain: Brain) -> tuple[str, ...]:
-    # Shapes alone: no kernel is drawn for its address.
-    shapes = jax.eval_shape(lambda: {name: brain.init_module(name, jax.random.key(0)) for name in brain.modules})
-    return tuple(path for path, leaf in flatten_paths(shapes)[0] if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
+    return tuple(path for path, leaf in flatten_paths(brain.module_shapes)[0] if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
 
 
 _KEY = jax.dtypes.prng_key  # PRNG keys are not numbers that could be plotted or stored

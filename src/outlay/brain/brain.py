@@ -99,6 +99,11 @@ class Brain:
         check_state(name, module, state)
         return state
 
+    @functools.cached_property
+    def module_shapes(self) -> State:
+        """The shapes and dtypes of the states of the modules: no kernel is drawn for them."""
+        return jax.eval_shape(lambda: {name: self.init_module(name, jax.random.key(0)) for name in self.modules})
+
     def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[State, dict[str, jax.Array]]:
         """Advance the state by one step of `dt`.
 
