@@ -28,6 +28,15 @@ class Killed:
         return self.data[step]
 
 
+class KilledAlone(Killed):
+    """Data in whose middle the only process is killed, unless there is a file that says that this has happened."""
+
+    def __getitem__(self, step):
+        if step == EVENT_AT and not Path("again").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.data[step]
+
+
 class Unhurried(Killed):
     """Data that leaves time for a signal; process 0 says when it may come."""
 
@@ -41,6 +50,11 @@ class Unhurried(Killed):
 def killed_once() -> Recipe:
     recipe = small.line()
     return dataclasses.replace(recipe, data=Killed(recipe.data))
+
+
+def killed_alone() -> Recipe:
+    recipe = small.line()
+    return dataclasses.replace(recipe, data=KilledAlone(recipe.data))
 
 
 def unhurried() -> Recipe:

@@ -19,7 +19,7 @@ from outlay.jobs.job import free_port
 
 FRAGILE = str(Path(__file__).parent / "fragile.py")
 LONGEST = 280  # seconds after which a run hangs
-NUM_STEPS = 40
+NUM_STEPS = 20
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ SHORT = ("run", LINE, "--devices", "8", "--layout", "fsdp", "--steps", "4", "--c
 
 
 @pytest.fixture(scope="module")
-def alone(folder):
+def alone(folder, blank_pictures):
     """A short run of one process, this one."""
     done = command_here(*SHORT, "--run-folder", "alone", cwd=folder)
     assert done.exit_code == 0, done.output

@@ -73,8 +73,8 @@ def test_the_losses_are_those_of_one_device(trained, losses):
 
 
 def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(trained, one_device, losses, stops):
-    told, folder = trained
-    continued = [*(one["continued after"] for one in told), train_on(recipe(), one_device, folder, NUM_STEPS)]
+    results, folder = trained
+    continued = [*(one["continued after"] for one in results), train_on(recipe(), one_device, folder, NUM_STEPS)]
     first, second = (stop // SAVE_EVERY * SAVE_EVERY for stop in stops)
     assert continued == [first, first, second]
     history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -79,7 +79,8 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _leaf_addresses(brain: Brain) -> tuple[str, ...]:
-    return tuple(path for path, leaf in flatten_paths(brain.module_shapes)[0] if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
+    leaves, _ = flatten_paths(brain.module_shapes)
+    return tuple(path for path, leaf in leaves if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
 
 
 _KEY = jax.dtypes.prng_key  # PRNG keys are not numbers that could be plotted or stored
