@@ -23,6 +23,10 @@ import pytest
 import outlay
 from outlay.core.runtime_flags import merge_flags
 
+# Importing and tracing make millions of small objects, most of which stay: a twentieth of the time went into looking
+# for cycles among them.
+gc.set_threshold(100_000, 20, 50)
+
 # Most of what XLA does to compile a small program is to make fast machine code of it, which tests do not need. What it
 # makes it of, the optimized HLO that tests read, is the same. Processes that tests start inherit the flags; what must
 # hold in the code that users run is also tested without them (test_brain_as_compiled.py).
@@ -72,10 +76,6 @@ from matplotlib.figure import Figure
 
 # Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-# Tracing makes millions of small objects, most of which stay: a twentieth of the time went into looking
-# for cycles among them.
-gc.set_threshold(100_000, 20, 50)
 
 # Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time.
 hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True)

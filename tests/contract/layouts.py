@@ -69,19 +69,24 @@ LAYOUTS = [
 ]
 
 MODES = ("auto", "manual")
+WHOLE_PARAMETERS = ("replicated", "zero1", "zero2")
 
 
 def pairs_in(mode: str) -> list[Any]:
     """The pairs of a model and a layout that are tried in this mode, as parameters of a test.
 
     They are one colour of a chessboard of models and layouts, whose other colour is tried in the other mode. So every
-    model is tried under every layout and in every mode, and every layout in every mode. On the newest JAX every layout
-    is tried once, in one of the modes: it may compile an operation or a layout otherwise, but hardly the two together.
+    model is tried in every mode and under every layout that splits parameters, and under data parallelism; the other
+    layouts without split parameters, under which a model computes what it does there, meet one model in each mode. On
+    the newest JAX every layout is tried once, in one of the modes: it may compile an operation or a layout otherwise,
+    but hardly the two together.
     """
     pairs = []
     for row, layout in enumerate(LAYOUTS):
         models = MODELS[(row + MODES.index(mode)) % 2 :: 2]
-        on_newest_jax = models[row // 2 % len(models)] if mode == MODES[row // 2 % 2] else None
+        chosen = models[row // 2 % len(models)]
+        models = [chosen] if layout.name in WHOLE_PARAMETERS else models
+        on_newest_jax = chosen if mode == MODES[row // 2 % 2] else None
         for model in models:
             marks = [] if model is on_newest_jax else [pytest.mark.any_jax]
             pairs.append(pytest.param(model, layout, id=f"{model.name}-{layout.name}", marks=marks))

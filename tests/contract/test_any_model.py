@@ -109,8 +109,8 @@ MODELS = {
 }
 
 
-# The others also train in test_frameworks.py or test_own_models.py on the newest JAX, and their statistics are arrays
-# like those of NNX.
+# The others also train in test_frameworks.py or test_equinox_modules.py on the newest JAX, and their statistics are
+# arrays like those of NNX.
 ON_NEWEST_JAX = {"nnx", "target"}
 EACH_MODEL = [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else [pytest.mark.any_jax]) for name in MODELS]
 

@@ -114,6 +114,7 @@ def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -
     _assert_trains_as_one_device(name, program)
 
 
+@pytest.mark.any_jax  # small models train by hand on the newest JAX, and layers in a loop in test_gather_at_use.py
 def test_it_trains_as_one_device_by_hand() -> None:
     """Under a layout of which data parallel training and FSDP are parts."""
     _assert_trains_as_one_device("fsdp+tp", _program("fsdp+tp", "manual"))

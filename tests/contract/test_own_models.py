@@ -24,8 +24,9 @@ PROVED = [equinox_models.recurrent, flax_models.normed]
 """Modules of Equinox and of NNX, that `outlay.verify` proves in seconds; the others it proves in up to 34, and plain
 trees are proved in many other tests."""
 
-ON_NEWEST_JAX = [equinox_models.recurrent, flax_models.normed, other_models.low_rank_adapters]
-"""One of each way to hold a state. Linen, Haiku and a convolution are in test_frameworks.py and test_layouts.py."""
+ON_NEWEST_JAX = [flax_models.normed, other_models.low_rank_adapters]
+"""Two ways to hold a state. Equinox is in test_equinox_modules.py, Linen and Haiku are in test_frameworks.py, and a
+convolution is in test_layouts.py."""
 WITH_MARKS = [make if make in ON_NEWEST_JAX else pytest.param(make, marks=pytest.mark.any_jax) for make in MAKERS]
 
 MOST_LINES = 5

@@ -82,7 +82,7 @@ def vision_transformer() -> OwnModel:
         updates, opt_state = optimizer.update(grads, opt_state, eqx.filter(model, eqx.is_inexact_array))
         return eqx.apply_updates(model, updates), opt_state, key, loss
 
-    batch = {"image": normal(16, 3, 8, 8), "label": np.arange(16) % 10}
+    batch = {"image": normal(8, 3, 8, 8), "label": np.arange(8)}
     # With Outlay:
     layout = outlay.fsdp(min_size=64) + outlay.data_parallel()
     parts = ["params", "opt_state", "key"]

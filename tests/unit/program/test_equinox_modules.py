@@ -86,6 +86,7 @@ def test_in_mode_manual_it_trains_alike():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), manual.params, auto.params)
 
 
+@pytest.mark.any_jax  # what a step is given does not depend on who wrote it
 def test_a_step_of_ones_own_is_given_whole_modules():
     def init(key):
         model = eqx.nn.MLP(8, 8, 16, depth=1, key=key)

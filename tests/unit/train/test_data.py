@@ -128,22 +128,33 @@ def loss(params, batch, keys):
     return (errors * inside).sum(axis=1) / batch["length"], {}
 
 
+BUCKETS_OPTIMIZER = optax.adam(1e-2)
+train_on_buckets = outlay.train_step(loss, BUCKETS_OPTIMIZER)
+init_for_buckets = outlay.init_state(lambda key: {"table": jax.random.normal(key, 64)}, BUCKETS_OPTIMIZER)
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    """The parameters after twelve steps, and the losses."""
+    examples, step = bucketed(), jax.jit(train_on_buckets)
+    state, losses = init_for_buckets(jax.random.key(0)), []
+    for number in range(12):
+        state, metrics = step(state, examples[number])
+        losses.append(float(metrics["loss"]))
+    return state.params, losses
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual"])
-def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode):
-    examples, optimizer = bucketed(), optax.adam(1e-2)
-    step = outlay.train_step(loss, optimizer)
-    init = outlay.init_state(lambda key: {"table": jax.random.normal(key, 64)}, optimizer)
+def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode, on_one_device):
+    examples, (params, losses) = bucketed(), on_one_device
+    step, init = train_on_buckets, init_for_buckets
     layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
     program = outlay.program(step, init, examples.buckets[0], layout=layout, mesh=outlay.mesh(data=8), mode=mode)
     done = fit(program, examples, steps=12, key=jax.random.key(0), progress=False, read_ahead=2)
-    state, losses = init(jax.random.key(0)), []
-    for number in range(12):
-        state, metrics = jax.jit(step)(state, examples[number])
-        losses.append(float(metrics["loss"]))
     assert len({examples[number]["tokens"].shape for number in range(12)}) == 3
     np.testing.assert_allclose([metrics["loss"] for metrics in done.history], losses, rtol=1e-5)
-    np.testing.assert_allclose(done.state.params["table"], state.params["table"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(done.state.params["table"], params["table"], rtol=1e-5, atol=1e-6)
     assert done.state.params["table"].sharding.spec == program.plan["params.table"].spec
     with pytest.raises(ProgramError, match=r"steps_per_call=2: the steps of a call need batches of one shape"):
         fit(program, examples, steps=4, key=jax.random.key(0), progress=False, steps_per_call=2)

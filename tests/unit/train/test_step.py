@@ -174,7 +174,8 @@ def searched_by_hand():
     return losses, params
 
 
-@pytest.mark.parametrize(("mode", "accumulate"), [("auto", 4), pytest.param("manual", 1, marks=pytest.mark.any_jax)])
+@pytest.mark.any_jax  # what an optimizer is given does not depend on JAX
+@pytest.mark.parametrize(("mode", "accumulate"), [("auto", 4), ("manual", 1)])
 def test_optimizers_that_ask_for_the_loss_itself(mode, accumulate):
     """L-BFGS searches along a line for a lower loss, over the same global batch."""
     program = outlay.program(

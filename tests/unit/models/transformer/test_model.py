@@ -20,9 +20,14 @@ BATCH = {"tokens": TOKENS}
 
 
 @functools.cache
+def compiled_init(config):
+    return jax.jit(language_model(config)[0])
+
+
+@functools.cache
 def shaken(config, seed=1):
     """Parameters of which none, such as a scale of one, would hide that it is not used."""
-    params = language_model(config)[0](jax.random.key(seed))
+    params = compiled_init(config)(jax.random.key(seed))
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)
 
@@ -48,7 +53,7 @@ def test_it_computes_what_plain_numpy_computes(tied):
 
 
 def test_no_position_sees_its_own_token_or_a_later_one():
-    model = nnx.merge(definition_of(SMALL), shaken(SMALL))
+    model = jax.jit(nnx.merge(definition_of(SMALL), shaken(SMALL)))
     other = TOKENS.copy()
     other[:, 5] = (other[:, 5] + 7) % 32
     difference = np.abs(model(TOKENS) - model(other)).max(axis=(0, 2))
@@ -80,7 +85,7 @@ def residuals_of(config):
 def test_it_computes_in_bfloat16_on_float32_parameters():
     config = dataclasses.replace(SMALL, dtype="bfloat16")
     params = shaken(config)
-    losses, _ = language_model(config)[1](params, BATCH, None)
+    losses, _ = jax.jit(lambda params: language_model(config)[1](params, BATCH, None))(params)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
     assert losses.dtype == jnp.float32
     jaxpr = str(jax.make_jaxpr(lambda p: language_model(config)[1](p, BATCH, None))(params))
@@ -102,7 +107,7 @@ def test_layers_are_traced_once_however_many_there_are():
 
 
 def test_layers_do_not_start_alike():
-    kernel = language_model(SMALL)[0](jax.random.key(0))["layers"]["feed_forward"]["up"]["kernel"][...]
+    kernel = compiled_init(SMALL)(jax.random.key(0))["layers"]["feed_forward"]["up"]["kernel"][...]
     assert (np.abs(kernel[0] - kernel[1]) > 1e-6).mean() > 0.99
 
 
@@ -125,9 +130,9 @@ def test_the_logits_are_never_kept_in_float32():
 
 @pytest.mark.compiles
 def test_it_learns_a_batch_by_heart():
-    init_params, loss = language_model(SMALL)
+    _, loss = language_model(SMALL)
     optimizer = optax.adam(1e-2)
-    step, state = jax.jit(train_step(loss, optimizer)), init_state(init_params, optimizer)(jax.random.key(0))
+    step, state = jax.jit(train_step(loss, optimizer)), init_state(compiled_init(SMALL), optimizer)(jax.random.key(0))
     history = []
     for _ in range(40):
         state, metrics = step(state, BATCH)
