@@ -31,6 +31,7 @@ from tests import ask_for_fork
 
 ROOT = Path(__file__).parents[1]
 _USED = (
+    "outlay",  # before JAX, to see what starts it
     *("flax.nnx", "grain", "jax", "matplotlib.backends.backend_agg", "optax", "orbax.checkpoint", "rich.console"),
     *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.jobs.run_job", "outlay.program.make"),
     *("outlay.recipes.choose", "outlay.recipes.training_run", "outlay.report.run_page", "outlay.search"),

@@ -55,7 +55,7 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
     ("process", "fault", "code", "says", "last"),
     [
         (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
-        (0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7"),
+        pytest.param(0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7", marks=pytest.mark.any_jax),
         (0, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
         (1, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
     ],
@@ -74,7 +74,7 @@ def test_an_exception_in_a_thread_ends_all(mark):
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.any_jax), 1])
 def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     place = {"OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": f"127.0.0.1:{free_port()}", "JAX_PLATFORMS": "cpu"}
     command = [forks.python(), jobs.PROGRAM, "early", str(process), str(mark)]
@@ -101,7 +101,7 @@ def test_sigterm_ends_a_process_and_so_all(mark):
     assert "process 1 of 2 failed first: ended by SIGTERM" in done.stderr
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("process", [0, pytest.param(1, marks=pytest.mark.any_jax)])
 def test_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     done = jobs.run(fault="early", process=process, mark=mark)
     assert done.code == 1

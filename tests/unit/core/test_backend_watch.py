@@ -1,22 +1,24 @@
 """Each case is a program of its own: a backend starts once in a process."""
 
-import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from tests import forks
+from tests.unit.cli.command import environment
 
 from outlay.core import backend_watch
 
 pytestmark = pytest.mark.processes
 
 
-def run(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path, program: str, *, forked: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a program; where it is forked, JAX is imported and watched already, as by `import outlay`."""
     file = tmp_path / "train.py"
     file.write_text(textwrap.dedent(program))
-    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, file], env=env, capture_output=True, text=True, timeout=280, check=False)
+    command, env = [forks.python() if forked else sys.executable, file], environment(JAX_PLATFORMS="cpu")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -50,6 +52,7 @@ def test_a_start_before_the_watch_is_said_to_be_unknown(tmp_path):
         backend_watch.watch()
         print(backend_watch.describe_start())
         """,
+        forked=False,
     )
     assert "started before outlay was imported, so the call that did it is not known" in done.stdout
 
@@ -87,7 +90,7 @@ def test_debug_records_are_shown_exactly_where_they_were_shown_without_the_watch
     watch = "from outlay.core import backend_watch; backend_watch.watch()"
     lines = ["import logging", *([watch, setting] if watch_first else [setting, watch])]
     lines += ["import jax", "jax.devices()", "assert backend_watch.started_by() is not None"]
-    done = run(tmp_path, "\n".join(lines))
+    done = run(tmp_path, "\n".join(lines), forked=watch_first)
     assert ("Initializing backend 'cpu'" in done.stderr) == shown
 
 

@@ -1,6 +1,5 @@
 import os
 import subprocess
-import sys
 import threading
 
 import jax
@@ -8,6 +7,8 @@ import jax.numpy as jnp
 import jaxlib
 import pytest
 from jax.extend.core import Primitive
+from tests import forks
+from tests.unit.cli.command import environment
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core import jax_compat, jax_tracing
@@ -31,7 +32,8 @@ assert backend_is_started()
 
 @pytest.mark.processes
 def test_the_backend_counts_as_started_from_the_first_use_of_devices():
-    subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True, timeout=280)
+    command = [forks.python(), "-c", PROGRAM]
+    subprocess.run(command, env=environment(JAX_PLATFORMS="cpu"), check=True, timeout=280)
 
 
 def test_an_interceptor_sees_every_operation_of_its_thread_and_the_line_that_made_it():
@@ -111,10 +113,8 @@ print(jax.config.jax_platforms)
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="with a GPU JAX has to look")
 @pytest.mark.parametrize(("chosen", "settled"), [("", "cpu"), ("cuda,cpu", "cuda,cpu")])
 def test_jax_settles_on_the_cpu_where_nobody_chose(chosen, settled):
-    env = {**os.environ, "JAX_PLATFORMS": chosen}
-    done = subprocess.run(
-        [sys.executable, "-c", SETTLED], env=env, capture_output=True, text=True, timeout=280, check=True
-    )
+    command, env = [forks.python(), "-c", SETTLED], environment(JAX_PLATFORMS=chosen)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=True)
     assert done.stdout.strip() == settled
 
 
