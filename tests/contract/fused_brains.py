@@ -71,11 +71,12 @@ def leaves(run):
     return {path: np.asarray(leaf) for path, leaf in flatten_paths(run.state)[0]}
 
 
-def every_rule(dtype):
+def every_rule(dtype, left_out=()):
     """A Brain with each rule of a dtype, which meet kinds of delays and of synapses in turn."""
     shift = list(DTYPES).index(dtype)
     synapses, delays = itertools.cycle(SYNAPSES), itertools.cycle((*DELAYS[shift:], *DELAYS[:shift]))
     rules = {rule: registered(rule, kind="learning_rule")(**SETTINGS.get(rule, {})) for rule in RULES_IN[dtype]}
+    rules = {name: rule for name, rule in rules.items() if name not in left_out}
     rules["no_rule"] = None
     return brain_of({name: population(rule, next(synapses), next(delays)) for name, rule in rules.items()}, dtype)
 

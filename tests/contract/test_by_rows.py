@@ -82,6 +82,7 @@ def test_rows_that_fill_up_do_nothing():
     assert_same((program.crop(state), outputs), (expected_state, expected))
 
 
+@pytest.mark.any_jax
 def test_the_proof_allows_no_rounding():
     verification = outlay.verify(program_on(3), steps=1)
     assert verification.ok

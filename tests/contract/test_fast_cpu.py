@@ -18,7 +18,6 @@ from tests.contract.fused_brains import (
     DTYPES,
     EACH_DTYPE,
     NUM_STEPS,
-    RULES_IN,
     assert_near,
     brain_of,
     every_rule,
@@ -46,24 +45,28 @@ from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
 
+BY_NUMPY = ("oja", "quadruplet", "zenke")
+"""What test_narrow_floats.py compares with NumPy in float16, as machine code and in plain JAX."""
+
 
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_plain_jax_computes(dtype):
-    brain = every_rule(dtype)
+    brain = every_rule(dtype, left_out=BY_NUMPY)
+    rules = set(brain.modules) - {"eye", "no_rule"}
     # Both start from it: else each would compile how it is made.
     before = jax.device_get(jax.jit(brain.init)(jax.random.key(0)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # no population falls back
         fast = ran(brain, "fast-cpu", state=before)
     plain = ran(brain, "jax", state=before)
-    for name in (*RULES_IN[dtype], "no_rule"):
+    for name in (*rules, "no_rule"):
         assert plain[f"{name}:out_spikes"].any(), f"{name} never spikes: nothing is compared"
         np.testing.assert_array_equal(fast[f"{name}:out_spikes"], plain[f"{name}:out_spikes"], name)
     changed = 0
     for path, right in leaves(plain).items():
         assert_near(leaves(fast)[path], right, path, DTYPES[dtype])
         changed += path.endswith("kernel") and not np.array_equal(right, dict(flatten_paths(before)[0])[path])
-    assert changed == len(RULES_IN[dtype])
+    assert changed == len(rules) >= 2
 
 
 @functools.cache

