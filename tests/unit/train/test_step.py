@@ -19,7 +19,6 @@ pytestmark = pytest.mark.compiles
 LAYOUTS = {
     "dp": outlay.data_parallel(),
     "zero2": outlay.zero2(min_size=16) + outlay.data_parallel(),
-    "fsdp": outlay.fsdp(min_size=16, otherwise="replicate") + outlay.data_parallel(),
 }
 
 
@@ -89,12 +88,11 @@ def test_gradients_of_bfloat16_parameters_are_accumulated_in_float32():
     assert float(new.params["w"]) == -1.0
 
 
-@pytest.mark.parametrize("name", ["zero2", *(pytest.param(n, marks=pytest.mark.any_jax) for n in ("dp", "fsdp"))])
-def test_the_numbers_do_not_depend_on_the_mesh(name):
-    """With microbatches and dropout; the contract of modes tries whole batches too."""
+def test_the_numbers_do_not_depend_on_the_mesh():
+    """With microbatches and dropout; the contract of modes tries other layouts, and whole batches too."""
     expected = problem.init(jax.random.key(1))
     expected, metrics = problem.step()(expected, problem.batch())
-    program = _program_of(name)
+    program = _program_of("zero2")
     state, outputs = program(program.init(jax.random.key(1)), problem.batch())
     problem.assert_same(state, expected, rtol=1e-4, atol=1e-6)
     problem.assert_same(outputs, metrics, rtol=1e-5)
