@@ -140,11 +140,10 @@ for arguments in sys.argv[1:]:
 
 import outlay
 
-for start in (lambda: outlay.simulate(8), lambda: outlay.mesh(data=-1)):
-    try:
-        start()
-    except outlay.errors.BackendError as error:
-        print(error)
+try:
+    outlay.mesh(data=-1)
+except outlay.errors.BackendError as error:
+    print(error)
 """
 STARTS_JAX_FIRST = "import jax\n\njax.devices()\n\n\ndef line():\n    pass\n"
 
@@ -170,7 +169,7 @@ def test_flags_that_xla_does_not_take_are_named_before_xla_ends_the_process(tmp_
     flag = "--xla_cpu_enable_fast_mth=true: XLA does not know it; did you mean 'xla_cpu_enable_fast_math'?"
     printed = " ".join(done.stdout.split())
     assert printed.count(f"2 error: {message}") == len(commands)
-    assert printed.count(f"{message} {flag} fix: correct the flag, or take it out of XLA_FLAGS") == len(commands) + 2
+    assert printed.count(f"{message} {flag} fix: correct the flag, or take it out of XLA_FLAGS") == len(commands) + 1
     assert "parse_flags_from_env" not in done.stdout + done.stderr
 
 
