@@ -10,8 +10,6 @@ from tests.unit.cli.command import outlay_command
 from tests.unit.program.waves import assert_same
 
 WORKER = Path(__file__).parent / "brain_worker.py"
-# What else makes tests quick would round otherwise.
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_every_process_has_what_one_device_computes(tmp_path, name):
     num_processes = PROCESSES[name]
     command = ("launch", "-n", str(num_processes), "--devices-per-process", str(6 // num_processes), "--")
-    done = outlay_command(*command, forks.python(), str(WORKER), name, str(tmp_path), cwd=tmp_path, XLA_FLAGS=FLAGS)
+    done = outlay_command(*command, forks.python(), str(WORKER), name, str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     files = [tmp_path / f"{name}-{process}.pickle" for process in range(num_processes)]
     results = [pickle.loads(file.read_bytes()) for file in files]
