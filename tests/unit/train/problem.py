@@ -15,6 +15,12 @@ init_params, loss = classifier((16, 32, 4), dropout_rate=0.25)
 init = init_state(init_params, OPTIMIZER)
 
 
+@jax.jit
+def evaluated(params, batch):
+    """Losses and metrics without dropout."""
+    return loss(params, batch, None)
+
+
 def batch(num: int = 64, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {

@@ -20,7 +20,7 @@ def test_means_over_an_uneven_set_are_exact_and_without_dropout():
     state = training().init(jax.random.key(2))
     examples = problem.batch(37, seed=9)
     means = evaluate(training(), state, examples, loss=problem.loss)
-    losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
+    losses, metrics = problem.evaluated(jax.device_get(state.params), examples)
     np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(means["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
     assert not state.params["layers"][0]["kernel"][...].is_deleted()
@@ -61,7 +61,7 @@ def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
         means = outlay.evaluate(held_out, state, examples)
         outputs = held_out(state, problem.batch(16))
         np.testing.assert_allclose(mean(state, problem.batch(16)), outputs["loss"].mean(), rtol=1e-6)
-    losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
+    losses, metrics = problem.evaluated(jax.device_get(state.params), examples)
     np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(means["inner.right"], metrics["accuracy"].mean(), rtol=1e-6)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
@@ -74,7 +74,7 @@ def test_weights_of_examples_count():
     batch = {name: leaf[:8] for name, leaf in examples.items()}
     program = outlay.program(per_sample, problem.init, batch, layout=LAYOUT, mesh=outlay.mesh(data=8), donate=False)
     state = program.init(jax.random.key(0))
-    losses, _ = problem.loss(jax.device_get(state.params), examples, None)
+    losses, _ = problem.evaluated(jax.device_get(state.params), examples)
     expected = np.average(losses, weights=examples["weight"])
     np.testing.assert_allclose(outlay.evaluate(program, state, examples)["loss"], expected, rtol=1e-6)
 
@@ -124,7 +124,7 @@ def test_a_loss_of_one_number_a_batch_has_an_exact_mean_over_an_uneven_set(reduc
     state = program.init(jax.random.key(2))
     examples = problem.batch(37, seed=9)
     means = evaluate(program, state, examples, loss=loss, reduction=reduction)
-    losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
+    losses, metrics = problem.evaluated(jax.device_get(state.params), examples)
     np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(means["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
 
