@@ -4,6 +4,7 @@
 so do its forks. They are asked for by ask_for_fork.py, and /proc shows their arguments and variables as their own.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -19,11 +20,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 if __name__ == "__main__":  # as a script it has its own folder first
     sys.path[0] = str(Path(__file__).parents[1])
@@ -218,5 +220,20 @@ def _run(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
+def _end() -> NoReturn:
+    """End as Python ends, but for freeing what the fork shares with the server: it would write to all of it first."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    _run(_serve(Path(sys.argv[1]), sys.argv[3:]))
+    program = _serve(Path(sys.argv[1]), sys.argv[3:])
+    try:
+        _run(program)
+    except SystemExit as end:
+        if end.args not in ((), (0,), (None,)):  # its code is for Python alone to ask for, which Outlay notes
+            raise
+    _end()
