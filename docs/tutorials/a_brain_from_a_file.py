@@ -160,7 +160,13 @@ assert 0 < len(later.times) < 2000
 
 # %%
 outlay.brain.run_brain(
-    brain, steps=1000, inputs={"drive": 0.5}, record=["**.kernel"], stride=100, to=folder / "kernels.zarr"
+    brain,
+    steps=500,
+    inputs={"drive": 0.5},
+    state=later.state,
+    record=["**.kernel"],
+    stride=100,
+    to=folder / "kernels.zarr",
 )
 outlay.train.Recording.read(folder / "kernels.zarr")["excitatory.synapses.kernel"].shape
 

@@ -74,7 +74,7 @@ def with_rate(brain, gamma):
     return dataclasses.replace(brain, modules=modules)
 
 
-fixed = outlay.brain.run_brain(with_rate(brain, 0.0), steps=10_000, inputs=cart_pole.closed_loop())
+fixed = outlay.brain.run_brain(with_rate(brain, 0.0), steps=5_000, inputs=cart_pole.closed_loop())
 print(fixed)
 
 # %% [markdown]
@@ -84,7 +84,7 @@ print(fixed)
 # fallen, or after 500 actions, a new episode begins, and the Brain keeps what it has learned.
 
 # %%
-run = outlay.brain.run_brain(brain, steps=30_000, inputs=cart_pole.closed_loop())
+run = outlay.brain.run_brain(brain, steps=16_000, inputs=cart_pole.closed_loop())
 print(run)
 print("actions in each episode:", [episode.num_actions for episode in run.episodes])
 longest = max(episode.num_actions for episode in run.episodes)
@@ -103,7 +103,7 @@ figure, both = plt.subplots(1, 2, sharey=True, figsize=(8, 2.8), layout="constra
 for axes, sense, name in zip(both, (2, 3), ("angle", "turning"), strict=True):
     values = np.linspace(-1, 1, 16) * cart_pole.RANGES[sense]
     axes.plot(values, before[sense], color="#c3c9d4", label="at first")
-    axes.plot(values, after[sense], color="#2b6cb0", label="after 30 s")
+    axes.plot(values, after[sense], color="#2b6cb0", label="after 16 s")
     axes.set(xlabel=f"{name} that a cell prefers")
     axes.axhline(0, color="#333333", linewidth=0.6)
 axes.legend(frameon=False)

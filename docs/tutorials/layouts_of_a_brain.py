@@ -69,8 +69,8 @@ for components in populations.values():
 # A *graph loop* runs many steps in one compiled loop, and a program lays it out. First everything on one device:
 
 # %%
-NUM_STEPS = 140
-drive = np.sin(np.arange(NUM_STEPS)[:, None] / 9 + np.arange(4)).astype(np.float32)
+NUM_STEPS = 80
+drive = np.sin(np.arange(NUM_STEPS)[:, None] / 60 + np.arange(4)).astype(np.float32)
 graph_loop = outlay.graph.GraphLoop(brain.graph, record=[f"{name}:out_spikes" for name in populations])
 
 
@@ -176,7 +176,8 @@ shown = outlay.show(placed.plan)
 owners = {leaf.path: leaf.device_ids for leaf in placed.plan.state}
 assert owners["cache.A_ex.out_spikes"] == (2,)
 assert owners["cache.B_in.out_spikes"] == (5,)
-assert all(path in str(shown) for path in owners)
+text = str(shown)
+assert all(path in text for path in owners)
 shown
 
 # %% [markdown]
@@ -211,7 +212,7 @@ assert cached["cache.spiker.spikes"].sent_to == (2, 4)
 # real run:
 
 # %%
-times = outlay.analysis.measure_parts(graph_loop, brain.init, {"drive": drive[:20]}, num_rounds=3)
+times = outlay.analysis.measure_parts(graph_loop, brain.init, {"drive": drive[:10]}, num_rounds=3)
 print(times)
 
 # %% [markdown]
