@@ -20,6 +20,7 @@ from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only, as_model, non_arrays, type_differences
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
+from outlay.core.jax_tracing import run_jaxpr
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
@@ -176,6 +177,7 @@ class Traced:
         sums_over_batch: whether it says where it sums over its batch.
         runs_per_shard: whether its mode runs it as a whole on each device's shards.
         jaxpr: the trace; None for a step that only makes sense on shards.
+        results: what the step returns, as shapes.
     """
 
     intermediates: dict[str, Any] = field(default_factory=dict)
@@ -184,6 +186,22 @@ class Traced:
     sums_over_batch: bool = False
     runs_per_shard: bool = False
     jaxpr: Any = field(default=None, compare=False)
+    results: Any = field(default=None, compare=False)
+
+    def replaying(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return the traced step as a function that runs its operations, each from its source line, without its Python.
+
+        Args:
+            step: the step, for its name.
+        """
+
+        @functools.wraps(step, updated=())
+        def replayed(state: Any, batch: Any) -> Any:
+            results = run_jaxpr(self.jaxpr, jax.tree.leaves((state, batch)), lambda _, values, bind: bind(*values))
+            return jax.tree.unflatten(jax.tree.structure(self.results), results)
+
+        replayed.__name__ = name_of(step)  # which `functools.wraps` takes from no object that can be called
+        return replayed
 
 
 def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode: str = "auto") -> Traced:
@@ -226,7 +244,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
         return result
 
     try:
-        jaxpr, (new_state, _) = jax.make_jaxpr(checked, return_shape=True)(state, batch)
+        jaxpr, results = jax.make_jaxpr(checked, return_shape=True)(state, batch)
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
@@ -234,8 +252,10 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
             return Traced(runs_per_shard=True)
         raise _needless_collective(step, error, manual=manual) from error
     if not isinstance(step, OnlyReads):
-        check_state_type(step, state, new_state)
-    return dataclasses.replace(seen, sums_over_batch=num_sums > 0, runs_per_shard=manual and not num_sums, jaxpr=jaxpr)
+        check_state_type(step, state, results[0])
+    return dataclasses.replace(
+        seen, sums_over_batch=num_sums > 0, runs_per_shard=manual and not num_sums, jaxpr=jaxpr, results=results
+    )
 
 
 def _needless_collective(step: Callable[..., Any], error: NameError, *, manual: bool) -> ProgramError:

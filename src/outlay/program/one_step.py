@@ -20,7 +20,7 @@ from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.abstract import OnlyReads, abstract_init, abstract_inputs, abstract_step, name_of, named
+from outlay.program.abstract import OnlyReads, Traced, abstract_init, abstract_inputs, abstract_step, name_of, named
 from outlay.program.by_rows import by_rows
 from outlay.program.by_source import by_source, check_source_rules
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
@@ -61,6 +61,7 @@ class OneStep:
         self.step: Step = split or user_step
         self._name, self._donate, self._mesh = named(user_step), donate, mesh
         self._mode: Literal["auto", "manual"] = mode
+        self._traces = object()
         if split:
             init, layout = split.init, split.layout
         # In the context of the mesh, models may name its axes in their own constraints.
@@ -70,9 +71,7 @@ class OneStep:
         self.batch_shapes = abstract_inputs(inputs)
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):
-            traced, self.steps_in_mesh = in_context(
-                enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
-            )
+            traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode))
         check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
@@ -87,6 +86,7 @@ class OneStep:
         reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
         check_host_memory(self.plan, reached)
         check_constraints(traced, layout, self.plan)
+        self._traced = traced
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         self._init = init_sharded(init, self.state_shapes, self.plan, mesh)
@@ -126,7 +126,10 @@ class OneStep:
         mesh, plan = self._mesh, self.plan
         state = shardings(plan, self.state_shapes, mesh)
         batch = shardings(plan, self.batch_shapes, mesh, root="batch")
-        run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self.sums_over_batch)
+        if self._is_as_traced:
+            run = in_mode("auto", self._traced.replaying(self.step), plan, mesh, sums_over_batch=self.sums_over_batch)
+        else:
+            run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self.sums_over_batch)
         run = send_to_host(run, plan, mesh) if self._donate else run
         jitted = jax.jit(
             run,
@@ -139,7 +142,18 @@ class OneStep:
         if is_explicit(mesh):
             with fresh_traces():
                 return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
-        return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
+        with fresh_traces(self._traces):
+            return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
+
+    def _trace(self, mode: str) -> Traced:
+        with fresh_traces(self._traces):
+            return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
+
+    @property
+    def _is_as_traced(self) -> bool:
+        """Whether the rules ask for nothing inside of the step, so that to lower it its Python need not run again."""
+        asked = self._traced.specs or any(leaf.is_placed or leaf.stored for leaf in self.plan.of_kind("intermediate"))
+        return (self._mode == "auto" or bool(self.rows)) and not asked and not is_explicit(self._mesh)
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""

@@ -67,6 +67,11 @@ def test_an_item_of_a_layout_that_is_no_rule_is_refused(item):
         outlay.Layout([item])
 
 
+def test_layouts_in_a_list_are_refused_with_how_they_are_added():
+    with pytest.raises(outlay.errors.LayoutError, match=r"fix: layouts are added, .*: outlay.fsdp\(\) \+ outlay."):
+        outlay.Layout.of([outlay.fsdp(), outlay.data_parallel()])
+
+
 def test_a_layout_adds_rules_layouts_lists_and_single_placements():
     base = outlay.Layout([("a", P("x"))])
     assert (base + ("b", P())).rules[1] == outlay.Rule("b", P())  # noqa: RUF005
