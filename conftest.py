@@ -104,12 +104,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def kill_what_is_left() -> None:
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(RUN) == os.environ[RUN]:
-                process.kill()
-        except psutil.Error:  # it has ended, or is somebody else's
-            continue
+    for _ in range(100):  # what is about to be killed may start another
+        if not sum(map(_kill_if_left, psutil.process_iter())):
+            return
+
+
+def _kill_if_left(process: psutil.Process) -> bool:
+    try:
+        if process.pid == os.getpid() or process.environ().get(RUN) != os.environ[RUN]:
+            return False
+        process.kill()
+    except psutil.Error:  # it has ended, or is somebody else's
+        return False
+    return True
 
 
 # The tiers: CONTRIBUTING.md says what runs where. They run in this order, so that no long one is left to the end.

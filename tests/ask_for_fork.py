@@ -4,6 +4,7 @@ The program is a script, `-m` and a module or `-c` and a text. Signals are passe
 read at import, or Python is given options, this process becomes the program itself instead.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -25,8 +26,13 @@ def main(folder: str, arguments: list[str]) -> None:
         answers = server.makefile("r", encoding="utf-8")
         if not (pid := int(answers.readline())):
             os.execv(sys.executable, [sys.executable, *arguments])
+
+        def pass_on(number, _):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, number)
+
         for number in PASSED_ON:
-            signal.signal(number, lambda number, _: os.kill(pid, number))
+            signal.signal(number, pass_on)
         code = int(answers.readline())
     if code < 0:
         if -code != signal.SIGKILL:

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -36,13 +37,17 @@ _USED = (
     "outlay",  # before JAX, to see what starts it
     *("flax.nnx", "grain", "jax", "matplotlib.backends.backend_agg", "optax", "orbax.checkpoint", "rich.console"),
     *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.jobs.run_job", "outlay.program.make"),
-    *("outlay.recipes.choose", "outlay.recipes.training_run", "outlay.report.run_page", "outlay.search"),
+    *("outlay.jobs.slurm_script", "outlay.recipes.choose", "outlay.recipes.digits", "outlay.recipes.lm"),
+    *("outlay.recipes.training_run", "outlay.report.run_page", "outlay.report.show", "outlay.search"),
     *("outlay.train.checkpoint.checkpoints", "outlay.train.loop"),
 )
-OF_PAGES = ("IPython", "ipykernel.ipkernel", "ipykernel.kernelapp", "matplotlib_inline.backend_inline")
+# Not Matplotlib's backend for notebooks: imported before there is a kernel, it shows no figure there.
+OF_PAGES = ("IPython", "ipykernel.ipkernel", "ipykernel.kernelapp")
 _READ_AT_IMPORT = ("JAX_", "JAXLIB_", "PYTHON")
 # But not these two, which can be set later as well.
 _UNBUFFERED, _PLATFORMS = "PYTHONUNBUFFERED", "JAX_PLATFORMS"
+_ON_PARENTS_DEATH = 1
+"""PR_SET_PDEATHSIG of Linux."""
 _ROOM = "_ROOM"
 """Where /proc looks for the arguments and variables of a fork, those of the server were: there must be room."""
 # What Matplotlib and ipykernel read at import: that a kernel draws in its page, and that something started it.
@@ -92,7 +97,8 @@ def python() -> str:
 
     What a fork starts as `sys.executable` is a fork, too. The server ends with this process.
     """
-    of_forks = tempfile.TemporaryDirectory(prefix="forks-")
+    # In the folder of the run, which also goes where this process is killed.
+    of_forks = tempfile.TemporaryDirectory(prefix="forks-", dir=os.environ.get("XDG_CACHE_HOME"))
     folder = Path(of_forks.name)
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(command(folder))} "$@"\n', encoding="utf-8")
@@ -118,6 +124,7 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
     from outlay.core.flag_check import check_flags
 
     check_flags()
+    _draw()
     # Such as that the TPU compiler need not look for a TPU, which JAX notes when it is imported.
     noted = {name: text for name, text in os.environ.items() if given.get(name) != text and name not in _OF_A_KERNEL}
     gc.collect()
@@ -136,9 +143,13 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
             _tell(caller, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             caller.close()
             os.close(ended)
-        for pid, caller in forks.values():
+        for ended, (pid, caller) in [*forks.items()]:
             if caller in ready or sys.stdin in ready:  # who waits for it has ended
                 os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                caller.close()
+                os.close(ended)
+                del forks[ended]
         if sys.stdin in ready:
             sys.exit()
         if listener not in ready:
@@ -150,6 +161,8 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
             text = more and text + more
         if not text:  # the caller has ended
             caller.close()
+            for one in streams:
+                os.close(one)
             continue
         arguments, place, variables = json.loads(text)
         ended, of_fork = os.pipe()  # what only the fork can write to is closed when it ends
@@ -158,21 +171,23 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
             caller.close()
             os.close(ended)
         elif pid := os.fork():
-            os.setpgid(pid, pid)
+            with contextlib.suppress(PermissionError):  # it has done so, and become another program
+                os.setpgid(pid, pid)
             forks[ended] = pid, caller
             _tell(caller, pid)
         else:
+            _end_with_the_server()
             for one in (listener, caller, *(other for _, other in forks.values())):
                 one.close()
             os.environ.clear()
             os.environ.update(noted | variables, PATH=f"{folder}{os.pathsep}{variables['PATH']}")
             os.environ[_COMMAND] = str(folder / "outlay")
-            _show_as_its_own([sys.executable, *arguments])
-            os.setpgid(0, 0)
-            os.set_inheritable(of_fork, True)  # where it becomes another program, it has not ended
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
                 os.close(stream)
+            _show_as_its_own([sys.executable, *arguments])
+            os.setpgid(0, 0)
+            os.set_inheritable(of_fork, True)  # where it becomes another program, it has not ended
             sys.stdout.reconfigure(line_buffering=os.isatty(1) or bool(os.environ.get(_UNBUFFERED)))
             jax.config.update("jax_platforms", os.environ.get(_PLATFORMS))
             os.chdir(place)
@@ -183,6 +198,19 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
             os.close(one)
 
 
+def _draw() -> None:
+    """Draw a page and a picture: their templates are compiled and their fonts read, as each fork would do else."""
+    import jax
+    from matplotlib.figure import Figure
+
+    import outlay
+
+    outlay.show({"w": jax.ShapeDtypeStruct((8,), "float32")}).to_html()
+    figure = Figure()
+    figure.subplots().set_title("a title")
+    figure.savefig(io.BytesIO())
+
+
 def _tell(caller: socket.socket, number: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # it has ended
         caller.sendall(b"%d\n" % number)
@@ -191,6 +219,12 @@ def _tell(caller: socket.socket, number: int) -> None:
 def _same_at_import(one: dict[str, str], other: dict[str, str]) -> bool:
     names = {name for name in {*one, *other} if name.startswith(_READ_AT_IMPORT)} - {_UNBUFFERED, _PLATFORMS}
     return all(one.get(name) == other.get(name) for name in names)
+
+
+def _end_with_the_server() -> None:
+    """Have this fork killed when the server is, which is what happens to it on Ctrl-C."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_ON_PARENTS_DEATH, signal.SIGKILL)
 
 
 def _show_as_its_own(arguments: list[str]) -> None:

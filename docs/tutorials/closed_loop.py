@@ -106,7 +106,7 @@ for axes, sense, name in zip(both, (2, 3), ("angle", "turning"), strict=True):
     axes.plot(values, after[sense], color="#2b6cb0", label="after 16 s")
     axes.set(xlabel=f"{name} that a cell prefers")
     axes.axhline(0, color="#333333", linewidth=0.6)
-axes.legend(frameon=False)
+    axes.legend(frameon=False)
 
 # %% [markdown]
 # Where the pole leans to the right, or turns to it, cells now excite `right` more: the cart is pushed under the pole.

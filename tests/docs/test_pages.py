@@ -63,6 +63,14 @@ def test_the_site_builds_without_warnings_and_executes_its_pages(site):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", ["closed_loop", "write_your_own_module", "a_brain_from_a_file"])
+def test_a_page_shows_its_pictures(page, site):
+    text = (site / "tutorials" / page).with_suffix(".html").read_text(encoding="utf-8")
+    assert re.search(r'<img alt="[^"]*"[^>]*src="[^"]*_images/', text)
+    assert "&lt;matplotlib." not in text
+
+
+@pytest.mark.timeout(900)
 def test_s1_17_the_three_ways_side_by_side(site):
     page = text_of(site, "tutorials/three_ways")
     rows = re.findall(r"^(\S.*?) +\[(.*)\]  (\{.*\})  time [\d.]+$", page, re.MULTILINE)

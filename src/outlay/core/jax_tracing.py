@@ -33,17 +33,15 @@ def varying_axes(x: Any) -> frozenset[str]:
 _trace_of = jax.make_user_context(None)
 
 
-def fresh_traces(of: object = None) -> contextlib.AbstractContextManager[None]:
+def fresh_traces() -> contextlib.AbstractContextManager[None]:
     """Return a context in which JAX traces every function anew, its own helpers included.
-
-    Args:
-        of: what is traced, if it is traced in several such contexts: helpers are traced once in all of them.
 
     JAX caches the trace of a helper such as `jax.nn.gelu`, or of slicing a loop's weights, by shapes, once per process.
     The cached trace carries the source line of its first caller, so `outlay.explain` would name a line of an unrelated
-    program. The cache is keyed by context, and this context is used nowhere else.
+    program; and what a jitted layer named in another trace, the layout would not be asked about again. The cache is
+    keyed by context, and this context is used nowhere else.
     """
-    return _trace_of(object() if of is None else of)
+    return _trace_of(object())
 
 
 def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:

@@ -61,7 +61,6 @@ class OneStep:
         self.step: Step = split or user_step
         self._name, self._donate, self._mesh = named(user_step), donate, mesh
         self._mode: Literal["auto", "manual"] = mode
-        self._traces = object()
         if split:
             init, layout = split.init, split.layout
         # In the context of the mesh, models may name its axes in their own constraints.
@@ -142,11 +141,10 @@ class OneStep:
         if is_explicit(mesh):
             with fresh_traces():
                 return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
-        with fresh_traces(self._traces):
-            return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
+        return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
 
     def _trace(self, mode: str) -> Traced:
-        with fresh_traces(self._traces):
+        with fresh_traces():
             return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
 
     @property

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_source import source_line, source_line_of_error
-from outlay.core.jax_tracing import operations
+from outlay.core.jax_tracing import fresh_traces, operations
 from outlay.core.quantities import counted, plural
 from outlay.core.suggest import did_you_mean
 
@@ -114,7 +114,7 @@ def lower_on(
         context: makes the context in which it is traced; `jax.set_mesh` sets the mesh when it is called.
     """
     callbacks = lowering_callbacks(mesh.devices.flat[0])
-    with explaining_mesh_errors(what, mesh, mode), context(), callbacks:
+    with explaining_mesh_errors(what, mesh, mode), context(), callbacks, fresh_traces():
         return jitted.lower(*shapes)
 
 

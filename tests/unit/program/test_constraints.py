@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -112,3 +113,25 @@ def test_on_one_device_names_and_specs_do_nothing() -> None:
         mesh=mesh,
     )
     assert num_constraints(program) == 0
+
+
+@jax.jit
+def layer(x: Any) -> Any:
+    return outlay.constrain(x, "hidden") * 2
+
+
+def turn(x: Any, _: Any) -> Any:
+    return layer(outlay.constrain(x, "carried")), None
+
+
+@pytest.mark.parametrize("batch", ["data", "model"])
+def test_values_of_jitted_layers_and_loops_are_placed_in_every_program(batch: str) -> None:
+    """JAX caches their traces, and a cached trace asks no layout."""
+
+    def looping(state: Any, x: Any) -> tuple[Any, Any]:
+        return state, jax.lax.scan(turn, layer(x), None, length=2)[0]
+
+    layout = outlay.Layout([("hidden", P(None, batch)), ("carried", P(batch)), ("w", P())]) + outlay.data_parallel()
+    program = outlay.program(looping, init, BATCH, layout=layout, mesh=outlay.mesh(data=4, model=2))
+    placed = re.findall(r"sdy.sharding_constraint .*<@mesh, (.*?)>", program.lowered.as_text())
+    assert sorted(placed) == sorted([f'[{{"{batch}"}}, {{}}]', *[f'[{{}}, {{"{batch}"}}]'] * 2])

@@ -82,6 +82,21 @@ def test_later_calls_never_trace_the_step_again() -> None:
     assert int(state["count"]) == 1
 
 
+def test_a_step_that_sets_what_jax_reads_while_it_traces_computes_what_it_computes_alone() -> None:
+    """Its trace is compiled, outside of what it had set."""
+
+    def precise(state: Any, batch: Any) -> tuple[Any, Any]:
+        with jax.enable_x64(True):
+            rest = ((batch["x"] * 0 + 1).astype("float64") * 1e-9 + 1).sum() - batch["x"].size
+        return state, rest.astype("float32")
+
+    program = make(precise)
+    state = program.init(jax.random.key(0))
+    expected = jax.jit(precise)(jax.device_get(state), BATCH)[1]
+    assert expected != 0
+    assert program(state, BATCH)[1] == expected
+
+
 def test_what_is_compiled_says_the_plans_shardings() -> None:
     program = make(data=4, model=2)
     state_shardings, _ = program.compiled.output_shardings

@@ -27,7 +27,7 @@ def photos(tmp_path_factory):
 
 def test_resnet_learns_photos_in_folders_and_keeps_averages(photos, tmp_path):
     recipe = resnet(str(photos), width=4, batch=16)
-    result = outlay.run(recipe, steps=8, run_folder=tmp_path / "run")
+    result = outlay.run(recipe, steps=8, run_folder=tmp_path / "run", checkpoint_every=8)
     assert result.held_out["accuracy"] == 1.0  # with the averages: a dark image is dark beside other images too
     averages = [leaf.path for leaf in recipe_plan(recipe) if leaf.path.startswith("model_state.")]
     assert len(averages) == 2 * (1 + 3 * 2)
