@@ -30,7 +30,7 @@ SHARE = np.float32(0.00019994749)
 """The first target of a pair is this share of its kernel, but for some units in the last place, which the file has."""
 
 
-def ab_brain(dtype: str = "float32") -> Brain:
+def ab_brain() -> Brain:
     """The model of the recorded run: that of the file, with a resistance of 0.8."""
     soma = AdaptiveLeakySoma(resistance=0.8)
     synapses = LinearSynapses(NormalizedSparseUniform(density=0.2))
@@ -61,7 +61,6 @@ def ab_brain(dtype: str = "float32") -> Brain:
         ],
         inputs={"drive": (4,)},
         outputs={"action": "integrator:signal"},
-        dtype=dtype,
     )
 
 

@@ -1,9 +1,9 @@
 """Brains of Spark's newer files on one device and laid out: `python spark_arrangements.py` prints what differs.
 
-A program of its own for the reason that `brain_arrangements.py` is one. The first Brain is that of Spark's tutorial of
-2026-04, from its own file, which each layout also begins by itself; the second has a population for each component that
-the files of later versions may name, a rule with a factor for the plain one too, and begins once: as users compile it,
-its first state takes longer than its steps.
+A program of its own for the reason that `brain_arrangements.py` is one. The first Brain is one population of that of
+Spark's tutorial of 2026-04, from its own file, which each layout also begins by itself; the second has a population for
+each component that the files of later versions may name, a rule with a factor for the plain one too, and begins once:
+as users compile it, its first state takes longer than its steps.
 """
 
 import dataclasses
@@ -40,14 +40,14 @@ EVERY_MECHANISM = {"cooldown": 3.0, "clamp_duration": 2.0, "threshold_delta": 5.
 
 
 def tutorial() -> Brain:
-    """One of its four populations, which are the same components, with the modules before it and after it."""
+    """One of its four populations, which have the same components, with the modules before and after it."""
     brain = outlay.brain.read_brain(TUTORIAL, inputs={"signal": (4,)})
     modules = {name: brain.modules[name] for name in ("spiker", "A_excitatory", "integrator")}
 
-    def is_left(end: str) -> bool:
+    def stays(end: str) -> bool:
         return end.partition(":")[0] in (*modules, "inputs")
 
-    connections = [one for one in brain.connections if is_left(one.origin) and is_left(one.target)]
+    connections = [one for one in brain.connections if stays(one.origin) and stays(one.target)]
     return dataclasses.replace(brain, modules=modules, connections=connections)
 
 

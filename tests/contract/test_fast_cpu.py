@@ -51,7 +51,7 @@ BY_NUMPY = ("oja", "quadruplet", "zenke")
 
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_plain_jax_computes(dtype):
-    brain = every_rule(dtype, left_out=BY_NUMPY)
+    brain = every_rule(dtype, left_out=BY_NUMPY if dtype == "float16" else ())
     rules = set(brain.modules) - {"eye", "no_rule"}
     # Both start from it: else each would compile how it is made.
     before = jax.device_get(jax.jit(brain.init)(jax.random.key(0)))
@@ -107,7 +107,7 @@ def assert_same(run):
 @pytest.mark.any_jax
 def test_chunks_of_any_length_leave_the_same_bits():
     """What was deferred is made good at the end of each chunk, with the same numbers as within one."""
-    assert_same(ran(pair(), "fast-cpu", chunk=8, state=start()))
+    assert_same(ran(pair(), "fast-cpu", chunk=16, state=start()))
 
 
 @pytest.mark.parametrize("layout", ["by-neuron", pytest.param("by-module", marks=pytest.mark.any_jax)])
@@ -263,7 +263,7 @@ def test_what_cannot_be_compiled_runs_in_plain_jax_and_one_warning_names_it_with
     in_plain_jax = {"late": late, "own": own, "scaled": scaled}
     brain = brain_of({**in_plain_jax, "compiled": compiled, "later": late})
     with pytest.warns(UserWarning, match="in plain JAX") as warned:
-        fast = ran(brain, "fast-cpu", chunk=NUM_STEPS // 3)  # of which one warns
+        fast = ran(brain, "fast-cpu", chunk=NUM_STEPS // 3)  # three chunks, one warning
     assert [str(one.message) for one in warned] == [
         "late, later run in plain JAX, not as fast-cpu: its delays are of up to 31 steps, and the pass takes up to 30; "
         "own runs in plain JAX, not as fast-cpu: OwnRule does not say its equations as a KernelChange; "

@@ -1,6 +1,7 @@
-"""Every layout computes, for every kind of model, what one device computes: here where the compiler partitions.
+"""Layouts compute what one device computes: here where the compiler partitions.
 
-Half of the pairs of a model and a layout are tried here, and the other half in mode manual, in test_modes.py.
+Pairs of a model and a layout, chosen in layouts.py: those of the other colour are tried in mode manual, in
+test_modes.py. Layouts that split no parameter, other than data parallelism, meet one model.
 """
 
 from __future__ import annotations

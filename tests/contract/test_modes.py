@@ -1,9 +1,10 @@
-"""Every layout in every mode trains, for every kind of model, as one device does.
+"""Layouts in mode manual, and accumulation and padding in both modes, train as one device does.
 
 The whole product of layout, mode, model, accumulation and uneven batch would be hundreds of compilations, of half a
-second each. It is tried in pairs. Every model meets every layout that splits parameters in one of the two modes, here
-in mode manual and in test_layouts.py in mode auto; test_lm.py and test_digits.py try the training step in mode auto
-under every strategy.
+second each. It is tried in pairs, chosen in layouts.py. Every model meets every layout that splits parameters in one of
+the two modes, here in mode manual and in test_layouts.py in mode auto; layouts that split none, other than data
+parallelism, meet one model in each. test_lm.py and test_digits.py try the training step in mode auto under every
+strategy.
 
 Accumulation and padding change the loop around the collectives and not what they are, so they are tried with the MLP
 alone: together under every strategy in one of the modes, and in both where gradients are split; each by itself in both

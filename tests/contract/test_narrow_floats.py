@@ -33,7 +33,7 @@ def transcribed(dtype, state, inputs):
 
 @pytest.mark.parametrize(("dtype", "kernels"), [("float16", ("jax", "fast-cpu")), ("bfloat16", ("jax",))])
 def test_numpy_gets_the_same_bits(dtype, kernels):
-    """That bfloat16 has the same bits as machine code: test_fast_cpu.py."""
+    """With the rules that it has in bfloat16, test_fast_cpu.py compares machine code."""
     dtype = np.dtype(dtype)
     brain, inputs = narrow_brain(dtype.name), drawn_inputs(dtype)
     start = jax.device_get(jax.jit(brain.init)(jax.random.key(0)))

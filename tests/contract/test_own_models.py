@@ -36,7 +36,7 @@ NUM_STEPS = 2
 
 @functools.cache
 def made(make: Callable[[], OwnModel]) -> OwnModel:
-    """Traced once for all tests."""
+    """Made once for the tests of this file."""
     return make()
 
 

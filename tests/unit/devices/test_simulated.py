@@ -18,7 +18,7 @@ SET_BY_SIMULATE = ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 
 def run(program: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a program, a fork of a process that has imported JAX; `python="..."` is the Python that runs it."""
+    """Run a program in a fork of a process that has imported JAX; or in the Python that `python=` names."""
     clean = {name: value for name, value in environment().items() if name not in SET_BY_SIMULATE}
     program = "import os, outlay\n" + textwrap.dedent(program)
     command = [env.pop("python", forks.python()), "-c", program]
@@ -44,7 +44,7 @@ SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({"python": sys.executable}, marks=pytest.mark.any_jax),  # JAX is imported after it
+        pytest.param({"python": sys.executable}, marks=pytest.mark.any_jax),  # here JAX is imported after `simulate`
         pytest.param({"JAX_PLATFORM_NAME": "cpu"}, marks=pytest.mark.any_jax),
         pytest.param({"JAX_PLATFORMS": "cpu"}, marks=pytest.mark.any_jax),
         {"JAX_PLATFORMS": "cuda,cpu"},

@@ -89,7 +89,7 @@ RULES = {
 }
 
 
-# What is kept and recomputed belongs to the loss, which both modes differentiate; where a state lives, each sees to.
+# What is kept and recomputed belongs to the loss, which both modes differentiate; each sees to where a state lives.
 @pytest.mark.parametrize(
     ("name", "mode"),
     [

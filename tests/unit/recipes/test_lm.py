@@ -15,12 +15,6 @@ from outlay.recipes.lm import lm
 LAYOUTS = ["dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"]
 
 
-def program_of(recipe, layout, mesh=None):
-    return Program(
-        recipe.step, recipe.init, recipe.data[0], recipe.layouts[layout], outlay.mesh(mesh or recipe.mesh_of(layout))
-    )
-
-
 @pytest.fixture(scope="module", params=["small", "llama3.2-1b", "llama3-70b", "mpt-7b", "maxtext-16b"])
 def recipe_and_shapes(request):
     """A recipe of each kind of model, and the shapes of its state."""

@@ -17,7 +17,7 @@ PEAK = 2**30
 
 
 def deep(batch: int = 32, remat: str = "none", accumulate: int = 1) -> Recipe:
-    """Eight layers, of which each keeps two values for the backward pass, or one that computes its products again."""
+    """Eight layers; each keeps two values for the backward pass, or, where it computes its products again, one."""
 
     def layer(x, kernel):
         return jnp.tanh(x @ kernel), None

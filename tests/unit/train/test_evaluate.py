@@ -15,7 +15,7 @@ from outlay.train.step import train_step
 pytestmark = pytest.mark.compiles
 
 
-@pytest.mark.any_jax  # what the next two tests find there
+@pytest.mark.any_jax  # what test_equinox_modules.py and the test of a loss of one number find there
 def test_means_over_an_uneven_set_are_exact_and_without_dropout():
     state = training().init(jax.random.key(2))
     examples = problem.batch(37, seed=9)

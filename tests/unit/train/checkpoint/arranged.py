@@ -33,8 +33,8 @@ def step(state, batch):
 
 
 def program(layout=None, **how):
-    """The program; under FSDP over eight devices it is compiled once for all tests of a file."""
-    return arranged(layout, **how) if layout or how else under_fsdp()
+    """The program; under FSDP over eight devices it is compiled once for all tests."""
+    return under_fsdp() if layout is None and not how else arranged(layout, **how)
 
 
 @functools.cache
