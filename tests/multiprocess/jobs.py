@@ -73,7 +73,11 @@ def finish(job: subprocess.Popen[str], mark: Path) -> Done:
 def run(
     *options: str, fault: str = "none", process: int = 0, mark: Path, program: str = PROGRAM, forked: bool = True
 ) -> Done:
-    return finish(start(*options, fault=fault, process=process, mark=mark, program=program, forked=forked), mark)
+    """Run a job to its end, at which no process of it may be left; forks are killed by their server, a moment later."""
+    job = start(*options, fault=fault, process=process, mark=mark, program=program, forked=forked)
+    done = finish(job, mark)
+    assert forked or not left_of(mark), "processes were left behind"
+    return done
 
 
 def pids(stderr: str) -> list[int]:

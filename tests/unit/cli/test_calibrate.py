@@ -1,4 +1,4 @@
-"""`outlay calibrate` as a user meets it; what it measures on more devices `tests/unit/analysis/cost` looks at."""
+"""`outlay calibrate` as a user meets it, on two devices; tests/unit/analysis/cost has more."""
 
 import json
 import tomllib
@@ -19,14 +19,14 @@ SMALL = Sizes(exchanged=(2**8, 2**10), copied=2**10, product=(8, 8), widths=(8, 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(measuring, "CPU_SIZES", SMALL)
-    monkeypatch.setattr(measuring, "attached_devices", lambda: jax.devices()[:2])
+    monkeypatch.setattr(measuring, "attached_devices", lambda: jax.devices()[:2])  # of all, which it takes
     path = tmp_path / "targets.toml"
     path.write_text("")
     monkeypatch.setenv("OUTLAY_TARGETS", str(path))
 
 
 def test_the_table_goes_to_stdout_and_the_file_beside_the_users_own(tmp_path):
-    result = CliRunner().invoke(app, ["calibrate", "--devices", "8"])
+    result = CliRunner().invoke(app, ["calibrate"])
     assert result.exit_code == 0, result.output
     assert "all-reduce" in result.stdout
     assert "measuring" not in result.stdout

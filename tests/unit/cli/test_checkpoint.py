@@ -88,6 +88,7 @@ def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder)
         cwd=folder,
     )
     assert resumed.returncode == 0, resumed.stderr
+    assert ", continued after step " in resumed.stdout
     assert int(resumed.stdout.partition(", continued after step ")[2].split()[0].rstrip(",:")) in (2, 4, 6)
     recipe, mesh = line(), outlay.mesh(data=8)
     program = outlay.program(recipe.step, recipe.init, recipe.data[0], layout=recipe.layouts["dp"], mesh=mesh)

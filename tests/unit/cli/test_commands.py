@@ -7,9 +7,8 @@ import sys
 import time
 
 import pytest
-from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outlay_command
-
-from outlay.core.backend_watch import describe_start
+from tests import forks
+from tests.unit.cli.command import LINE, MAIN, OUTLAY, command_here, environment, outlay_command
 
 pytestmark = pytest.mark.processes
 
@@ -120,10 +119,9 @@ def test_doctor_fails_when_jax_does_not_start(tmp_path):
         ("--xla_cpu_enable_fast_math=maybe", "Couldn't interpret value maybe for flag xla_cpu_enable_fast_math"),
     ],
 )
-def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", flags)
-    finished = command_here("doctor", cwd=tmp_path)
-    assert finished.exit_code == 1
+def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, tmp_path):
+    finished = outlay_command("doctor", cwd=tmp_path, XLA_FLAGS=flags)
+    assert finished.returncode == 1
     assert f"does not start  XLA aborts the process: {says}" in finished.stdout
     assert "XLA_FLAGS holds what this XLA does not accept: correct or remove it" in finished.stdout
 
@@ -173,18 +171,22 @@ def test_flags_that_xla_does_not_take_are_named_before_xla_ends_the_process(tmp_
     assert "parse_flags_from_env" not in done.stdout + done.stderr
 
 
-def test_a_doctor_runs_no_file_of_the_folder_and_looks_for_no_accelerators_that_are_not_there(tmp_path):
+def test_the_doctor_runs_no_file_of_the_folder_and_looks_for_no_accelerators_that_are_not_there(tmp_path):
     """With the compilers of GPUs and TPUs installed, that search prints tracebacks."""
     (tmp_path / "jax.py").write_text("open('ran', 'w').close()\n")
-    # Flags that are asked about, which a process does that could import the file, too.
+    # These flags are asked about in a process of their own, which could import the file, too.
     flags = environment(XLA_FLAGS="--xla_cpu_enable_fast_math=true", JAX_PLATFORMS="", JAX_PLATFORM_NAME="")
     command = [sys.executable, "-P", "-m", "outlay", "doctor"]
     done = subprocess.run(command, cwd=tmp_path, env=flags, capture_output=True, text=True, timeout=280, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing had before" in done.stdout
     assert not (tmp_path / "ran").exists()
 
 
 def test_doctor_names_what_had_started_jax(tmp_path):
-    finished = command_here("doctor", cwd=tmp_path)
-    assert finished.exit_code == 0, finished.stderr
-    assert f"started by  {describe_start()}" in finished.stdout
+    command = [forks.python(), "-c", f"import jax; jax.devices()\n{MAIN[1]}", "doctor"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "started by  JAX's backend was started by <string>:1 at top level\n" in done.stdout

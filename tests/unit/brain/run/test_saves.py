@@ -69,7 +69,7 @@ def uninterrupted(tmp_path_factory):
 
 @functools.cache
 def compiled(mesh=8, **options):
-    """Over so many devices; one program for all runs: chunks are of 4 steps, which divide those of checkpoints."""
+    """Over so many devices; one program for all runs: chunks of 4 steps divide those of nearly all checkpoints."""
     axis = "neurons" if options.get("layout") == "by-neuron" else "one" if mesh == 1 else "devices"
     return prepare(recipe(), mesh=outlay.mesh(f"{axis}={mesh}", devices=jax.devices()[:mesh]), **options)
 
@@ -101,7 +101,7 @@ def test_it_goes_on_under_another_layout_as_if_it_had_never_stopped(tmp_path, un
     assert (result.num_steps, result.num_rows) == (60, 30)
 
 
-def test_the_outputs_and_pictures_are_of_the_whole_run(tmp_path):
+def test_the_outputs_and_pictures_are_of_the_whole_run():
     brain = tiny()
     whole = outlay.brain.run_brain(brain, steps=60, inputs={"light": LIGHT})
     shapes = {**whole.outputs, "eye:out_spikes": np.zeros((60, 3), np.int8), "count:signal": whole.outputs["seen"]}
@@ -144,7 +144,7 @@ def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrup
 
 
 def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=45, checkpoint_every=20)
+    run_prepared(prepared(), RunFolder(tmp_path), steps=45, checkpoint_every=18)  # some inside of a chunk
     run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
     assert left_in(tmp_path) == uninterrupted
 
