@@ -158,7 +158,7 @@ def test_statistics_by_groups_are_others_than_over_the_batch() -> None:
 
 
 @pytest.mark.any_jax
-@pytest.mark.parametrize("case", ["batch norm", "contrastive"])
+@pytest.mark.parametrize("case", ["batch norm", "contrastive", "sum"])
 def test_it_is_proved(case: str) -> None:
     step, init = _step_and_init(case, 1)
     program = outlay.program(step, init, BATCH, layout=LAYOUTS["fsdp"], mesh=outlay.mesh(data=8), mode="manual")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -218,7 +219,7 @@ def test_two_networks_with_two_optimizers() -> None:
 
 
 @pytest.mark.any_jax
-def test_evaluation_uses_the_model_state() -> None:
+def test_evaluation_uses_the_model_state_that_a_checkpoint_restores(tmp_path: Path) -> None:
     def loss(params: Any, state: Any, batch: Any, keys: Any) -> Any:
         mean = state["mean"] if keys is None else batch["x"].mean(0)
         return ((batch["x"] - mean[None]) @ params["w"]) ** 2, {}, {"mean": mean}
@@ -227,6 +228,9 @@ def test_evaluation_uses_the_model_state() -> None:
     step = outlay.train_step(loss, OPTIMIZER, model_state=True)
     program = outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
     state, _ = program(program.init(jax.random.key(0)), BATCH)
+    with outlay.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state)
+        _, state = checkpoints.restore(program)
     evaluated = outlay.evaluate(program, state, {name: array[:19] for name, array in BATCH.items()}, loss=loss)
     losses = ((BATCH["x"][:19] - BATCH["x"].mean(0)) @ np.asarray(state.params["w"])) ** 2
     np.testing.assert_allclose(evaluated["loss"], losses.mean(), rtol=1e-5)

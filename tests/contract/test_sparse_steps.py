@@ -78,12 +78,14 @@ def test_a_pass_that_overlooks_arrivals_is_not_used(delays, monkeypatch):
 def test_a_pass_that_sees_arrivals_in_another_step_is_not_used(monkeypatch):
     bit = sparse_loops.bit
     monkeypatch.setattr(sparse_loops, "bit", lambda code, words, mask: bit(code, words, 2 * mask))
-    refused(None, DELAYS[0])
+    for rule in (None, "zenke"):
+        refused(rule, DELAYS[0])
 
 
 def test_a_pass_that_overlooks_post_synaptic_spikes_is_not_used(monkeypatch):
     monkeypatch.setattr(sparse_loops.SparseLoop, "is_whole", "%is_whole")
-    refused(EACH_KIND[0], DELAYS[0])
+    for rule in EACH_KIND:
+        refused(rule, DELAYS[0])
 
 
 def test_a_pass_that_forgets_a_step_of_what_goes_on_is_not_used(monkeypatch):

@@ -107,6 +107,7 @@ def test_a_step_of_ones_own_is_given_whole_modules():
     got = outlay.train.as_model(state["params"])
     np.testing.assert_allclose(got.layers[0].weight, expected["params"].layers[0].weight, atol=1e-5)
     assert got(jnp.ones(8)).shape == (8,)
+    assert outlay.verify(program, steps=1).ok
 
 
 def test_a_step_that_changes_a_setting_is_refused():

@@ -82,7 +82,7 @@ def test_state_on_the_host_is_no_memory_of_a_device():
 
 
 def test_state_on_the_host_comes_back_where_it_was_however_its_spec_is_written():
-    """Specs that split the same dims come back as the first of them is written, with unsplit dims at its end or not."""
+    """The compiler gives leaves that split the same dims one spec, without unsplit dims at its end: that is no move."""
 
     def step(state, batch):
         return {name: leaf + batch.mean() for name, leaf in state.items()}, {}
