@@ -57,6 +57,7 @@ def host_number(process: int) -> int | None:
 
 
 _AT_ONCE = 2.0  # seconds in JAX's native code, where Python does not hear of Ctrl-C
+_ROUND_TRIP = 0.2  # seconds in which a text that is there comes on a busy machine, however late it is asked for
 _FAREWELL = 10.0  # seconds
 
 
@@ -85,7 +86,7 @@ def wait_for(key: str, seconds: float = math.inf) -> str | None:
 
     deadline = time.monotonic() + seconds
     while True:
-        left = max(deadline - time.monotonic(), 0.001)
+        left = max(deadline - time.monotonic(), _ROUND_TRIP)
         try:
             # In JAX's own code, where the launcher can see that this process waits for others that have ended.
             return _client().blocking_key_value_get(f"outlay/{key}", max(1, round(1000 * min(left, _AT_ONCE))))
