@@ -44,6 +44,13 @@ def fresh_traces() -> contextlib.AbstractContextManager[None]:
     return _trace_of(object())
 
 
+def settings() -> dict[str, Any]:
+    """Return the settings of JAX here that a trace may depend on, such as the precision of products, by name."""
+    # Those of its caches change what is compiled again, and nothing else.
+    names = {name: value for name, value in jax.config.values.items() if "cache" not in name}
+    return {name: getattr(jax.config, name, value) for name, value in names.items()}
+
+
 def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
     """Run the operations of a traced program one by one, each with its original source line.
 

@@ -57,7 +57,6 @@ def host_number(process: int) -> int | None:
 
 
 _AT_ONCE = 2.0  # seconds in JAX's native code, where Python does not hear of Ctrl-C
-_ROUND_TRIP = 0.2  # seconds in which a text that is there comes on a busy machine, however late it is asked for
 _FAREWELL = 10.0  # seconds
 
 
@@ -86,7 +85,7 @@ def wait_for(key: str, seconds: float = math.inf) -> str | None:
 
     deadline = time.monotonic() + seconds
     while True:
-        left = max(deadline - time.monotonic(), _ROUND_TRIP)
+        left = max(deadline - time.monotonic(), 0.001)
         try:
             # In JAX's own code, where the launcher can see that this process waits for others that have ended.
             return _client().blocking_key_value_get(f"outlay/{key}", max(1, round(1000 * min(left, _AT_ONCE))))
@@ -95,6 +94,25 @@ def wait_for(key: str, seconds: float = math.inf) -> str | None:
                 raise
         if left <= _AT_ONCE:
             return None
+
+
+def texts_in_time(folder: str, processes: Sequence[int], seconds: float) -> dict[int, str]:
+    """Return the texts that processes put under a folder and their numbers; those that put none in time have none.
+
+    Args:
+        folder: the folder.
+        processes: the processes to wait for.
+        seconds: how long to wait for all of them.
+    """
+    deadline, texts = time.monotonic() + seconds, {}
+    for process in processes:
+        text = wait_for(f"{folder}/{process}", deadline - time.monotonic())
+        if text is None:  # no time is left for the next ones, whose texts may be there
+            stored = dict(_client().key_value_dir_get(f"outlay/{folder}/"))
+            keys = {other: f"outlay/{folder}/{other}" for other in processes}
+            return {other: stored[key] for other, key in keys.items() if key in stored}
+        texts[process] = text
+    return texts
 
 
 def gather_all(key: str, processes: Sequence[int], process: int, seconds: float = math.inf) -> list[int]:
@@ -113,8 +131,8 @@ def gather_all(key: str, processes: Sequence[int], process: int, seconds: float 
     if process != first:
         post(f"{key}/{process}", "")
         return [] if wait_for(f"{key}/all", seconds) is not None else [first]
-    deadline = time.monotonic() + seconds
-    missing = [other for other in others if wait_for(f"{key}/{other}", deadline - time.monotonic()) is None]
+    arrived = texts_in_time(key, others, seconds)
+    missing = [other for other in others if other not in arrived]
     if not missing:
         post(f"{key}/all", "")
     return missing

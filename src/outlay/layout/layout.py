@@ -54,7 +54,14 @@ class Layout:
 
     def __init__(self, rules: Iterable[Any] = ()) -> None:
         items = rules if isinstance(rules, Iterable) else [rules]  # of which `Rule.of` says what is wrong
-        self._rules: tuple[Rule, ...] = tuple(Rule.of(item) for item in items)
+        self._rules: tuple[Rule, ...] = tuple(self._rule(item) for item in items)
+
+    @staticmethod
+    def _rule(item: Any) -> Rule:
+        if isinstance(item, Layout):
+            fix = "add layouts, the first rules first: outlay.fsdp() + outlay.data_parallel()"
+            raise LayoutError("a layout is made of rules:", [Problem("not a rule", repr(item), "a Layout", fix)])
+        return Rule.of(item)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

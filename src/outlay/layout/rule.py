@@ -68,10 +68,9 @@ class Rule:
             return cls(*item)
         if isinstance(item, P | Replicate | On | Follow | Storage):
             return cls("**", item)
-        fix = 'write ("params.**.kernel", P(None, "model"))'
-        if hasattr(item, "rules"):
-            fix = "layouts are added, the first rules first: outlay.fsdp() + outlay.data_parallel()"
-        problem = Problem("not a rule", repr(item), f"a {type(item).__name__}", fix)
+        problem = Problem(
+            "not a rule", repr(item), f"a {type(item).__name__}", 'write ("params.**.kernel", P(None, "model"))'
+        )
         raise LayoutError("a layout is made of rules:", [problem])
 
     def matches(self, path: str, kind: Kind) -> bool:

@@ -20,7 +20,7 @@ from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only, as_model, non_arrays, type_differences
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_tracing import run_jaxpr
+from outlay.core.jax_tracing import run_jaxpr, settings
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
@@ -178,6 +178,7 @@ class Traced:
         runs_per_shard: whether its mode runs it as a whole on each device's shards.
         jaxpr: the trace; None for a step that only makes sense on shards.
         results: what the step returns, as shapes.
+        settings: the settings of JAX under which it was traced.
     """
 
     intermediates: dict[str, Any] = field(default_factory=dict)
@@ -187,6 +188,7 @@ class Traced:
     runs_per_shard: bool = False
     jaxpr: Any = field(default=None, compare=False)
     results: Any = field(default=None, compare=False)
+    settings: dict[str, Any] = field(default_factory=settings, compare=False)
 
     def replaying(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return the traced step as a function that runs its operations, each from its source line, without its Python.

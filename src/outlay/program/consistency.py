@@ -14,7 +14,6 @@ import json
 import operator
 import os
 import re
-import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +29,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, plural
 from outlay.core.runtime_flags import versions
-from outlay.jobs.joined import gather_all, part, patience, post, wait_for
+from outlay.jobs.joined import gather_all, part, patience, post, texts_in_time, wait_for
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 
@@ -98,12 +97,10 @@ def _key(processes: tuple[int, ...]) -> str:
 
 def _all_hashes(key: str, where: str, processes: Sequence[int]) -> dict[int, str]:
     seconds = patience()
-    deadline = time.monotonic() + seconds
-    posted = {other: wait_for(f"{key}/{other}", deadline - time.monotonic()) for other in processes}
-    missing = [other for other in processes if posted[other] is None]
-    if missing:
+    texts = texts_in_time(key, processes, seconds)
+    if missing := [other for other in processes if other not in texts]:
         raise ProgramError(_missing_processes(missing, processes, seconds, where))
-    return {other: text for other, text in posted.items() if text is not None}
+    return texts
 
 
 def _missing_processes(missing: Sequence[int], processes: Sequence[int], seconds: float, where: str) -> str:

@@ -14,7 +14,7 @@ from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_tracing import fresh_traces
+from outlay.core.jax_tracing import fresh_traces, settings
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
@@ -149,9 +149,10 @@ class OneStep:
 
     @property
     def _is_as_traced(self) -> bool:
-        """Whether the rules ask for nothing inside of the step, so that to lower it its Python need not run again."""
+        """Whether a second trace of the step would be the first one: nothing inside of it is placed or stored."""
         asked = self._traced.specs or any(leaf.is_placed or leaf.stored for leaf in self.plan.of_kind("intermediate"))
-        return (self._mode == "auto" or bool(self.rows)) and not asked and not is_explicit(self._mesh)
+        plain = (self._mode == "auto" or bool(self.rows)) and not asked and not is_explicit(self._mesh)
+        return plain and self._traced.settings == settings()
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""

@@ -68,7 +68,7 @@ def test_an_item_of_a_layout_that_is_no_rule_is_refused(item):
 
 
 def test_layouts_in_a_list_are_refused_with_how_they_are_added():
-    with pytest.raises(outlay.errors.LayoutError, match=r"fix: layouts are added, .*: outlay.fsdp\(\) \+ outlay."):
+    with pytest.raises(outlay.errors.LayoutError, match=r"fix: add layouts, .*: outlay.fsdp\(\) \+ outlay."):
         outlay.Layout.of([outlay.fsdp(), outlay.data_parallel()])
 
 

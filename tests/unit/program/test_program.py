@@ -97,6 +97,16 @@ def test_a_step_that_sets_what_jax_reads_while_it_traces_computes_what_it_comput
     assert program(state, BATCH)[1] == expected
 
 
+def test_a_setting_of_jax_that_changes_before_it_is_compiled_counts() -> None:
+    def product(state: Any, batch: Any) -> tuple[Any, Any]:
+        return state, state["w"] @ state["w"].T
+
+    plain, precise = make(product), make(product)
+    with jax.default_matmul_precision("highest"):
+        assert "HIGHEST" in precise.lowered.as_text()
+    assert "HIGHEST" not in plain.lowered.as_text()
+
+
 def test_what_is_compiled_says_the_plans_shardings() -> None:
     program = make(data=4, model=2)
     state_shardings, _ = program.compiled.output_shardings
