@@ -136,24 +136,22 @@ def without_compilation_cache(device: jax.Device | None = None) -> Iterator[None
         compilation_cache.reset_cache()
 
 
-def cache_programs_of_every_process() -> None:
-    """Have this process of a job write what it compiles for CPU devices to JAX's persistent compilation cache too.
+@functools.cache
+def load_no_programs_of_several_cpu_devices() -> None:
+    """Have JAX compile each program for several CPU devices, whatever its persistent compilation cache holds.
 
-    JAX (0.10.2 and 0.12) writes from process 0 only, lest several write one entry at once. The keys of programs for
-    GPUs and TPUs are the same in all processes, so the others read what process 0 has written. Those for CPU devices
-    differ from process to process: the others would find nothing, and compile each program whenever the job starts.
+    XLA (with JAX 0.10.2 and 0.12) has all devices run the collectives of a program in one order. A program that is
+    loaded from the cache has lost it: devices begin independent collectives in different orders, and wait for one
+    another for ever.
     """
-    write = compiler._cache_write
+    resolve = compiler._resolve_compilation_strategy
 
-    # The newest JAX passes no `host_callbacks`: they are not part of its programs.
-    def write_own(key: str, seconds: float, name: str, backend: Any, executable: Any, *host_callbacks: Any) -> None:
-        if backend.platform != "cpu" or distributed.global_state.process_id == 0:
-            write(key, seconds, name, backend, executable, *host_callbacks)
-        elif not any(host_callbacks) and seconds >= config.persistent_cache_min_compile_time_secs.value:
-            with contextlib.suppress(Exception):  # process 0 warns of a cache that cannot be written to
-                compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
+    def resolve_safely(computation: Any, devices: Any, options: Any, backend: Any, *rest: Any) -> tuple[Any, Any]:
+        if backend.platform == "cpu" and devices.size > 1:
+            return None, options  # no key: it is neither read nor written
+        return resolve(computation, devices, options, backend, *rest)
 
-    compiler._cache_write = write_own
+    compiler._resolve_compilation_strategy = resolve_safely
 
 
 def source_lines_may_be_of_another() -> bool:
@@ -168,6 +166,7 @@ def attached_devices() -> list[jax.Device]:
     Raises:
         BackendError: JAX does not start with the settings of this process.
     """
+    load_no_programs_of_several_cpu_devices()
     if not backend_is_started():
         check_flags()
     held: list[logging.LogRecord] = []

@@ -213,9 +213,9 @@ def _set_devices() -> None:
 def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
     import jax
 
-    from outlay.core.jax_compat import cache_programs_of_every_process
+    from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices
 
-    cache_programs_of_every_process()
+    load_no_programs_of_several_cpu_devices()
     if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:  # else it is wanted
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     info = met.info

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from outlay.arrays.check_arrays import memory_problems
 from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import memory_of
+from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices, memory_of
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
@@ -73,6 +73,7 @@ class Program:
         check_arguments(step, init, mesh)
         check_mode(mode, mesh)
         check_jit_enabled()
+        load_no_programs_of_several_cpu_devices()  # the mesh may have been made without Outlay
         if not donate and mode != "auto":
             raise ProgramError(
                 f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  fix: leave out mode="

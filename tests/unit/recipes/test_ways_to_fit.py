@@ -1,43 +1,14 @@
 import shlex
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
+from pathlib import Path
 
 from outlay.devices.target import Target
 from outlay.recipes.find import find_recipe
 from outlay.recipes.prepare import prepare
-from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes
 from outlay.search.candidate import Candidate
 
-DEEP = f"{__file__}:deep"
+DEEP = f"{Path(__file__).with_name('varied.py')}:deep"
 PEAK = 2**30
-
-
-def deep(batch: int = 32, remat: str = "none", accumulate: int = 1) -> Recipe:
-    """Eight layers; each keeps two values for the backward pass, or, where it computes its products again, one."""
-
-    def layer(x, kernel):
-        return jnp.tanh(x @ kernel), None
-
-    def loss(params, batch, keys):
-        turn = jax.checkpoint(layer) if remat in ("products", "full") else layer
-        return (jax.lax.scan(turn, batch["x"], params["kernel"])[0] ** 2).mean((-1, -2)), {}
-
-    examples = {"x": np.ones((64, 256, 8), np.float32)}
-    return Recipe.training(
-        "deep",
-        init_params=lambda key: {"kernel": jnp.ones((8, 8, 8))},
-        loss=loss,
-        optimizer=optax.adam(0.1),
-        train=examples,
-        test=examples,
-        batch_size=batch,
-        steps=2,
-        accumulate=accumulate,
-    )
 
 
 def ways(share):

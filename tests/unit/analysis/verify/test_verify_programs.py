@@ -31,8 +31,6 @@ IN_FLOAT32 = (
 )
 
 
-# Its collectives on simulated devices hung once, in XLA: it ends before XLA ends the process, and is run again alone.
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("dtype", "names"), [(jnp.float32, IN_FLOAT32), (jnp.bfloat16, tuple(RIGHT))])
 def test_no_right_program_is_called_different(dtype: Any, names: tuple[str, ...]) -> None:
     assert len(RIGHT) == 30
