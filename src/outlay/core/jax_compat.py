@@ -144,7 +144,9 @@ def load_no_programs_of_several_cpu_devices() -> None:
     loaded from the cache has lost it: devices begin independent collectives in different orders, and wait for one
     another for ever.
     """
-    resolve = compiler._resolve_compilation_strategy
+    resolve = getattr(compiler, "_resolve_compilation_strategy", None)
+    if resolve is None:  # a JAX that does this elsewhere: a test here fails, and Outlay still starts
+        return
 
     def resolve_safely(computation: Any, devices: Any, options: Any, backend: Any, *rest: Any) -> tuple[Any, Any]:
         if backend.platform == "cpu" and devices.size > 1:

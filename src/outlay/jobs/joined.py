@@ -97,7 +97,7 @@ def wait_for(key: str, seconds: float = math.inf) -> str | None:
 
 
 def texts_in_time(folder: str, processes: Sequence[int], seconds: float) -> dict[int, str]:
-    """Return the texts that processes put under a folder and their numbers; those that put none in time have none.
+    """Return the texts that processes put under a folder, by process; those that have put none in time are left out.
 
     Args:
         folder: the folder.
