@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from tests import forks
 from tests.unit.cli.command import environment
 
 from outlay.core.runtime_flags import merge_flags
+from outlay.jobs.job import free_port
 
 SECONDS = 240
 
@@ -24,7 +24,7 @@ def run_workers(script: Path, folder: Path, *, num_processes: int, devices_per_p
     """
     count = {"xla_force_host_platform_device_count": str(devices_per_process)}
     env = environment(XLA_FLAGS=merge_flags(os.environ["XLA_FLAGS"], count))
-    port = str(_free_port())
+    port = str(free_port())
     logs = [folder / f"{process}.log" for process in range(num_processes)]
     workers = []
     for process, log in enumerate(logs):
@@ -53,9 +53,3 @@ def _wait_for_all(workers: list[subprocess.Popen]) -> None:
             workers[codes.index(None)].wait(0.1)
         except subprocess.TimeoutExpired:
             continue
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]

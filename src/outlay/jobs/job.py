@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import resource
 import secrets
@@ -18,6 +20,7 @@ from outlay.core.runtime_flags import simulated_environment
 from outlay.jobs import process_info
 from outlay.jobs.job_folder import JobFolder
 from outlay.jobs.proc_files import MARK
+from outlay.jobs.process_info import NUM_TRIES, PORTS
 from outlay.jobs.stall import Limits
 
 
@@ -185,9 +188,12 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """Return a port that nobody uses now."""
+    """Return a port that nobody uses now, nor, most likely, in the seconds until process 0 listens there."""
     with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
+        for port in [*random.SystemRandom().sample(PORTS, NUM_TRIES), 0]:  # 0: any that is free
+            with contextlib.suppress(OSError):
+                probe.bind((LOOPBACK, port))
+                break
         return probe.getsockname()[1]
 
 

@@ -132,8 +132,9 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 Environment = Mapping[str, str]
 
 _ALONE = "to run alone: outlay.join(num_processes=1)"
-# Above the ports that systems hand out for connections, so that a port computed from a job's number is usually free.
-_FIRST_PORT, _NUM_PORTS, _NUM_TRIES = 61440, 4096, 8
+# Above the ports that systems hand out for connections: one that is chosen now is usually still free when it is used.
+PORTS = range(61440, 65536)
+NUM_TRIES = 8
 _POD = "JOB_COMPLETION_INDEX"
 _SLURM = {
     "SLURM_PROCID": "which process this is",
@@ -278,7 +279,7 @@ def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str
     raise JoinError(
         "Open MPI does not say where process 0 is, so the processes cannot meet\n"
         f"  set: OMPI_COMM_WORLD_SIZE={environment['OMPI_COMM_WORLD_SIZE']}\n  missing: {COORDINATOR}\n"
-        f"  fix: mpirun -x {COORDINATOR}=FIRST_HOST:{_FIRST_PORT} ..., where FIRST_HOST is the first in the "
+        f"  fix: mpirun -x {COORDINATOR}=FIRST_HOST:{PORTS[0]} ..., where FIRST_HOST is the first in the "
         "host file"
     )
 
@@ -286,7 +287,7 @@ def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str
 def _ports(job: str) -> list[int]:
     """Return the ports of a job, in the order in which they are tried."""
     first = zlib.crc32(job.encode())
-    return [_FIRST_PORT + (first + 509 * number) % _NUM_PORTS for number in range(_NUM_TRIES)]
+    return [PORTS[(first + 509 * number) % len(PORTS)] for number in range(NUM_TRIES)]
 
 
 _FIRST = re.compile(r"(?P<start>[^\[,]+)(?:\[(?P<number>\d+)[^\]]*\](?P<end>[^\[,]*))?")

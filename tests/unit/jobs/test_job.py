@@ -1,9 +1,12 @@
 import resource
+import socket
 
 import pytest
 
 from outlay.core.error_types import LaunchError
-from outlay.jobs.job import assign_gpus, check_limits
+from outlay.jobs import job
+from outlay.jobs.job import LOOPBACK, assign_gpus, check_limits, free_port
+from outlay.jobs.process_info import PORTS
 
 
 @pytest.fixture
@@ -82,3 +85,12 @@ def test_gpus_that_cannot_be_shared_out_are_refused(four, num_processes):
         LaunchError, match=rf"4 GPUs \(0, 1, 2, 10\) .* {num_processes} processes\n  fix: -n 1 or 2 or 4;"
     ):
         assign_gpus(num_processes, {}, four)
+
+
+def test_the_port_of_a_job_is_none_that_the_system_hands_out_before_the_job_uses_it(monkeypatch):
+    assert free_port() in PORTS
+    with socket.create_server((LOOPBACK, free_port())) as server:
+        in_use = server.getsockname()[1]
+        monkeypatch.setattr(job, "PORTS", [in_use])
+        monkeypatch.setattr(job, "NUM_TRIES", 1)
+        assert free_port() not in (0, in_use)
