@@ -54,7 +54,8 @@ demo: $(VENV)
 check: lint
 	@$(RUN); run $(BIN)/$(PYTEST) -n 3 -m 'not processes and not compiles and not pages'
 
-# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, at once.
+# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, one after the
+# other: side by side they would share the cores and their caches.
 test: lint
 	@$(RUN); newer=$$($(FIND_NEWER_PYTHON)); \
 	if [ "$$newer" = same ]; then \
@@ -67,16 +68,15 @@ test: lint
 	  echo 'No Python 3.12 or newer is on this machine: the newest JAX is not tested.'; \
 	fi; \
 	if [ -x "$$newer" ]; then both=test-newest; fi; \
-	run $(MAKE) --silent --no-print-directory -j 2 test-here $$both
+	run $(MAKE) --silent --no-print-directory --keep-going -j 1 test-here $$both
 
 test-here: $(VENV)
 	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice $(BIN)/$(PYTEST) -n 3
 
-# What failed is noted in a folder of its own, and the report comes whole, at the end: the other run goes on beside it.
+# What failed is noted in a folder of its own, or the other Python's would be forgotten.
 test-newest: $(NEWEST_VENV)
-	@$(RUN); report=$$(mktemp); \
-	twice .venv-newest/bin/$(PYTEST) -n 1 -o cache_dir=.pytest_cache/newest $(ON_NEWEST_JAX) > "$$report" 2>&1; code=$$?; \
-	echo; echo "Tested with $$(.venv-newest/bin/python --version):"; cat "$$report"; rm "$$report"; exit $$code
+	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
+	twice .venv-newest/bin/$(PYTEST) -n 3 -o cache_dir=.pytest_cache/newest $(ON_NEWEST_JAX)
 
 lint: $(VENV)
 	@$(BIN)/ruff format --check
