@@ -215,7 +215,7 @@ def known_problems(
 
 _MEANING = {
     "CUDA_VISIBLE_DEVICES": "the GPUs that this process may see",
-    "JAX_COMPILATION_CACHE_DIR": "where JAX keeps compiled programs for the next run",
+    "JAX_COMPILATION_CACHE_DIR": "where JAX keeps programs for the next run, but for those of several CPU devices",
     "JAX_DEBUG_NANS": "JAX checks every result for NaN, and is slow",
     "JAX_DISABLE_JIT": "JAX compiles nothing: programs cannot be laid out",
     "JAX_ENABLE_X64": "64-bit numbers instead of 32-bit",
