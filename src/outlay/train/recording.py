@@ -72,7 +72,7 @@ class Recording(Mapping[str, np.ndarray]):
             path: the folder `recording.zarr`.
 
         Raises:
-            DataError: the folder is not a recording.
+            DataError: the folder is not a recording, or TensorStore is not installed.
         """
         try:
             facts = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))["attributes"]
@@ -82,6 +82,8 @@ class Recording(Mapping[str, np.ndarray]):
                 raise ValueError("an address leads out of the folder")
             root = real_path(path)
             steps = open_array(root / STEPS).read().result()
+        except DataError:  # what is lacking is TensorStore
+            raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"{path} is not a recording of a run\n  fix: the folder recording.zarr of a run") from error
         # A killed run may leave rows without their step, which is written last: those are not complete.

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -58,3 +60,10 @@ def test_a_recording_is_never_replaced(tmp_path):
 def test_what_is_no_recording(tmp_path):
     with pytest.raises(DataError, match=r"is not a recording of a run\n  fix: the folder recording\.zarr"):
         Recording.read(tmp_path)
+
+
+def test_without_tensorstore_a_recording_is_still_one(tmp_path, monkeypatch):
+    filled(ZarrRecorder(tmp_path / "r.zarr", ROWS, 1.0))
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(DataError, match=r"Zarr needs TensorStore, which is not installed\n  fix: pip install"):
+        Recording.read(tmp_path / "r.zarr")
