@@ -11,6 +11,7 @@ from tests.unit.program.waves import NUM_STEPS, assert_same, graph, graph_loop, 
 import outlay
 from outlay.core.error_types import LayoutError, ProgramError
 from outlay.graph.graph_loop import GraphLoop
+from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.layout.strategies import by_rows
 
 
@@ -125,3 +126,33 @@ def test_leaves_by_rows_have_the_same_number_of_rows():
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
     with pytest.raises(ProgramError, match=r"by_rows of a have different numbers of rows: \[7, 15\]"):
         outlay.program(step, init_of(whole), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")
+
+
+def counting(encodings):
+    """A part of two outputs of its own: an int8 that counts from 40, and the signs of it."""
+
+    def count(state, read):
+        x = state["x"] + jax.numpy.int8(1)
+        total = sum(one.astype("int32").sum() for one in read["in"])
+        return {"x": x, "sum": state["sum"] + total[None]}, {"count": x, "sign": jax.numpy.sign(x)}
+
+    reads = {"in": (Source("c", "count"), Source("c", "sign"))}
+    graph = StepGraph({"c": Part(count, reads, by_rows=("x",), encodings=encodings)}, {"seen": ("c", "count")})
+
+    def init(key):
+        start = jax.numpy.arange(40, 44, dtype="int8") * jax.numpy.array([1, -1, 1, -1], "int8")
+        state = {"c": {"x": start, "sum": jax.numpy.zeros(1, "int32")}}
+        return {**state, "cache": {"c": dict.fromkeys(("count", "sign"), jax.numpy.zeros(4, "int8"))}}
+
+    return graph, init
+
+
+@pytest.mark.any_jax
+@pytest.mark.parametrize("encodings", [{}, {"sign": "ternary"}])
+def test_an_output_of_one_octet_keeps_all_its_bits_unless_its_part_says_that_it_has_two(encodings):
+    (graph, init), mesh = counting(encodings), outlay.mesh(devices=jax.devices()[:2], n=2)
+    steps = {"step": np.arange(4)}
+    program = outlay.program(GraphLoop(graph), init, steps, layout=by_rows("n"), mesh=mesh, mode="manual")
+    got = program(program.init(jax.random.key(0)), steps)
+    assert_same(got, jax.jit(GraphLoop(graph))(init(None), steps))
+    assert got[0]["c"]["sum"].tolist() == [2 + 6 + 10]

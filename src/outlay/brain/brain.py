@@ -23,6 +23,7 @@ from outlay.brain.wiring import Wiring, port_of, wire
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.graph.encoding import Encoding
 from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 
 
@@ -74,7 +75,7 @@ class Brain:
     def graph(self) -> StepGraph:
         """The step as a graph of step functions, one per module."""
         parts = {
-            name: Part(self._step_of(name), self.wiring.reads[name], module.by_neuron)
+            name: Part(self._step_of(name), self.wiring.reads[name], module.by_neuron, encodings=self._encodings(name))
             for name, module in self.modules.items()
         }
         return StepGraph(parts, self.wiring.outputs)
@@ -181,6 +182,10 @@ class Brain:
         ports = [port for port, what in self.modules[name].inputs().items() if what.kind == "spikes"]
         return {port: jnp.concatenate([of_source(s) for s in self.wiring.reads[name][port]]) for port in ports}
 
+    def _encodings(self, name: str) -> dict[str, Encoding]:
+        """Return how the outputs of a module go from device to device: a spike is +1, -1 or 0."""
+        return {port: "ternary" for port, what in self.wiring.output_ports[name].items() if what.kind == "spikes"}
+
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]
 
@@ -189,9 +194,14 @@ class Brain:
                 returned = module.step(state, self.arriving(name, read), dt=self.dt)
             after, outputs = checked_step(name, module, state, returned, ports)
             # A module may compute wider than the Brain; the cache has one dtype a port, whoever writes to it.
-            return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
+            return after, {port: _written(outputs[port], what, self.dtype_of(what)) for port, what in ports.items()}
 
         return rounds_each(step, self.dtype)
+
+
+def _written(output: jax.Array, port: Port, dtype: Any) -> jax.Array:
+    """Return an output as it is cached: of spikes the signs, which is all that any reader takes of them."""
+    return (jnp.sign(output) if port.kind == "spikes" and output.dtype != jnp.bool_ else output).astype(dtype)
 
 
 def _joined(values: tuple[jax.Array, ...]) -> jax.Array:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import matches
+from outlay.graph.encoding import Encoding
 
 INPUTS = "inputs"
 """The name that stands for the graph's own inputs as the part of a `Source`."""
@@ -93,12 +95,32 @@ class Part:
         by_rows: patterns of the leaves of its state whose first dim is also that of all its outputs, and whose step
             works as well on some of these rows as on all; empty for a part that only works as a whole.
         loop_form: of a state, as it is traced, the form in which it goes through a loop; None for its own.
+        encodings: how an output goes from device to device where its rows are exchanged, by port: `"ternary"`, two bits
+            an entry, for one whose entries are -1, 0 and 1 only (others would arrive changed); every other port
+            `"whole"`, each bit of it.
+
+    Raises:
+        ProgramError: an encoding is unknown.
     """
 
     step: PartStep
     reads: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
     by_rows: tuple[str, ...] = ()
     loop_form: Callable[[Any], LoopForm | None] | None = None
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = {port: encoding for port, encoding in self.encodings.items() if encoding not in get_args(Encoding)}
+        if unknown:
+            listed = ", ".join(f"{port}: {encoding!r}" for port, encoding in unknown.items())
+            raise ProgramError(
+                f"Part.encodings names no encoding for {listed}\n"
+                f"  fix: one of {', '.join(map(repr, get_args(Encoding)))}"
+            )
+
+    def encoding(self, port: str) -> Encoding:
+        """Return how an output goes from device to device."""
+        return self.encodings.get(port, "whole")
 
     @property
     def sources(self) -> list[Source]:

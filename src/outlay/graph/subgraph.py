@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.paths import flatten_paths
+from outlay.graph.encoding import num_words, pack, unpack
 from outlay.graph.recorded_outputs import Buffers, RecordedOutput, check_addresses, empty, keep, values_of
 from outlay.graph.step_graph import (
     CACHE,
@@ -141,7 +141,8 @@ class Subgraph:
         if not self.num_rows:
             return after
         num_rows = {name: dict.fromkeys(ports, self.num_rows[name]) for name, ports in rows.items()}
-        whole = exchange_rows(rows, num_rows, self.axis)
+        encodings = {name: {port: self.graph.parts[name].encoding(port) for port in rows[name]} for name in rows}
+        whole = exchange_rows(rows, num_rows, encodings, self.axis)
         before = both[0]["cache"]
         cache = after[0]["cache"] | {name: self._pushed(name, before[name], ports) for name, ports in whole.items()}
         return {**after[0], "cache": cache}, after[1]
@@ -290,24 +291,27 @@ def _bad_lanes(leaves: list[Any]) -> jax.Array:
     return lanes
 
 
-def exchange_rows(pieces: Any, num_rows: Any, axis: str) -> Any:
+def exchange_rows(pieces: Any, num_rows: Any, encodings: Any, axis: str) -> Any:
     """All-gather rows inside `jax.shard_map`.
 
     Args:
         pieces: a tree of (steps, rows, ...): this device's rows, in the order of the devices.
         num_rows: a tree of the same structure with the total number of rows; rows beyond it are padding and left out.
+        encodings: a tree of the same structure with how each array is encoded on its way.
         axis: the mesh axis over which the rows are split.
     """
     leaves, structure = jax.tree.flatten(pieces)
     if not leaves:
         return pieces
     likes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    encoded = list(zip(likes, jax.tree.leaves(encodings), strict=True))
     # All arrays are packed into one, so that there is one collective for all of them.
-    words = jax.lax.all_gather(jnp.concatenate([pack(leaf) for leaf in leaves]), axis)
+    packed = [pack(leaf, encoding) for leaf, (_, encoding) in zip(leaves, encoded, strict=True)]
+    words = jax.lax.all_gather(jnp.concatenate(packed), axis)
     whole, start = [], 0
-    for like, num in zip(likes, jax.tree.leaves(num_rows), strict=True):
-        stop = start + num_words(like)
-        rows = jax.vmap(lambda w, like=like: unpack(w, like))(words[:, start:stop])
+    for (like, encoding), num in zip(encoded, jax.tree.leaves(num_rows), strict=True):
+        stop = start + num_words(like, encoding)
+        rows = jax.vmap(lambda w, like=like, encoding=encoding: unpack(w, like, encoding))(words[:, start:stop])
         whole.append(_side_by_side(rows)[:, :num])
         start = stop
     return structure.unflatten(whole)
@@ -317,58 +321,3 @@ def _side_by_side(rows: jax.Array) -> jax.Array:
     """Reshape (devices, steps, rows, ...) to (steps, devices * rows, ...)."""
     by_step = jnp.swapaxes(rows, 0, 1)
     return by_step.reshape(by_step.shape[0], -1, *by_step.shape[3:])
-
-
-_SIGNS = jnp.dtype("int8")
-"""The dtype of signs: only -1, 0 and 1 are used of it."""
-_SIGNS_A_WORD = 16
-
-
-def pack(x: jax.Array) -> jax.Array:
-    """Pack an array into 32-bit words; signs take two bits each.
-
-    >>> pack(jnp.array([1, -1, 0, 1], "int8")).tolist() == [1 + (3 << 2) + (1 << 6)]
-    True
-    """
-    if x.dtype == _SIGNS:
-        codes = _filled((x.reshape(-1) & 3).astype(jnp.uint32), _SIGNS_A_WORD)
-        return (codes << _shifts()).sum(1, dtype=jnp.uint32)
-    # A bitcast takes no booleans.
-    bare = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
-    octets = jax.lax.bitcast_convert_type(bare, jnp.uint8).reshape(-1)
-    return jax.lax.bitcast_convert_type(_filled(octets, 4), jnp.uint32)
-
-
-def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Unpack an array of this shape and dtype.
-
-    >>> unpack(pack(jnp.array([1, -1, 0, 1], "int8")), jax.ShapeDtypeStruct((4,), "int8")).tolist()
-    [1, -1, 0, 1]
-    """
-    size = math.prod(like.shape)
-    if like.dtype == _SIGNS:
-        codes = (words[:, None] >> _shifts()) & 3
-        # Two bits in two's complement: flipping the upper bit and subtracting 2 extends the sign.
-        return ((codes.reshape(-1)[:size] ^ 2).astype(jnp.int8) - jnp.int8(2)).reshape(like.shape)
-    octets = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)[: size * like.dtype.itemsize]
-    if like.dtype == jnp.bool_:
-        return octets.reshape(like.shape) != 0
-    # To the same width a bitcast takes no dim of octets.
-    if like.dtype.itemsize == 1:
-        return jax.lax.bitcast_convert_type(octets.reshape(like.shape), like.dtype)
-    return jax.lax.bitcast_convert_type(octets.reshape(*like.shape, like.dtype.itemsize), like.dtype)
-
-
-def num_words(like: jax.ShapeDtypeStruct) -> int:
-    """Return the number of words that an array takes."""
-    size = math.prod(like.shape)
-    return -(-size // _SIGNS_A_WORD) if like.dtype == _SIGNS else -(-size * like.dtype.itemsize // 4)
-
-
-def _filled(flat: jax.Array, multiple: int) -> jax.Array:
-    rows = -(-flat.size // multiple)
-    return jnp.pad(flat, (0, rows * multiple - flat.size)).reshape(rows, multiple)
-
-
-def _shifts() -> jax.Array:
-    return jnp.arange(0, 2 * _SIGNS_A_WORD, 2, dtype=jnp.uint32)[None]

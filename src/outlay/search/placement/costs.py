@@ -16,6 +16,7 @@ from outlay.core.runtime_flags import num_cores
 from outlay.core.sizes import num_bytes
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.target import Target
+from outlay.graph.encoding import num_words
 from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.rows import Rows
 from outlay.graph.step_graph import CACHE, INPUTS
@@ -33,6 +34,7 @@ class Read:
         reader: a part that reads it.
         num_bytes: the bytes of the output.
         latency: steps until it is read.
+        num_encoded_bytes: its bytes as it is sent where it is exchanged by rows; None for `num_bytes`.
     """
 
     part: str
@@ -40,6 +42,12 @@ class Read:
     reader: str
     num_bytes: int
     latency: int = 1
+    num_encoded_bytes: int | None = None
+
+    @property
+    def num_bytes_by_rows(self) -> int:
+        """The bytes that are sent to a device that has none of its rows."""
+        return self.num_bytes if self.num_encoded_bytes is None else self.num_encoded_bytes
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ def expect_by_rows(costs: Costs, num_devices: int) -> Expected:
         return costs.seconds[name] * (math.ceil(num / num_devices) / num if num else 1.0)
 
     work = sum(here(name) for name in costs.seconds)
-    read = {(one.part, one.port): one.num_bytes for one in costs.reads if one.part in costs.rows}
+    read = {(one.part, one.port): one.num_bytes_by_rows for one in costs.reads if one.part in costs.rows}
     return Expected(
         _paced(costs, work, work * num_devices, num_devices),
         costs.all_gather.get(num_devices, 0.0),
@@ -145,8 +153,6 @@ def _paced(costs: Costs, busiest: float, in_all: float, num_devices: int) -> flo
 
 _LAUNCH = 10e-6
 """Seconds assumed for launching a program or sending an array, if nothing is measured."""
-# Rows are sent packed, two bits a sign (`graph/subgraph.py`).
-_SIGNS_A_BYTE = 4
 
 
 def attached(target: Target) -> list[jax.Device]:
@@ -206,13 +212,13 @@ def estimated_costs(
 
 def _costs(graph_loop: GraphLoop, init: Callable[[Any], Any], target: Target, **known: Any) -> Costs:
     graph, state = graph_loop.graph, _state(init)
-    sizes = _sizes(state)
+    sizes, encoded = _sizes(state), _encoded_sizes(graph_loop, state)
     reads = tuple(
-        Read(source.part, source.port, name, sizes[source.part, source.port], source.latency)
+        Read(source.part, source.port, name, sizes[at], source.latency, encoded[at])
         for name, part in graph.parts.items()
         for sources in part.reads.values()
         for source in sources
-        if source.part != INPUTS
+        if source.part != INPUTS and (at := (source.part, source.port))
     )
     bandwidth = target.hardware.intra_host_link_bandwidth
     return Costs(rows=_rows(graph_loop, state), reads=reads, bandwidth=bandwidth, **known)
@@ -221,7 +227,7 @@ def _costs(graph_loop: GraphLoop, init: Callable[[Any], Any], target: Target, **
 def _gathers(graph_loop: GraphLoop, init: Callable[[Any], Any], target: Target) -> dict[int, float]:
     state = _state(init)
     split = _rows(graph_loop, state)
-    gathered = sum(size for (part, _), size in _sizes(state).items() if part in split) / _SIGNS_A_BYTE
+    gathered = sum(size for (part, _), size in _encoded_sizes(graph_loop, state).items() if part in split)
     several = range(2, target.num_devices + 1)
     return {num: collective_seconds("all-gather", gathered, [range(num)], target) for num in several}
 
@@ -234,6 +240,16 @@ def _sizes(state: Any) -> dict[tuple[str, str], int]:
     """Return the bytes of each output, as it is cached."""
     cache = state[CACHE].items()
     return {(part, port): num_bytes(x.shape, x.dtype) for part, ports in cache for port, x in ports.items()}
+
+
+def _encoded_sizes(graph_loop: GraphLoop, state: Any) -> dict[tuple[str, str], int]:
+    """Return the bytes of one step of each output as it is sent where it is exchanged by rows."""
+    graph, sizes = graph_loop.graph, {}
+    for part, ports in state[CACHE].items():
+        for port, cached in ports.items():
+            newest = jax.eval_shape(lambda x, part=part, port=port: graph.cached_value(part, port, x), cached)
+            sizes[part, port] = 4 * num_words(newest, graph.parts[part].encoding(port))
+    return sizes
 
 
 def _rows(graph_loop: GraphLoop, state: Any) -> Mapping[str, int]:

@@ -1,9 +1,14 @@
 """What a step is expected to take, against sums done by hand."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from tests.unit.search.placement.costs import ring
 
-from outlay.search.placement.costs import Read, expect_by_rows, expect_copies, expect_placed
+from outlay.devices.target import Target
+from outlay.graph.graph_loop import GraphLoop
+from outlay.graph.step_graph import Part, Source, StepGraph
+from outlay.search.placement.costs import Read, estimated_costs, expect_by_rows, expect_copies, expect_placed
 
 APART = {"a": 0, "b": 1, "c": 2}
 
@@ -56,3 +61,22 @@ def test_bound():
     assert ring().largest == "a"
     assert ring().best_gain == 2
     assert ring(seconds={"a": 0.0}).best_gain == 1
+
+
+def test_rows_are_priced_as_their_part_encodes_them():
+    """An int8 output takes an octet an entry; only one that its part declares ternary takes two bits."""
+
+    def step(state, read):
+        return state, {"count": state["x"], "sign": state["x"]}
+
+    reads = {"in": (Source("a", "count", latency=3), Source("a", "sign"))}
+    part = Part(step, reads, by_rows=("x",), encodings={"sign": "ternary"})
+    graph = StepGraph({"a": part})
+
+    def init(key):
+        rows = jnp.zeros(64, "int8")
+        return {"a": {"x": rows}, "cache": {"a": {"count": jnp.zeros((3, 64), "int8"), "sign": rows}}}
+
+    costs = estimated_costs(GraphLoop(graph), init, {"step": np.arange(4)}, Target.parse("cpu:8"))
+    assert {read.port: read.num_bytes_by_rows for read in costs.reads} == {"count": 64, "sign": 16}
+    assert expect_by_rows(costs, 2).num_bytes == 80
