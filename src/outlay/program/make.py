@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from outlay.core.as_written import AsWritten
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
@@ -85,12 +86,15 @@ def program(
         (1, P('data', None))
     """
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
+    written = AsWritten(step, init, tuple(parts))
     if parts:
         step, init = _of_parts(step, init, parts)
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
         step, init = over_arrays(step, init)
-    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)
+    return Program(
+        step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written
+    )
 
 
 def _of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:

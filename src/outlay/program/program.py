@@ -13,6 +13,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 
 from outlay.arrays.check_arrays import memory_problems
+from outlay.core.as_written import AsWritten
 from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices, memory_of
@@ -40,6 +41,7 @@ class Program:
 
     Attributes:
         step: the user's pure function `step(state, batch) -> (state, outputs)`; if it only reads, that state is None.
+        written: step and init as they were given, before Outlay made anything of them.
         donate: whether a call uses up the state and returns the next one.
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
@@ -69,6 +71,7 @@ class Program:
         options: RequestedOptions = "preset",
         *,
         donate: bool = True,
+        written: AsWritten | None = None,
     ) -> None:
         check_arguments(step, init, mesh)
         check_mode(mode, mesh)
@@ -79,6 +82,7 @@ class Program:
                 f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  fix: leave out mode="
             )
         self.step: Step = step if donate else OnlyReads(step)
+        self.written = written or AsWritten(step, init)
         self.donate = donate
         self.mesh = mesh
         self.layout = layout
@@ -89,8 +93,8 @@ class Program:
         else:
             execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = execution
-        self._again = lambda step=step, init=init, inputs=inputs, layout=layout: Program(
-            step, init, inputs, layout, mesh, mode, options, donate=donate
+        self._again = lambda step=step, init=init, inputs=inputs, layout=layout, written=written: Program(
+            step, init, inputs, layout, mesh, mode, options, donate=donate, written=written
         )
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
         self.state_shapes, self.batch_shapes, self.output_shapes = (
@@ -139,7 +143,7 @@ class Program:
 
     def with_step(self, step: Step, init: Callable[[Any], Any], inputs: Any) -> Program:
         """Make a program of another step under the same layout, on the same mesh and in the same mode."""
-        return self._again(step=step, init=init, inputs=inputs)
+        return self._again(step=step, init=init, inputs=inputs, written=None)
 
     def step_in(self, mode: Mode) -> tuple[Step, Runner | None]:
         """Return the step as a mode runs it under this program's plan, and what takes its gradients there.

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from outlay.core.array_leaves import arrays_only
+from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, observed
 from outlay.core.constrain import constrain, gradient_of_sums, per_device
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
@@ -91,10 +92,13 @@ def train_step(
         raise ProgramError(f"accumulate={accumulate}: a step needs at least 1 microbatch")
     check_metric_names(metrics, tuple(_OF_THE_STEP))
 
+    written = LossAsWritten(loss, optimizer, accumulate, model_state, groups, reduction, tuple(metrics))
     objective = Objective(loss, model_state, reduction, groups)
     optimizer = optax.with_extra_args_support(optimizer)  # most take no `value`, `grad` and `value_fn`
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        if (judge := current_judge()) is not None:
+            return judge.step(written, state, batch)
         state = arrays_only(state)
         check_trainable(state.params)
         check_model_state(state.model_state, taken=model_state)
@@ -123,7 +127,7 @@ def train_step(
             return totals["loss"] * ((accumulate if reduction == "sum" else 1) / totals["weight"])
 
         with jax.named_scope("optimizer"):  # reports recognize the phase by this name
-            grads = jax.tree.map(lambda g, p: _downhill(g * share).astype(p.dtype), grads, state.params)
+            grads = observed(jax.tree.map(lambda g, p: _downhill(g * share).astype(p.dtype), grads, state.params))
             with _asking_for_no_more():
                 updates, opt_state = optimizer.update(
                     grads, state.opt_state, state.params, value=means["loss"], grad=grads, value_fn=loss_of
@@ -324,7 +328,11 @@ def init_state(
         ((4, 2), 0)
     """
 
+    written = InitAsWritten(init_params, optimizer, model_state, TrainState)
+
     def init(key: jax.Array) -> TrainState:
+        if (judge := current_judge()) is not None:
+            return judge.init(written, key)
         key_params, key_samples = jax.random.split(key)
         made = init_params(key_params)
         if model_state and not (isinstance(made, tuple) and len(made) == 2):
