@@ -92,9 +92,7 @@ def program(
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
         step, init = over_arrays(step, init)
-    return Program(
-        step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written
-    )
+    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)
 
 
 def _of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:

@@ -327,7 +327,6 @@ def init_state(
         >>> state.opt_state[0].mu["w"].shape, int(state.step)
         ((4, 2), 0)
     """
-
     written = InitAsWritten(init_params, optimizer, model_state, TrainState)
 
     def init(key: jax.Array) -> TrainState:
