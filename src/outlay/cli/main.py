@@ -6,7 +6,6 @@ import gc
 import signal
 import sys
 import warnings
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +26,7 @@ from outlay.cli.run_command import run
 from outlay.cli.show_command import show
 from outlay.cli.slurm_command import slurm
 from outlay.cli.verify_command import verify
+from outlay.core.source_owner import part_of_outlay
 from outlay.recipes.plugins import COMMANDS, load
 
 # Plain help: rich would double the time that `outlay --help` takes.
@@ -88,14 +88,14 @@ def main() -> None:
         raise
 
 
-_of_python, _of_outlay = warnings.formatwarning, str(Path(__file__).parents[1])
+_of_python = warnings.formatwarning
 
 
 def formatted_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Return a warning of Outlay's as its text alone, and others as Python does: where theirs come from is of use."""
-    if issubclass(category, UserWarning) and filename.startswith(_of_outlay):
+    if issubclass(category, UserWarning) and part_of_outlay(filename) is not None:
         return f"warning: {message}\n"
     return _of_python(message, category, filename, lineno, line)
 

@@ -18,7 +18,9 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-_CORE, _OUTLAY = (str(path) for path in Path(__file__).parents[:2])
+from outlay.core.source_owner import OUTLAY, is_below
+
+_CORE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
     them.
 
     Args:
-        ignoring: path prefixes of files to skip, besides those of JAX and of this folder.
+        ignoring: folders of files to skip, besides those of JAX and of this folder.
     """
     skipped = (_CORE, *ignoring)
     forward = source_info_util._source_info_context.context.traceback
@@ -76,8 +78,8 @@ def source_line_of_error(error: BaseException) -> str:
     return next((f"{file}:{line}" for file, line in reversed(lines) if _is_user_file(file)), "")
 
 
-def _is_user_file(file: str, skipped: tuple[str, ...] = (_OUTLAY,)) -> bool:
-    return source_info_util.is_user_filename(file) and not file.startswith(skipped)
+def _is_user_file(file: str, skipped: tuple[str, ...] = (str(OUTLAY),)) -> bool:
+    return source_info_util.is_user_filename(file) and not is_below(file, *skipped)
 
 
 MARK = "outlay_mark"

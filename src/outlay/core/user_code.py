@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 
-_OUTLAY = str(Path(__file__).parents[1])
-_STDLIB = sysconfig.get_path("stdlib")
-_JAX = ("/jax/", "/jaxlib/")
+from outlay.core.source_owner import is_installed, is_of_package, is_standard, part_of_outlay
+
+_JAX = ("jax", "jaxlib")
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ _JAX_NOTE = (
 def _trimmed(stack: traceback.StackSummary, files: frozenset[str]) -> traceback.StackSummary:
     frames = list(stack)
     first = next((i for i, frame in enumerate(frames) if _is_users(frame.filename, files)), len(frames))
-    rest = (frame for frame in frames[first:] if not any(part in frame.filename for part in _JAX))
+    rest = (frame for frame in frames[first:] if not any(is_of_package(frame.filename, name) for name in _JAX))
     return traceback.StackSummary.from_list(list(rest))
 
 
@@ -96,5 +94,4 @@ def imported_files() -> list[str]:
 
 def is_library(file: str) -> bool:
     """Return whether a file belongs to the standard library, an installed package, or Outlay."""
-    installed = "site-packages" in file or "dist-packages" in file
-    return installed or file.startswith(("<frozen", _OUTLAY, _STDLIB))
+    return part_of_outlay(file) is not None or is_installed(file) or is_standard(file)

@@ -13,7 +13,7 @@ from outlay.jobs.proc_files import is_idle, send, waits_at, waits_in_jax
 
 _IDLE_FOR = {"cpu": 1.5}  # seconds in which all remaining processes must wait without a sign of work
 _IDLE_FOR_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itself
-_CALLBACK = re.compile(r'^  File "[^"]*/jax/', re.MULTILINE)
+_CALLBACK = re.compile(r'^  File "[^"]*/jax/_src/', re.MULTILINE)
 
 
 class DeadlockDetector:

@@ -94,8 +94,13 @@ def _most_are_in_jax(files: Iterable[str]) -> bool | None:
     if not above:
         return None
     libraries = [file for file in above if not _is_python(file)]
-    in_jax = [file for file in libraries if any(part in file for part in _ACCELERATED)]
-    return 2 * len(in_jax) > len(libraries)
+    return 2 * sum(map(_is_jax, libraries)) > len(libraries)
+
+
+def _is_jax(file: str) -> bool:
+    """Return whether a library is JAX's or an accelerator's, by its package and its name, not by where they lie."""
+    _, is_package, inside = file.rpartition("-packages/")
+    return any(part in (inside if is_package else "/".join(file.split("/")[-2:])) for part in _ACCELERATED)
 
 
 def _is_python(file: str) -> bool:

@@ -17,18 +17,17 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-import outlay
 from outlay.core.array_leaves import dtype_and_shape
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, plural
 from outlay.core.runtime_flags import versions
+from outlay.core.source_owner import part_of_outlay
 from outlay.jobs.joined import gather_all, part, patience, post, texts_in_time, wait_for
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
@@ -191,7 +190,6 @@ def _first_lines(other: str, usual: str) -> list[str]:
     return lines_shown[:_NUM_LINES]
 
 
-_PACKAGE = str(Path(outlay.__file__).parent)
 _LONGEST = 1 << 20  # characters of a packed program that is still sent for the comparison by lines
 # A callback is pinned to one device of the process that lowers it, so its mesh differs though nothing is wrong.
 _PINNED = re.compile(r"^.*sdy\.mesh @maximal_mesh_\d+ = .*\n|(?<=@maximal_mesh_)\d+", re.MULTILINE)
@@ -298,7 +296,7 @@ def source_of(step: Callable[..., Any]) -> str:
             reached += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
         elif dataclasses.is_dataclass(value) and type(value).__module__.startswith("outlay."):
             reached += list(vars(value).values())  # what a step of Outlay's own keeps the user's functions in
-    users = [one.__code__ for one in functions if not one.__code__.co_filename.startswith(_PACKAGE)]
+    users = [one.__code__ for one in functions if part_of_outlay(one.__code__.co_filename) is None]
     return f"{users[0].co_filename}:{users[0].co_firstlineno}" if users else type(step).__name__
 
 

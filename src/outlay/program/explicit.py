@@ -10,11 +10,9 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,11 +23,10 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import Frame, user_frames
 from outlay.core.jax_tracing import fresh_traces, in_backward_pass, intercepting
 from outlay.core.quantities import counted
+from outlay.core.source_owner import OUTLAY, is_installed
 from outlay.program.abstract import abstract_init, name_of, named
 
-_OUTLAY = Path(__file__).parents[1]
-_MACHINERY = tuple(str(_OUTLAY / folder) for folder in ("core", "graph", "program", "train"))
-_INSTALLED = sysconfig.get_paths()["purelib"]
+_MACHINERY = tuple(str(OUTLAY / folder) for folder in ("core", "graph", "program", "train"))
 
 
 def is_explicit(mesh: Mesh) -> bool:
@@ -117,7 +114,7 @@ class _Site:
         again = f", {times} times" if times > 1 else ""
         backward = ", in its backward pass" if self.backward else ""
         lines = [linecache.getline(here.file, here.line).strip(), f"operands: {self.operands}"]
-        if here.file.startswith(_INSTALLED) and callers:
+        if is_installed(here.file) and callers:
             lines.insert(1, "called from " + "\n    ".join(_located(frame) for frame in callers[:1]))
         kind = f"{self.operation}{backward}{again}"
         return Problem(kind, _located(here), "\n    ".join(lines), self.edit)

@@ -5,34 +5,41 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import jax
-
 from outlay.core.jax_source import Instruction, calls_to, is_traced, line_of, scopes_of
 from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.source_owner import is_installed, is_of_package, is_standard, part_of_outlay
 from outlay.core.suggest import did_you_mean
 from outlay.layout.rule import Rule
 
 _LINE = re.compile(r"@(.+\.\w+):(\d+)")
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<frozen")
 # Of Outlay itself this is machinery; models, recipes and applications are programs like a user's.
-_OUTLAY = re.compile(
-    r"[/\\]outlay[/\\](analysis|arrays|cli|core|datasets|devices|graph|jobs|layout|program|report|search|train)[/\\]"
+_MACHINERY = tuple(
+    f"{folder}/"
+    for folder in (
+        *("analysis", "arrays", "cli", "core", "datasets", "devices", "graph", "jobs", "layout", "program", "report"),
+        *("search", "train"),
+    )
 )
-_LIBRARIES = (str(Path(str(jax.__file__)).parent), sysconfig.get_paths()["stdlib"])
 _NEAREST = 6
 """Lines that are named where a rule's line makes nothing."""
 
 
 def is_readable(file: str) -> bool:
     """Return whether a file holds somebody's program rather than a library."""
-    return not (file.startswith(_LIBRARIES) or _INSTALLED.search(file) or _OUTLAY.search(file))
+    return not (_is_passed_over(file) or is_installed(file))
+
+
+@functools.lru_cache(maxsize=65536)
+def _is_passed_over(file: str) -> bool:
+    """Return whether no rule names what the functions of a file return: those of Python, JAX and Outlay's machinery."""
+    is_machinery = (part_of_outlay(file) or "").startswith(_MACHINERY)
+    return is_machinery or is_of_package(file, "jax") or is_standard(file)
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ class SourceNames:
     def of_returned(self, frame: FrameType, value: Any) -> dict[str, Any]:
         """Return the arrays of a returned value that a rule matches, by their paths in the plan."""
         file = frame.f_code.co_filename
-        if file.startswith(_LIBRARIES) or _OUTLAY.search(file):
+        if _is_passed_over(file):
             return {}
         arrays = _arrays(value)
         if not arrays:

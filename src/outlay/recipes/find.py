@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from outlay.core.error_types import RecipeError
 from outlay.core.output_file import real_path
+from outlay.core.source_owner import is_standard
 from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import parameter_types, recipe_arguments
 from outlay.recipes.plugins import FILE_WORDS, FILES, RECIPES, load
@@ -230,8 +230,7 @@ def _module_name(path: Path) -> str:
 
 def _index_after_library() -> int:
     """Return the index in `sys.path` after Python's own folders: a user's file must not hide a standard module."""
-    library = sysconfig.get_path("stdlib")
-    own = [at for at, entry in enumerate(sys.path) if entry.startswith(library) and "site-packages" not in entry]
+    own = [at for at, entry in enumerate(sys.path) if is_standard(f"{entry}/module.py")]
     return max(own, default=-1) + 1
 
 

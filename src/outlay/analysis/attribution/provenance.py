@@ -6,9 +6,7 @@ kept none, those of the nearest instructions that it is connected with.
 
 from __future__ import annotations
 
-import os
 import re
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,36 +16,29 @@ from typing import Any
 from outlay.analysis.attribution.program_facts import Phase
 from outlay.analysis.hlo.attributes import Frames
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.core.source_owner import is_installed, is_of_package, is_standard, part_of_outlay
 from outlay.graph.subgraph import exchange_rows
 from outlay.models.attention.kernel_rules import SCOPE
 from outlay.program.compiler_options import MICROBATCHES
 from outlay.program.manual_gradients import gradient_runner
 
 
-def _file_of(function: Callable[..., Any]) -> re.Pattern[str]:
-    """Match the file that defines a function, wherever Outlay is installed."""
-    return re.compile(r"[/\\]".join(("", *map(re.escape, Path(function.__code__.co_filename).parts[-3:]))) + "$")
+def _file_of(function: Callable[..., Any]) -> str | None:
+    """Return the path within Outlay of the file that defines a function."""
+    return part_of_outlay(function.__code__.co_filename)
 
 
-_INSTALLED = re.compile(
-    r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen|[/\\]outlay[/\\]core[/\\]"
-)
-_STANDARD_LIBRARY = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib")})
 # These parts of Outlay are machinery; its models, recipes and applications count as programs, like a user's.
-_OUTLAY = re.compile(r"[/\\]outlay[/\\](\w+)[/\\]")
 MACHINERY = (
     *("analysis", "arrays", "cli", "core", "devices", "graph", "layout", "program", "report", "search"),
     "train",
 )
-_PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(MACHINERY)
 # Rows are exchanged because a layout splits them, not because a line of the user asks for it: Outlay's own line is
 # named.
 _EXCHANGE = _file_of(exchange_rows)
 # Callers of these are scripts that run a program, not the program itself.
 DRIVERS = ("program/program.py", "analysis/", "report/", "cli/", "search/")
-_DRIVER = re.compile(f"/outlay/({'|'.join(map(re.escape, DRIVERS))})".replace("/", r"[/\\]"))
 _MANUAL_GRADIENTS = _file_of(gradient_runner)
-_OPTAX = re.compile(r"[/\\]optax[/\\]")
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))
@@ -128,23 +119,22 @@ def user_line(frames: tuple[SourceLine, ...]) -> SourceLine | None:
 
 
 def _is_users_frame(frame: SourceLine) -> bool:
-    is_exchange = frame.function.partition(".")[0] == exchange_rows.__name__ and _EXCHANGE.search(frame.file)
-    return bool(is_exchange) or is_users(frame.file)
+    is_exchange = frame.function.partition(".")[0] == exchange_rows.__name__ and part_of_outlay(frame.file) == _EXCHANGE
+    return is_exchange or is_users(frame.file)
 
 
 def is_users(file: str) -> bool:
     """Return whether a file holds a program rather than a library."""
-    part = _OUTLAY.search(file)
-    if part and part[1] in MACHINERY:
-        return False
-    if part and part[1] in _PROGRAMS:
-        return True
-    return not (_INSTALLED.search(file) or file.startswith(_STANDARD_LIBRARY))
+    part = part_of_outlay(file)
+    if part is not None:
+        folder, is_in_one, _ = part.partition("/")
+        return bool(is_in_one) and folder not in MACHINERY
+    return not (is_installed(file) or is_standard(file))
 
 
 def is_driver(file: str) -> bool:
     """Return whether a file is Outlay's and has programs compiled: what calls it is not part of any program."""
-    return _DRIVER.search(file) is not None
+    return (part_of_outlay(file) or "").startswith(DRIVERS)
 
 
 def _program_frames(frames: tuple[SourceLine, ...]) -> Iterator[SourceLine]:
@@ -168,9 +158,9 @@ def _phase(name: OpName, frames: tuple[SourceLine, ...]) -> Phase:
     if name.phase != "other":
         return name.phase
     files = [frame.file for frame in _program_frames(frames)]
-    if any(_MANUAL_GRADIENTS.search(file) for file in files):  # sums of gradients after they were taken
+    if any(part_of_outlay(file) == _MANUAL_GRADIENTS for file in files):  # sums of gradients after they were taken
         return "backward"
-    return "optimizer" if any(_OPTAX.search(file) for file in files) else "other"
+    return "optimizer" if any(is_of_package(file, "optax") for file in files) else "other"
 
 
 def _module(name: OpName, frames: tuple[SourceLine, ...]) -> str:

@@ -10,6 +10,7 @@ from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.core.quantities import format_bytes
+from outlay.core.source_owner import is_below
 from outlay.models.attention import kernel_rules
 from outlay.models.attention.kernel_rules import Refusal
 
@@ -67,5 +68,5 @@ def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
 
 def _caller(one: Instruction) -> SourceLine | None:
     """Return the user's line that asked for attention, rather than a line of the attention itself."""
-    own = [number for number, frame in enumerate(one.frames) if frame.file.startswith(_OWN)]
+    own = [number for number, frame in enumerate(one.frames) if is_below(frame.file, _OWN)]
     return user_line(one.frames[own[-1] + 1 :] if own else one.frames)

@@ -33,6 +33,7 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*backend_config = ")\d+"')
 _LOCATION = re.compile(r"#(loc\d*) = loc\((.*)\)$")
 _LINE = re.compile(r'^"[^"]*":\d+')
+_FILE = re.compile(r'"([^"]*)":\d+')
 _REFERENCE = re.compile(r"#(loc\d*)\b")
 
 
@@ -129,4 +130,4 @@ def _stack(number: str, locations: Mapping[str, str]) -> list[str]:
 
 
 def _is_inside(part: str) -> bool:
-    return not is_driver(part)
+    return not any(map(is_driver, _FILE.findall(part)))

@@ -62,6 +62,14 @@ STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
     [
         ("/home/me/model.py", True),
         ("/home/me/outlay/model.py", True),
+        # A project of somebody's that is called so, or lies in a folder that is.
+        ("/home/me/outlay/train/step.py", True),
+        ("/home/me/outlay/program/program.py", True),
+        ("/home/me/optax/train.py", True),
+        ("/home/me/site-packages/demo/model.py", True),
+        ("/home/me/my site-packages/é+/model.py", True),
+        (f"{Path(outlay.__file__).parent}_models/core/net.py", True),
+        (f"{sysconfig.get_paths()['stdlib']}-project/model.py", True),
         (outlay.models.classifiers.__file__, True),
         (outlay.train.step.__file__, False),
         ("/usr/lib/python3.12/site-packages/flax/linen.py", False),

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import shape, training
 
 from outlay.core.disk_cache import cache_folder
+from outlay.core.source_owner import OUTLAY
 from outlay.devices.build import mesh
 from outlay.report.explain.compiled_before import Outcome, outcome_key
 from outlay.report.explain.explain import explain
@@ -106,7 +107,7 @@ def test_who_explains_it_does_not_matter_and_neither_do_addresses():
             self.text = f'%0 = stablehlo.custom_call @CustomSPMDPartitioning(%a) {{backend_config = "{address}"}}'
             self.lines = [
                 '#loc1 = loc("/home/me/model.py":3:1 to :9)',
-                f'#loc2 = loc("/lib/outlay/cli/{caller}_command.py":{len(caller)}:1 to :9)',
+                f'#loc2 = loc("{OUTLAY}/cli/{caller}_command.py":{len(caller)}:1 to :9)',
                 f'#loc3 = loc("{caller}"(#loc2))',
                 "#loc4 = loc(callsite(#loc1 at #loc3))",
                 '#loc5 = loc("jit(step)/mul"(#loc4))',
