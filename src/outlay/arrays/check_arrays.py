@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 
-from outlay.core.array_leaves import non_arrays, used_up
 from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, format_bytes
@@ -25,17 +24,6 @@ from outlay.layout.plan import Plan
 Shape = tuple[int, ...]
 
 _MAX_NAMED = 4
-
-
-def check_arrays(tree: Any) -> None:
-    """Raise for leaves of a tree that are to be placed and are not arrays, or arrays that were given for good.
-
-    Raises:
-        PlaceError: with one problem per leaf.
-    """
-    problems = non_arrays(tree) or used_up(tree, "place what the program returned")
-    if problems:
-        raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be placed:", problems)
 
 
 def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
@@ -117,11 +105,26 @@ def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:
     problems = []
     if shape != planned.shape:
         what = f"shape {shape}, planned {planned.shape}"
-        problems.append(Problem("other shape", planned.path, what, "make a new plan for arrays of this shape"))
+        problems.append(Problem("other shape", planned.path, what, _fix_of_shape(shape, planned)))
     if dtype != planned.dtype:
         what = f"dtype {dtype}, planned {planned.dtype}"
         problems.append(Problem("other dtype", planned.path, what, f"convert it: x.astype({planned.dtype!r})"))
     return problems
+
+
+def _fix_of_shape(shape: Shape, planned: LeafPlan) -> str:
+    if planned.kind != "batch" or not planned.shape:
+        return "make a new plan for arrays of this shape"
+    num = planned.shape[0]
+    if shape == planned.shape[1:]:
+        return f"this is one sample: outlay.TrainData(examples, batch_size={num}) makes batches of examples"
+    if shape[1:] == planned.shape[1:] and 0 < shape[0] < num:
+        return (
+            f"it is a last batch of {shape[0]} samples: leave it out (drop_remainder=True, drop_last=True), or fill it "
+            f"up to {num} and give the batch an entry `weight` that is 0 for what was filled in; outlay.TrainData has "
+            "only full batches"
+        )
+    return "make a new plan for arrays of this shape"
 
 
 def memory_problems(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem]] | None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from outlay.arrays.check_arrays import check_fits
+from outlay.arrays.host_values import Refused, check_dtype, take_array
 from outlay.arrays.process_agreement import check_same, exchange
 from outlay.arrays.sharding_blocks import as_index, blocks, bounds_text, shape_of
 from outlay.core.error_types import PlaceError, Problem
@@ -35,11 +37,12 @@ def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Shardi
     Args:
         read: takes an index, one slice with start and stop per dim, and returns that part as an array.
         shape: global shape.
-        dtype: dtype of the array, and of what `read` returns.
+        dtype: dtype of the array, and of what `read` returns; 64 bits count as 32 unless `jax_enable_x64` is set.
         sharding: where the array is to live, over the devices of any number of processes.
 
     Raises:
-        PlaceError: the shape cannot have the sharding, or pieces have the wrong shape or dtype.
+        PlaceError: the shape cannot have the sharding, or pieces have the wrong shape or dtype, or values that JAX
+            cannot hold.
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
@@ -47,22 +50,76 @@ def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Shardi
         >>> x.sharding.shard_shape(x.shape), int(x[15])
         ((2,), 15)
     """
-    shape, canonical = tuple(shape), jax.dtypes.canonicalize_dtype(dtype)
+    array, problems = read_pieces(read, shape, dtype, sharding)
+    if array is None:
+        raise PlaceError(
+            f"{counted(len(problems), 'piece')} of a global array {tuple(shape)} "
+            f"{plural(len(problems), 'differs', 'differ')} from what was asked for",
+            problems,
+        )
+    return array
+
+
+def read_pieces(
+    read: Read, shape: Sequence[int], dtype: Any, sharding: Sharding, name: str = "x"
+) -> tuple[jax.Array | None, list[Problem]]:
+    """Make a global array as `from_callback` does; or return None, and the problems of its pieces.
+
+    Args:
+        read: returns the part under an index.
+        shape: global shape.
+        dtype: dtype of the array.
+        sharding: where it is to live.
+        name: the name of the array in problems.
+    """
+    shape = tuple(shape)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return _read_keys(read, shape, dtype, sharding, name)
+    try:
+        check_dtype(dtype)
+    except Refused as odd:
+        return None, [odd.at(name)]
+    canonical = jax.dtypes.canonicalize_dtype(np.dtype(dtype).newbyteorder("="))
     check_fits([("", shape)], sharding)
     pieces: list[jax.Array] = []
     problems: list[Problem] = []
     for bounds, devices in blocks(shape, sharding, process=jax.process_index()).items():
-        piece = np.asarray(read(as_index(bounds)))
-        problems += _piece_problems(piece, shape_of(bounds), np.dtype(dtype), f"x{bounds_text(bounds)}")
+        where, given = f"{name}{bounds_text(bounds)}", read(as_index(bounds))
+        try:
+            piece = np.asarray(take_array(given))
+        except Refused as odd:
+            problems.append(odd.at(where))
+            continue
+        problems += _piece_problems(piece, shape_of(bounds), canonical, getattr(given, "dtype", piece.dtype), where)
         if not problems:  # after the first problem the rest is only looked at, not kept
-            pieces += _put_on_each(piece.astype(canonical, copy=False), devices, sharding)
+            pieces += _put_on_each(piece, devices, sharding)
     if problems:
-        raise PlaceError(
-            f"{counted(len(problems), 'piece')} of a global array {shape} {plural(len(problems), 'differs', 'differ')} "
-            "from what was asked for",
-            problems,
-        )
-    return jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=canonical)
+        return None, problems
+    return jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=canonical), []
+
+
+def _read_keys(
+    read: Read, shape: tuple[int, ...], dtype: Any, sharding: Sharding, name: str
+) -> tuple[jax.Array | None, list[Problem]]:
+    """Read keys, whose data travels as plain integers: a key has no NumPy form."""
+    of_one = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype))
+    odd: list[Problem] = []
+    impl: Any = None
+
+    def words(index: tuple[slice, ...]) -> np.ndarray:
+        nonlocal impl
+        keys = read(index[: len(shape)])
+        if isinstance(keys, jax.Array) and keys.dtype == dtype:
+            impl = jax.random.key_impl(keys)
+            return np.asarray(jax.random.key_data(keys))
+        what = f"{getattr(keys, 'dtype', type(keys).__name__)}, asked for {dtype}"
+        odd.append(Problem("other key", name, what, "jax.random.wrap_key_data(x), or keys of that kind"))
+        return np.zeros([each.stop - each.start for each in index], of_one.dtype)
+
+    data, problems = read_pieces(words, (*shape, *of_one.shape), of_one.dtype, sharding, name)
+    if data is None or odd:
+        return None, odd or problems
+    return jax.random.wrap_key_data(data, impl=impl), []
 
 
 def _put_on_each(piece: np.ndarray, devices: list[jax.Device], sharding: Sharding) -> list[jax.Array]:
@@ -72,14 +129,16 @@ def _put_on_each(piece: np.ndarray, devices: list[jax.Device], sharding: Shardin
     return jax.device_put([piece] * len(targets), targets)
 
 
-def _piece_problems(piece: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, where: str) -> list[Problem]:
+def _piece_problems(
+    piece: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, given: Any, where: str
+) -> list[Problem]:
     problems = []
     if piece.shape != shape:
         what = f"shape {piece.shape}, asked for {shape}"
         problems.append(Problem("other shape", where, what, "return exactly the part that the index selects"))
     if piece.dtype != dtype:
-        what = f"dtype {piece.dtype}, asked for {dtype}"
-        problems.append(Problem("other dtype", where, what, f"convert it, or pass dtype={str(piece.dtype)!r}"))
+        what = f"dtype {given}, asked for {dtype}"
+        problems.append(Problem("other dtype", where, what, f"convert it, or pass dtype={str(given)!r}"))
     return problems
 
 
@@ -95,8 +154,8 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
         The array. As everywhere in JAX, 64-bit numbers become 32-bit ones unless `jax_enable_x64` is set.
 
     Raises:
-        PlaceError: a process cannot open the file, processes see different arrays in it, or its shape cannot have the
-            sharding.
+        PlaceError: a process cannot open the file, processes see different arrays in it, it holds values that JAX
+            cannot hold, such as text or integers beyond its dtype, or its shape cannot have the sharding.
 
     Example:
         >>> tmp = getfixture("tmp_path")
@@ -108,8 +167,11 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
     path = Path(path)
     try:
         stored, fault = _open(path), None
+        check_dtype(stored.dtype)
     except Unreadable as error:
         stored, fault = None, error.args
+    except Refused as odd:
+        stored, fault = None, odd.args[1:]
     # If one process raised alone, the others would wait for its devices; so all learn of it and raise.
     answers = exchange({"fault": fault, "array": stored and f"{stored.shape} {stored.dtype}"})
     faults = [(process, answer["fault"]) for process, answer in enumerate(answers) if answer["fault"]]
@@ -118,7 +180,14 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
         problems = [Problem("cannot read", f"process {process}", *fault) for process, fault in faults]
         raise PlaceError(f"{path} cannot be read by {count}", problems)
     check_same([answer["array"] for answer in answers], f"the array in {path}", "give all processes the same file")
-    return from_callback(stored.read, stored.shape, stored.dtype, sharding)
+    array, problems = read_pieces(stored.read, stored.shape, stored.dtype, sharding, str(path))
+    if jax.dtypes.canonicalize_dtype(stored.dtype.newbyteorder("=")) != stored.dtype:
+        # One process alone may have read what is out of range.
+        lists = exchange([[problem.kind, problem.where, problem.what, problem.fix] for problem in problems])
+        problems = [Problem(*each) for each in dict.fromkeys(tuple(one) for each in lists for one in each)]
+    if array is None or problems:
+        raise PlaceError(f"{path} holds values that JAX cannot hold:", problems)
+    return array
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from outlay.arrays.check_arrays import check_fits
 from outlay.arrays.from_slices import from_callback
-from outlay.arrays.process_agreement import check_all_present, check_same, exchange, process_problem
+from outlay.arrays.host_values import Refused, take_array
+from outlay.arrays.process_agreement import NO_SUCH_PROCESS, check_all_present, check_same, exchange, process_problem
 from outlay.arrays.sharding_blocks import MOST_BYTES, Bounds, Slabs, blocks, cut, of_index, shape_of
 from outlay.arrays.shardings import auto_sharding, with_auto_types
 from outlay.core.error_types import PlaceError, Problem
@@ -116,25 +117,26 @@ def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:
         source: the number of the process whose value counts.
 
     Raises:
-        PlaceError: there is no process `source`, the processes name different ones, the source has no array, or its
-            shape cannot have the sharding.
+        PlaceError: there is no process `source`, the processes name different ones, the source has no array, or one
+            that JAX cannot hold (masked, or with integers beyond its dtype), or its shape cannot have the sharding.
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
         >>> outlay.arrays.scatter(np.arange(16), rows).addressable_shards[3].data.tolist()
         [6, 7]
     """
-    header = _agree(value, source, str(sharding), "scatter")
+    array, header = _agree(value, source, str(sharding), "scatter", to_jax=True)
     check_all_present(sharding, "scatter")
     check_fits([("", header.shape)], sharding)
     all_blocks = list(blocks(header.shape, sharding))
     own = blocks(header.shape, sharding, process=jax.process_index())
-    parts = _receive(value, header, all_blocks, own)
+    parts = _receive(array, header, all_blocks, own)
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         return parts.pop(of_index(index, header.shape))
 
-    return from_callback(read, header.shape, header.dtype, sharding)
+    x = from_callback(read, header.shape, header.dtype, sharding)
+    return x if header.key is None else jax.random.wrap_key_data(x, impl=header.key)
 
 
 def broadcast(value: Any, source: int = 0) -> np.ndarray:
@@ -154,53 +156,77 @@ def broadcast(value: Any, source: int = 0) -> np.ndarray:
         >>> outlay.arrays.broadcast(np.arange(3))
         array([0, 1, 2])
     """
-    header = _agree(value, source, "", "broadcast")
+    array, header = _agree(value, source, "", "broadcast", to_jax=False)
     whole = tuple((0, size) for size in header.shape)
-    return _receive(value, header, [whole], [whole])[whole]
+    return _receive(array, header, [whole], [whole])[whole]
 
 
 @dataclass(frozen=True)
 class _Header:
-    """Shape, dtype and source of an array, known to all processes before it travels."""
+    """What is known of an array to all processes before it travels.
+
+    Attributes:
+        shape, dtype: those of the array; of random keys, of their data.
+        source: the process that has it.
+        key: the kind of the keys; None for other arrays.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     source: int
+    key: str | None
 
 
-def _agree(value: Any, source: int, target: str, verb: str) -> _Header:
-    """Compare the arguments of all processes, so that all raise the same error; return what the source sends."""
+def _agree(value: Any, source: int, target: str, verb: str, *, to_jax: bool) -> tuple[np.ndarray | None, _Header]:
+    """Compare the arguments of all processes, so that all raise the same error; return what the source sends.
+
+    Args:
+        value: what this process passed.
+        source: the process whose value counts.
+        target: the sharding, in words.
+        verb: what is called.
+        to_jax: whether the array becomes one of JAX; else it keeps its 64 bits.
+    """
     fault = process_problem(source, "source")
     is_source = fault is None and source == jax.process_index()
-    array = np.asarray(value) if is_source and value is not None else None
-    # Kinds O, S, U and M are objects, bytes, text and dates: none can be summed on the way.
+    key, array = None, None
+    try:
+        if is_source and isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            if not to_jax:
+                raise Refused("random key", "a key has no NumPy form", f"{verb}(jax.random.key_data(key))")
+            key, value = str(jax.random.key_impl(value)), jax.random.key_data(value)
+        if is_source and value is not None:
+            array = np.asarray(take_array(value, keeps_64_bits=not to_jax))
+    except Refused as odd:
+        fault = odd.at(f"process {source}")
     own = {
         "fault": fault and [fault.kind, fault.where, fault.what, fault.fix],
         "source": None if fault else int(source),
         "target": target,
-        "array": None if array is None else [array.shape, array.dtype.name, array.dtype.kind in "OSUM"],
+        "array": None if array is None else [array.shape, array.dtype.name, key],
     }
     calls = exchange(own)
     faults = [Problem(*call["fault"]) for call in calls if call["fault"]]
     if faults:
-        raise PlaceError(f"{verb} names a missing process, in {len(faults)} of {len(calls)} processes", faults)
+        what = "names a missing process" if faults[0].kind == NO_SUCH_PROCESS else "has nothing that can be sent"
+        raise PlaceError(f"{verb} {what}, in {len(faults)} of {len(calls)} processes", faults)
     fix = f"pass the same to outlay.arrays.{verb} everywhere"
     check_same([f"source={call['source']}" for call in calls], f"the source of {verb}", fix)
     check_same([call["target"] for call in calls], f"the sharding of {verb}", fix)
     array_type = calls[source]["array"]
-    if array_type is None or array_type[2]:
-        what = "passed None" if array_type is None else f"passed {array_type[1]}, which does not hold numbers"
-        problem = Problem("no array", f"process {source}", what, "pass the whole array there")
+    if array_type is None:
+        problem = Problem("no array", f"process {source}", "passed None", "pass the whole array there")
         raise PlaceError(f"{verb} has nothing to send: process {source} is the source", [problem])
-    return _Header(tuple(array_type[0]), np.dtype(array_type[1]), int(source))
+    shape, dtype, key = array_type
+    return array, _Header(tuple(shape), np.dtype(dtype), int(source), key)
 
 
-def _receive(value: Any, header: _Header, all_blocks: list[Bounds], own: Iterable[Bounds]) -> dict[Bounds, np.ndarray]:
-    """Receive this process's blocks of the source's value, slab by slab."""
+def _receive(
+    whole: np.ndarray | None, header: _Header, all_blocks: list[Bounds], own: Iterable[Bounds]
+) -> dict[Bounds, np.ndarray]:
+    """Receive this process's blocks of the source's array, slab by slab."""
     received = {block: np.empty(shape_of(block), header.dtype) for block in own}
     slabs = cut(header.shape, header.dtype, all_blocks[0], MOST_BYTES)
-    is_source = jax.process_index() == header.source
-    whole = np.asarray(value) if is_source else None
     for start in slabs.starts:
         slab = np.zeros(slabs.shape, header.dtype)  # zeros, since slabs are added up: only the source has others
         if whole is not None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
 from outlay.arrays.check_arrays import check_fits
 from outlay.arrays.from_slices import from_callback
+from outlay.arrays.host_values import Refused, take_array
 from outlay.arrays.process_agreement import check_all_present, exchange
 from outlay.arrays.sharding_blocks import Bounds, blocks, shape_of
 from outlay.core.error_types import PlaceError, Problem
@@ -32,22 +34,33 @@ def from_pieces(
     the others for ever.
 
     Args:
-        piece: the part that the devices of this process hold, as one NumPy array; for batches, this process's samples.
+        piece: the part that the devices of this process hold, as one array; for batches, this process's samples.
         sharding: where the array is to live.
         shape: global shape; by default it follows from the shapes of the pieces.
         check: whether to compare, which takes a round of communication; False for a loop that is known to fit.
 
     Raises:
-        PlaceError: the pieces do not form one array; every process's shape and dtype is listed.
+        PlaceError: the pieces do not form one array, or hold what JAX cannot, such as masked values or integers beyond
+            its dtype; every process's is listed.
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
         >>> outlay.arrays.from_pieces(np.arange(16), rows).sharding.shard_shape((16,))  # one process, so all is its own
         (2,)
     """
-    piece = np.asarray(piece)
-    own = {"shape": piece.shape, "dtype": str(piece.dtype), "requested": shape and list(shape)}
+    if isinstance(piece, jax.Array) and jnp.issubdtype(piece.dtype, jax.dtypes.prng_key):
+        words = jax.random.key_data(piece)
+        whole = None if shape is None else (*shape, *words.shape[piece.ndim :])
+        return jax.random.wrap_key_data(
+            from_pieces(words, sharding, whole, check=check), impl=jax.random.key_impl(piece)
+        )
+    given = str(getattr(piece, "dtype", ""))
+    piece, fault = _taken(piece)
+    own = {"shape": piece.shape, "dtype": str(piece.dtype), "requested": shape and list(shape), "fault": fault}
+    own["given"] = given or own["dtype"]
     calls = dict(enumerate(exchange(own))) if check else {jax.process_index(): own}
+    if faults := [Problem(*call["fault"]) for call in calls.values() if call["fault"]]:
+        raise PlaceError(f"{counted(len(faults), 'piece')} of {len(calls)} cannot be placed:", faults)
     check_all_present(sharding, "from_pieces")
     grid = _grid(sharding, max(len(call["shape"]) for call in calls.values()))
     parts = [_part(process, call, grid, sharding) for process, call in calls.items()]
@@ -57,13 +70,23 @@ def from_pieces(
     return from_callback(lambda index: piece[_shifted(index, box)], whole, piece.dtype, sharding)
 
 
+def _taken(piece: Any) -> tuple[np.ndarray, list[str] | None]:
+    """Return a piece as an array that JAX takes; or an empty one, and the problem."""
+    try:
+        return np.asarray(take_array(piece)), None
+    except Refused as odd:
+        kind, what, fix = odd.args
+        return np.zeros(0), [kind, f"the piece of process {jax.process_index()}", what, fix]
+
+
 @dataclass(frozen=True)
 class _Part:
     """The piece of one process.
 
     Attributes:
         process: the number of the process.
-        shape, dtype: those of the piece.
+        shape, dtype: those of the piece, as JAX holds it.
+        given: the dtype that the process gave.
         requested: the global shape that the process asked for, if any.
         num_blocks: the number of blocks along each dim that its devices hold.
         grid: the number of blocks along each dim of the whole array.
@@ -72,6 +95,7 @@ class _Part:
     process: int
     shape: Shape
     dtype: str
+    given: str
     requested: Shape | None
     num_blocks: Shape
     grid: Shape
@@ -95,7 +119,15 @@ class _Part:
 
 def _part(process: int, call: Any, grid: Shape, sharding: NamedSharding) -> _Part:
     requested = None if call["requested"] is None else tuple(call["requested"])
-    return _Part(process, tuple(call["shape"]), call["dtype"], requested, shape_of(_box(grid, sharding, process)), grid)
+    return _Part(
+        process,
+        tuple(call["shape"]),
+        call["dtype"],
+        call["given"],
+        requested,
+        shape_of(_box(grid, sharding, process)),
+        grid,
+    )
 
 
 def _grid(sharding: NamedSharding, rank: int) -> Shape:
@@ -131,7 +163,7 @@ def _global_shape(parts: Sequence[_Part], shape: Sequence[int] | None, sharding:
 
 
 def _as_problem(part: _Part, whole: Shape | None) -> Problem:
-    what = f"shape {part.shape} {part.dtype}"
+    what = f"shape {part.shape} {part.given}"
     if part.requested is not None:
         what += f", asked for a global shape {part.requested}"
     elif part.implies is not None:

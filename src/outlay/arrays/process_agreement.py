@@ -18,6 +18,9 @@ from outlay.core.error_types import PlaceError, Problem
 _FIRST_ROUND = 1024
 _LENGTH = np.dtype("<u4")
 
+NO_SUCH_PROCESS = "no such process"
+"""The kind of problem of a number that is not a process of this job."""
+
 
 def exchange(message: Any) -> list[Any]:
     """Return the messages of all processes, in their order; every process must call it.
@@ -68,7 +71,7 @@ def process_problem(process: Any, name: str) -> Problem | None:
     if 0 <= number < count:
         return None
     here = "there is 1 process, number 0" if count == 1 else f"there are {count} processes, numbers 0 to {count - 1}"
-    return Problem("no such process", f"{name}={process!r}", here, f"{name}=0, for example")
+    return Problem(NO_SUCH_PROCESS, f"{name}={process!r}", here, f"{name}=0, for example")
 
 
 def check_all_present(sharding: Sharding, what: str) -> None:

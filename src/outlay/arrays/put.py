@@ -13,14 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from outlay.arrays.check_arrays import check_arrays, check_fits, check_same_leaves
+from outlay.arrays.check_arrays import check_fits, check_same_leaves
 from outlay.arrays.from_slices import from_callback
+from outlay.arrays.host_values import take_tree
 from outlay.arrays.process_agreement import exchange
 from outlay.arrays.shardings import check_mesh, shardings
 from outlay.core.annotations import placed_by_plan
-from outlay.core.array_leaves import arrays_only
+from outlay.core.array_leaves import arrays_only, used_up
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.plan import Plan
 
@@ -93,7 +95,8 @@ def put(
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: the plan belongs to another mesh, leaves are not arrays or were donated, shapes do not fit, or
+        PlaceError: the plan belongs to another mesh, leaves are not arrays, hold what JAX cannot (text, masked values,
+            integers beyond 32 bits), or were donated, shapes do not fit, or
             with `check_equal` processes give different arrays; every leaf is listed.
         ProgramError: the mesh has compile-only devices.
 
@@ -105,7 +108,7 @@ def put(
         >>> outlay.arrays.put(np.ones(8), jax.NamedSharding(mesh, P("data"))).sharding.spec
         P('data',)
     """
-    tree = arrays_only(tree)
+    tree = _taken(arrays_only(tree))
     targets = _target_shardings(tree, where, mesh, part=part)
     if check_equal:
         check_equal_values(tree)
@@ -139,6 +142,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         >>> outlay.arrays.reshard(outlay.arrays.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
         P('model', 'data')
     """
+    tree = _taken(tree)
     targets = _target_shardings(tree, where, mesh)
     leaves, structure = jax.tree.flatten(targets)
     if _on_the_same_devices(tree, leaves, where):
@@ -148,9 +152,16 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     return jax.device_put(tree, targets)
 
 
+def _taken(tree: Any) -> Any:
+    """Return a tree of arrays that can be placed; raise for what is none, and for arrays that were given for good."""
+    tree, problems = take_tree(tree)
+    if problems := problems or used_up(tree, "place what the program returned"):
+        raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be placed:", problems)
+    return tree
+
+
 def _target_shardings(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False) -> Any:
     """Return the tree with each leaf replaced by its new sharding; raise if a leaf cannot have it."""
-    check_arrays(tree)
     if isinstance(where, Sharding):
         check_fits([(path, jnp.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where)
         return jax.tree.map(lambda _: where, tree)

@@ -41,6 +41,7 @@ class LossAsWritten:
     groups: int | None = None
     reduction: str | None = None
     metrics: Collection[str] = ()
+    per_example_gradients: bool = False
 
 
 @dataclass(frozen=True)

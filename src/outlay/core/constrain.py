@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -118,8 +119,27 @@ def _within(variable: ContextVar[T], value: T) -> Iterator[None]:
 Sums = Callable[..., tuple[Any, Any]]
 """`sums(params, samples, carried) -> (sums, carried)`: sums over samples, and what the next microbatch starts from."""
 
-Gradient = Callable[[Sums, Any, Any], tuple[Any, Any, Any]]
-"""`gradient(sums, params, samples) -> (gradients, sums, carried)`: how one device computes them."""
+Combined = Literal["sum", "max", "sample"]
+"""How the gradients of several devices become one: added, the largest of each entry, or one after the other."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """How one device computes gradients, and how those of several devices become one.
+
+    Attributes:
+        compute: `compute(sums, params, samples) -> (gradients, sums, carried)`.
+        combined: how the gradient of a parameter is combined, by its path in `params`; with `sample` it has one entry
+            per sample in front of the dims of the parameter.
+    """
+
+    compute: Callable[[Sums, Any, Any], tuple[Any, Any, Any]]
+    combined: Callable[[str], Combined] = lambda path: "sum"
+
+    def __call__(self, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
+        """Compute the gradients of one device's samples."""
+        return self.compute(sums, params, samples)
+
 
 Runner = Callable[[Gradient, Sums, Any, Any], tuple[Any, Any, Any]]
 

@@ -19,6 +19,9 @@ from outlay.layout.resolve import Resolution
 from outlay.layout.rule import Rule
 from outlay.layout.suggested_patterns import globs, globs_text, similar_patterns
 
+BATCH = "batch"
+"""The name of the batch, and the kind of its leaves."""
+
 GRADIENTS = "grads"
 """The name under which a step constrains its gradients, for `zero2`."""
 
@@ -124,6 +127,8 @@ def _unused_fix(rule: Rule, tree: TreeFacts, otherwise: str) -> str:
         return f'name them in the step: grads = outlay.constrain(grads, "{GRADIENTS}"), or delete the rule'
     if (root := first_part(pattern)) in OPTIMIZER_ROOTS and root not in {split_path(path)[0] for path in paths}:
         return "this optimizer keeps no state (SGD without momentum does not): delete the rule"
+    if root == BATCH and not any(leaf.kind == BATCH for leaf in tree.leaves):
+        return "the batch holds no array: leave out outlay.data_parallel(), or delete the rule"
     # Leading wildcards reach the state only, so nothing else may be suggested for them.
     reached = [leaf.path for leaf in tree.leaves if leaf.kind == "state" or root is not None]
     return f"{similar_patterns(pattern, reached)}\nor {otherwise}"

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
+from outlay.arrays.host_values import hold, take_tree
 from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only, as_model, non_arrays, type_differences
 from outlay.core.constrain import Gradient, Sums, resolving, summing
@@ -110,7 +111,9 @@ def as_key(key: Any) -> Any:
 
 def abstract_inputs(inputs: Any) -> Any:
     """Return an example batch as shapes and dtypes, with dtypes as JAX will see them."""
-    _check_arrays(inputs, "the batch")
+    inputs, problems = take_tree(inputs)
+    if problems:
+        raise ProgramError(hold("the batch holds", problems), problems)
     shapes = jax.eval_shape(lambda batch: batch, inputs)
     # eval_shape keeps an example's sharding; on Explicit axes that the user has set, its type would name that mesh.
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)

@@ -9,8 +9,8 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.check_arrays import leaf_differences
+from outlay.arrays.host_values import hold, take_tree
 from outlay.arrays.shardings import sharding
-from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
@@ -29,12 +29,6 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         mesh: the mesh of the plan.
     """
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
-    problems = [*non_arrays(state), *non_arrays({"batch": batch})]
-    if problems:
-        head = (
-            f"state and batch hold {counted(len(problems), 'leaf that is not an array', 'leaves that are not arrays')}:"
-        )
-        return ProgramError(head, problems)
     differing = leaf_differences(state, plan.state) + leaf_differences(batch, plan.of_kind("batch"), root="batch")
     return (
         _error("state or batch are not what this program was made for", differing)
@@ -42,6 +36,18 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         or _other_container("batch", batch, planned[1])
         or _elsewhere(leaves, plan, mesh)
     )
+
+
+def take_arguments(state: Any, batch: Any) -> tuple[Any, Any]:
+    """Return state and batch with each value as JAX takes it.
+
+    Raises:
+        ProgramError: JAX cannot hold some, or they are no arrays; all are listed.
+    """
+    (state, of_state), (batch, of_batch) = take_tree(state), take_tree(batch, "batch")
+    if problems := of_state + of_batch:
+        raise ProgramError(hold("state and batch hold", problems), problems)
+    return state, batch
 
 
 def donated_error(state: Any, batch: Any) -> ProgramError:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, spreading, summing
+from outlay.core.constrain import Combined, Gradient, Runner, Sums, marking, resolving, spreading, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path, under
@@ -27,7 +27,7 @@ from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
 from outlay.program.gather_at_use import gathered_at_use
-from outlay.program.shard_collectives import are_pairs, scatter, sum_in_buckets
+from outlay.program.shard_collectives import are_pairs, max_in_buckets, scatter, sum_in_buckets
 from outlay.program.storing import Storing
 
 
@@ -43,24 +43,31 @@ def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         root = _root_of(params, plan)
-        dims = map_with_paths(lambda path, _: _Split(dims_of[under(root, path)]), params)
+
+        def split(path: str, dims: Dims) -> _Split:
+            # A split parameter's gradient is summed where its shards are gathered, so what is not summed is not split.
+            combined = gradient.combined(path)
+            return _Split(dims if combined == "sum" else ((),) * len(dims), combined)
+
+        dims = map_with_paths(lambda path, _: split(path, dims_of[under(root, path)]), params)
         grad_dims = map_with_paths(
-            lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under(root, path)])), params
+            lambda path, _: split(path, dims_of.get(under("grads", path), dims_of[under(root, path)])), params
         )
+        are_summed = all(each.combined == "sum" for each in jax.tree.leaves(dims))
 
         left = _left_to_sum(dims, grad_dims, mesh)
 
         def attempt(*, check_vma: bool, one_batch: bool = False) -> tuple[Any, Any, Any]:
             local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma, one_batch)
             specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
-            out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P(), P()
+            out_specs = jax.tree.map(lambda split: split.result_spec(batch_axes), grad_dims), P(), P()
             placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
             return placed(params, samples)
 
         # Two devices that exchange and add hold the same sum, but check_vma cannot see that: a ppermute's result
         # varies over the axis, and out_specs would refuse it.
         summed_over = [mesh.axis_names, *jax.tree.structure(dims).flatten_up_to(left)]
-        can_check = not any(are_pairs(mesh, axes) for axes in summed_over)
+        can_check = are_summed and not any(are_pairs(mesh, axes) for axes in summed_over)
 
         def retried(*, one_batch: bool) -> tuple[Any, Any, Any]:
             try:
@@ -135,6 +142,7 @@ def _local(
         return jax.lax.pcast(x, missing, to="varying") if missing else x
 
     spread = SpreadBatch(mesh, batch_axes, vary, always=one_batch)
+    largest_over = jax.tree.map(lambda split: mesh.axis_names if split.combined == "max" else (), dims)
 
     def local(pieces: Any, samples: Any) -> tuple[Any, Any, Any]:
         # With check_vma the transpose of a replicated value is a psum. Marked as varying, replicated parameters keep
@@ -159,7 +167,10 @@ def _local(
         carried, bits = _first_only(carried, mesh)
         everywhere = jax.tree.map(lambda _: mesh.axis_names, (totals, bits))
         grads, (totals, bits) = sum_in_buckets((grads, (totals, bits)), (left, everywhere), mesh)
-        grads, totals = jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
+        grads = max_in_buckets(grads, largest_over, mesh)
+        if num_copies > 1:
+            grads = jax.tree.map(lambda x, split: x / num_copies if split.combined == "sum" else x, grads, dims)
+            totals = jax.tree.map(lambda x: x / num_copies, totals)
         return grads, totals, carried(bits)
 
     return local
@@ -191,12 +202,16 @@ def _is_key(x: jax.Array) -> bool:
 
 
 class _Split:
-    """The dims of a leaf as one leaf of a tree."""
+    """The dims of a leaf, and how its gradients are combined, as one leaf of a tree."""
 
-    def __init__(self, dims: Dims) -> None:
-        self.dims = dims
+    def __init__(self, dims: Dims, combined: Combined) -> None:
+        self.dims, self.combined = dims, combined
         self.axes = {axis for dim_axes in dims for axis in dim_axes}
         self.spec = dims_spec(dims)
+
+    def result_spec(self, batch_axes: tuple[str, ...]) -> P:
+        """Return the spec of the gradient."""
+        return P(batch_axes) if self.combined == "sample" else self.spec
 
 
 def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:
@@ -209,7 +224,11 @@ def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Arr
 
 def _left_to_sum(dims: Any, grad_dims: Any, mesh: Mesh) -> Any:
     """Return, for each gradient, the axes over which it still has to be summed after the reduce-scatter."""
-    return jax.tree.map(lambda a, b: tuple(x for x in mesh.axis_names if x not in a.axes | b.axes), dims, grad_dims)
+
+    def one(param: _Split, grad: _Split) -> tuple[str, ...]:
+        return tuple(x for x in mesh.axis_names if param.combined == "sum" and x not in param.axes | grad.axes)
+
+    return jax.tree.map(one, dims, grad_dims)
 
 
 def _in_numbers_of_one_device(num_samples: int, batch_axes: tuple[str, ...], mesh: Mesh) -> str:

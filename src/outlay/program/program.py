@@ -26,7 +26,7 @@ from outlay.program.abstract import OnlyReads, as_key, check_arguments, name_of
 from outlay.program.by_source import why_no_source_rules
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
 from outlay.program.consistency import check_agreement, facts_of, processes_of, wait_for_all
-from outlay.program.diagnose import check_outputs, diagnose, donated_error, traced_call_error
+from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
@@ -192,13 +192,22 @@ class Program:
             The new state, placed as planned, and the step's outputs.
 
         Raises:
-            ProgramError: the state was used already; or state or batch are not as planned, with every such leaf; or
-                the mesh has compile-only devices.
+            ProgramError: the state was used already; or state or batch are not as planned, or hold what JAX cannot
+                (text, masked values, integers beyond 32 bits), with every such leaf; or the mesh has compile-only
+                devices.
         """
         try:
             leaves = jax.tree.leaves((state, batch))
+            try:
+                is_used = any(map(_is_deleted, leaves))
+            except (
+                AttributeError
+            ):  # a host array; to ask each leaf for its type would double the cost of the usual call
+                state, batch = take_arguments(state, batch)
+                leaves = jax.tree.leaves((state, batch))
+                is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
             # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
-            if _any_deleted(leaves):
+            if is_used:
                 raise donated_error(state, batch)
             return self._run_donating(state, batch, leaves) if self.donate else self._run(state, batch)
         except ProgramError:  # it says already what is wrong
@@ -360,13 +369,6 @@ def _without_user_mesh(function: Callable[[Any], Any], state: Any) -> Any:
 
 
 _is_deleted = operator.methodcaller("is_deleted")
-
-
-def _any_deleted(leaves: list[Any]) -> bool:
-    try:
-        return any(map(_is_deleted, leaves))
-    except AttributeError:  # a host array; to ask each leaf for its type would double the cost of the usual call
-        return any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
 
 
 def without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from outlay.program.abstract import name_of
 from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
 from outlay.program.consistency import wait_for_all
-from outlay.program.diagnose import diagnose
+from outlay.program.diagnose import diagnose, take_arguments
 from outlay.program.explicit import is_explicit
 from outlay.program.modes import in_mode
 from outlay.program.own_meshes import lower_on
@@ -78,7 +78,9 @@ def several_steps(program: Program, num_steps: int) -> Several:
 
     def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
         try:
-            return compiled(*without_shared_memory(state, tuple(batches)))
+            return compiled(*without_shared_memory(*take_arguments(state, tuple(batches))))
+        except ProgramError:  # it says already what is wrong
+            raise
         except (RuntimeError, ValueError, TypeError) as error:
             planned = (program.state_shapes, program.batch_shapes)
             problems = (diagnose(state, batch, planned, plan, mesh) for batch in batches)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -99,22 +99,31 @@ def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
         axes: for each leaf the tuple of axes to sum over, as a leaf; empty for none.
         mesh: the mesh.
     """
+    return _in_buckets(tree, axes, mesh, lambda names: exchange_and_add if are_pairs(mesh, names) else jax.lax.psum)
+
+
+def max_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
+    """Return the largest of each entry over a leaf's axes; otherwise like `sum_in_buckets`."""
+    return _in_buckets(tree, axes, mesh, lambda names: jax.lax.pmax)
+
+
+def _in_buckets(tree: Any, axes: Any, mesh: Mesh, collective: Callable[[Axes], Callable[..., Any]]) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     groups = collections.defaultdict(list)
     for position, leaf_axes in enumerate(structure.flatten_up_to(axes)):
         if leaf_axes:
             groups[tuple(leaf_axes), leaves[position].dtype].append(position)
     for (names, _), positions in groups.items():
-        total = exchange_and_add if are_pairs(mesh, names) else jax.lax.psum
+        combine = collective(names)
         for bucket in _buckets(positions, leaves, OWN_BYTES_APART if are_apart(mesh, names) else OWN_BYTES):
             if len(bucket) == 1:
-                leaves[bucket[0]] = total(leaves[bucket[0]], names)
+                leaves[bucket[0]] = combine(leaves[bucket[0]], names)
                 continue
-            summed = total(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
+            combined = combine(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
             ends = [0]
             for i in bucket:
                 ends.append(ends[-1] + leaves[i].size)
-                leaves[i] = summed[ends[-2] : ends[-1]].reshape(leaves[i].shape)
+                leaves[i] = combined[ends[-2] : ends[-1]].reshape(leaves[i].shape)
     return structure.unflatten(leaves)
 
 

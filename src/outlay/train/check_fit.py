@@ -10,6 +10,7 @@ from outlay.program.program import Program
 from outlay.program.several_steps import check_can_repeat
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.data import shapes_of
+from outlay.train.example_sources import in_numbers
 from outlay.train.patience import Patience
 
 
@@ -98,11 +99,16 @@ def check_data(data: Any, steps: int) -> None:
     if not hasattr(data, "__getitem__"):
         raise ProgramError(
             f"data[step] must return the batch of a global step, so that a run can continue where it stopped; a "
-            f"{type(data).__name__} has no indexing\n  fix: list(data) if it fits in memory, outlay.TrainData, or a "
-            "class with __getitem__(self, step)"
+            f"{type(data).__name__} has no indexing\n  fix: {_by_step(data)}"
         )
     if isinstance(data, Sequence) and len(data) < steps:
         raise ends_early(len(data), steps)
+
+
+def _by_step(data: Any) -> str:
+    if hasattr(data, "dataset"):
+        return in_numbers(data)
+    return "list(data) if it fits in memory, outlay.TrainData, or a class with __getitem__(self, step)"
 
 
 def ends_early(num_batches: int, steps: int) -> ProgramError:

@@ -19,6 +19,7 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.train.overwritten import without_overwritten
 
 RESERVED = ("loss", "weight", "step", "seconds")
 """Metric names that the step and the metrics file use themselves."""
@@ -70,7 +71,7 @@ def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any
     paths = [path for path, _ in flatten_paths(params)[0]]
     have = f"the parameters are {', '.join(paths[:_NUM_SHOWN])}{', ...' if len(paths) > _NUM_SHOWN else ''}"
     try:
-        made = optimizer.init(params)
+        made = optimizer.init(without_overwritten(params))
     except (TypeError, ValueError, KeyError) as error:
         words = " ".join(str(error).split())[:_LONGEST]
         raise ProgramError(
@@ -128,6 +129,17 @@ def check_model_state(model_state: Any, *, taken: bool) -> None:
         )
 
 
+def check_per_example(**asked: Any) -> None:
+    """Raise for options of a step that mix samples, which then have no gradient each."""
+    usual = {"accumulate": 1, "model_state": False, "groups": None, "reduction": None}
+    odd = [f"{name}={value!r}" for name, value in asked.items() if value != usual[name]]
+    if odd:
+        raise ProgramError(
+            f"per_example_gradients with {', '.join(odd)}: every sample's gradient is of its own loss, and all of "
+            f"them are there at once\n  fix: leave out {', '.join(odd)}, and return one loss per sample"
+        )
+
+
 def check_metric_names(asked: Any, known: tuple[str, ...]) -> None:
     """Raise for unknown metrics of a step."""
     if isinstance(asked, str):
@@ -148,7 +160,14 @@ def check_names_differ(of_loss: Collection[str], of_step: Collection[str]) -> No
 
 
 def called(
-    loss: Callable[..., Any], params: Any, state: tuple[Any, ...], batch: Any, keys: Any, expected: tuple[int, ...]
+    loss: Callable[..., Any],
+    params: Any,
+    state: tuple[Any, ...],
+    batch: Any,
+    keys: Any,
+    expected: tuple[int, ...],
+    *,
+    counts: bool = False,
 ) -> tuple[dict[str, Any], Any]:
     """Call a loss function and check its results: `loss` and metrics, per sample or per batch, and a new model state.
 
@@ -159,6 +178,7 @@ def called(
         batch: the batch.
         keys: a key for every sample, or None.
         expected: the shape that each result must have.
+        counts: whether the loss may return its mean as `(sum, count)`; the count is then the value `weight`.
 
     Raises:
         ProgramError: the loss takes or returns something else; the message lists every wrong array.
@@ -192,8 +212,11 @@ def called(
     taken = [name for name in metrics if name in RESERVED]
     if taken:
         raise ProgramError(f"the metrics {taken} have reserved names {RESERVED}\n  fix: rename them")
-    _check_one_per_example(losses, metrics, expected)
     values = {"loss": losses}
+    if counts and isinstance(losses, tuple) and len(losses) == 2:
+        values = {"loss": losses[0], "weight": jax.lax.stop_gradient(jnp.asarray(losses[1]))}
+        _check_one_per_example(values["weight"], {}, expected)
+    _check_one_per_example(values["loss"], metrics, expected)
     rows = {name: jnp.shape(value)[len(expected) :] for name, value in metrics.items()}
     values |= {name: jnp.broadcast_to(value, (*expected, *rows[name])) for name, value in metrics.items()}
     return values, _as_before(result[2], state[0]) if state else None

@@ -11,14 +11,16 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from outlay.arrays.from_slices import from_callback
+from outlay.arrays.from_slices import read_pieces
 from outlay.arrays.sharding_blocks import blocks
 from outlay.arrays.shardings import shardings
-from outlay.core.error_types import DataError, ProgramError
+from outlay.core.error_types import DataError, PlaceError, ProgramError
+from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples
 from outlay.program.program import Program
 from outlay.train.contract import num_samples
+from outlay.train.example_sources import as_examples
 
 
 class Data(Protocol):
@@ -34,13 +36,14 @@ class TrainData:
     Each epoch has a new order. A batch may span two epochs, so no example is ever dropped.
 
     Args:
-        examples: a tree of numpy arrays with one entry per example; or examples in files, opened with
-            `outlay.datasets`, of which each batch reads only its own.
+        examples: a tree of arrays with one entry per example; or examples in files, opened with `outlay.datasets`, of
+            which each batch reads only its own; or a list of examples such as pairs, or a data set with `__len__` and
+            `__getitem__` of one example, as PyTorch and Grain have them.
         batch_size: the number of examples in a batch.
         seed: the seed of the shuffling.
 
     Raises:
-        ProgramError: there are fewer examples than a batch needs.
+        ProgramError: there are fewer examples than a batch needs, or they can only be iterated.
 
     Example:
         >>> data = outlay.TrainData({"x": np.arange(10)}, batch_size=4, seed=0)
@@ -49,6 +52,7 @@ class TrainData:
     """
 
     def __init__(self, examples: Any, *, batch_size: int, seed: int = 0) -> None:
+        examples = as_examples(examples)
         num_examples = num_of(examples)
         if not 0 < batch_size <= num_examples:
             where = f" of {examples.source}" if isinstance(examples, Examples) else ""
@@ -103,6 +107,7 @@ class _Placed:
         self._data = data
         self._shapes, structure = jax.tree.flatten(program.batch_shapes)
         self._structure = structure
+        self._paths = [under("batch", path) for path, _ in flatten_paths(program.batch_shapes)[0]]
         batch_shardings = shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
         self._shardings = structure.flatten_up_to(batch_shardings)
         process = jax.process_index()
@@ -118,10 +123,16 @@ class _Placed:
     def __getitem__(self, step: int) -> Any:
         numbers = self._data.numbers(step)[self.own_rows]
         parts = self._structure.flatten_up_to(rows_of(self._data.examples, numbers))
-        leaves = [
-            from_callback(functools.partial(self._part, part), shape.shape, shape.dtype, sharding)
-            for part, shape, sharding in zip(parts, self._shapes, self._shardings, strict=True)
-        ]
+        leaves, problems = [], []
+        for path, part, shape, sharding in zip(self._paths, parts, self._shapes, self._shardings, strict=True):
+            read = functools.partial(self._part, part)
+            leaf, odd = read_pieces(read, shape.shape, shape.dtype, sharding, path)
+            leaves.append(leaf)
+            problems += odd
+        if problems:
+            raise PlaceError(
+                f"the batch of step {step} cannot be placed: {counted(len(problems), 'problem')}", problems
+            )
         return self._structure.unflatten(leaves)
 
     def _part(self, part: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.check_arrays import leaf_differences
+from outlay.arrays.host_values import hold, take_tree
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import Problem, ProgramError
@@ -20,6 +21,7 @@ from outlay.program.program import Program
 from outlay.program.storing import fetch_from_host
 from outlay.train.contract import as_metrics, num_samples
 from outlay.train.data import eval_batches, num_of, rows_of
+from outlay.train.example_sources import chunks_of
 from outlay.train.metrics_file import as_numbers
 from outlay.train.objective import Loss, Objective, Reduction, sample_weights, weighted_sum
 
@@ -36,11 +38,13 @@ def evaluate(
         program: a program that only reads the state (`outlay.program(..., donate=False)`), whose outputs are arrays
             with one entry per sample, such as losses or correct answers; or, with `loss`, one of `outlay.train_step`.
         state: the state of the program.
-        examples: a tree of numpy arrays like the batch, with any number of entries; or examples in files.
+        examples: a tree of arrays like the batch, with any number of entries; whatever `outlay.TrainData` takes; or
+            what yields batches of any sizes, such as a generator or a loader.
         loss: a loss as for `train_step`. Its `keys` are None, so it skips dropout and uses the averages of its model
             state.
         reduction: as for `train_step`, if the loss returns one number for its batch. The mean is over examples: the
-            rest after the last full batch is a smaller batch of its own, and a `sum` is divided by its examples.
+            rest after the last full batch is a smaller batch of its own, and a `sum` is divided by its examples. A
+            `mean` over something else, such as tokens, is exact if the loss returns it as `(sum, count)`.
 
     Returns:
         The mean of every output by its path; with `loss`, of `loss` and every metric.
@@ -65,7 +69,7 @@ def evaluate(
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
     batch_size = num_samples(program.batch_shapes)
-    _check_examples(program, examples, batch_size)
+    structure = jax.tree.structure(program.batch_shapes)
     mesh = program.mesh
     in_state = shardings(program.plan, program.state_shapes, mesh)
     in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
@@ -91,14 +95,20 @@ def evaluate(
     everywhere = jax.tree.map(lambda _: whole, in_batch)
     sums_of_batch, sums_of_rest = compiled(in_batch), compiled(everywhere)
     parts = []
-    for batch, weights in eval_batches(examples, batch_size, padded=reduction is None):
-        beat(None, "evaluating")
-        run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
-        # One batch at a time: simulated devices deadlock when many steps are in flight. Sum in float64 on the host.
-        with program.context():
-            # Put by hand: with several processes, jit does not accept host arrays.
-            placed = jax.tree.map(put, (batch, weights), (where, whole))
-            parts.append(jax.device_get(run(state, *placed)))
+    for chunk in chunks_of(examples):
+        _check_examples(program, chunk, batch_size)
+        for batch, weights in eval_batches(chunk, batch_size, padded=reduction is None):
+            beat(None, "evaluating")
+            run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
+            # Loaders yield lists where a step takes a tuple.
+            batch = structure.unflatten(jax.tree.leaves(batch))
+            # One batch at a time: simulated devices deadlock when many steps are in flight. Sum in float64 on the host.
+            with program.context():
+                # Put by hand: with several processes, jit does not accept host arrays.
+                placed = jax.tree.map(put, (batch, weights), (where, whole))
+                parts.append(jax.device_get(run(state, *placed)))
+    if not parts:
+        raise _no_examples()
     totals = {name: sum(np.asarray(sums[name], np.float64) for sums in parts) for name in parts[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
     return {name: as_numbers(totals[name] / totals["weight"]) for name in ("loss", *metrics) if name in totals}
@@ -128,11 +138,17 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
     return {**sums, "weight": jnp.sum(weights.astype(dtype))}
 
 
+def _no_examples() -> ProgramError:
+    return ProgramError("there are no examples to evaluate on\n  fix: give one or more")
+
+
 def _check_examples(program: Program, examples: Any, batch_size: int) -> None:
     """Raise if the examples cannot be cut into batches of the program."""
     if num_of(examples) < 1:
-        raise ProgramError("there are no examples to evaluate on\n  fix: give one or more")
-    first = rows_of(examples, np.zeros(1, int))
+        raise _no_examples()
+    first, problems = take_tree(rows_of(examples, np.zeros(1, int)), "batch")
+    if problems:
+        raise ProgramError(hold("the examples hold", problems), problems)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), first)
     problems = leaf_differences(batch, program.plan.of_kind("batch"), root="batch")
     if problems:

@@ -21,6 +21,9 @@ Loss = Callable[..., Any]
 
 Reduction = Literal["mean", "sum"]
 
+WEIGHT = "weight"
+"""The entry of a batch, and the name among sums, of what each sample counts."""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -31,12 +34,16 @@ class Objective:
         has_state: whether it takes and returns a model state.
         reduction: how the loss reduces a batch to one number; None if it returns one number per sample.
         groups: the number of groups into which the batch is split before calling the loss; None for no split.
+        num_microbatches: the number of parts of a batch that it is called on, one after the other.
+        as_mean: whether a mean that is given as `(sum, count)` is divided before anything is differentiated.
     """
 
     loss: Loss
     has_state: bool = False
     reduction: Reduction | None = None
     groups: int | None = None
+    num_microbatches: int = 1
+    as_mean: bool = False
 
     def __post_init__(self) -> None:
         if self.reduction not in (None, "mean", "sum"):
@@ -52,7 +59,8 @@ class Objective:
     ) -> tuple[dict[str, jax.Array], Any]:
         """Sum `loss`, every metric, and the sample `weight` over samples, in float32 or wider.
 
-        A number for the whole batch counts once for each of its samples.
+        A number for the whole batch counts once for each of its samples; a mean that is given as `(sum, count)` as
+        often as its count says, and so do the metrics beside it.
 
         Args:
             params: the parameters.
@@ -74,20 +82,30 @@ class Objective:
             values, new_state = spread.as_one(self._called, whole, samples)
         else:
             values, new_state = self._called(whole, samples)
+        if WEIGHT in values:  # sum and count, of which each sample is given an equal part
+            total, count = (values.pop(name) for name in ("loss", WEIGHT))
+            total, count = (jnp.asarray(x).astype(at_least(x.dtype)) / len(weights) for x in (total, count))
+            total, count = (jnp.broadcast_to(x, weights.shape) for x in (total, count))
+            return {"loss": jnp.sum(total), **_weighted(values, count)}, new_state
         if self.reduction == "sum":  # of which padding is part, unless the loss itself leaves it out
             weights = jnp.ones_like(weights)
-        sums = {}
-        for name, value in values.items():
-            dtype = at_least(weights.dtype, value.dtype)
-            each = jnp.broadcast_to(value, (*weights.shape, *value.shape[1:])).astype(dtype)
-            sums[name] = weighted_sum(weights.astype(dtype), each)
-        return {**sums, "weight": jnp.sum(weights.astype(sums["loss"].dtype))}, new_state
+        return _weighted(values, weights), new_state
 
     def _called(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
         (params, model_state), (batch, keys, weights) = as_model(whole), samples
         expected = weights.shape if self.reduction is None else ()
         state = (model_state,) if self.has_state else ()
-        return arrays_only(called(self.loss, params, state, batch, keys, expected))
+        values, new_state = called(self.loss, params, state, batch, keys, expected, counts=self.reduction == "mean")
+        if self.reduction == "mean" and self.num_microbatches > 1 and WEIGHT not in values:
+            raise ProgramError(
+                f'reduction="mean" with accumulate={self.num_microbatches} would be a mean of means, which is another '
+                "number than the mean over the batch where its parts do not count alike, as for tokens or masks\n"
+                "  fix: return (sum, count), metrics: what is summed, and by what the sum is divided; or return one "
+                'loss per sample, without reduction=, and give what each sample counts as the batch\'s "weight"'
+            )
+        if self.as_mean and WEIGHT in values:
+            values["loss"] = values["loss"] / values.pop(WEIGHT).astype(values["loss"].dtype)
+        return arrays_only((values, new_state))
 
     def _by_groups(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
         """Call the loss on each group of neighbouring samples separately, and average the model states."""
@@ -127,15 +145,32 @@ class Objective:
 
 def sample_weights(batch: Any, num: int) -> jax.Array:
     """Return the weights of `num` samples: the batch's `weight` entry, or 1."""
-    if isinstance(batch, Mapping) and "weight" in batch:
-        weights = jnp.asarray(batch["weight"])
+    if isinstance(batch, Mapping) and WEIGHT in batch:
+        weights = jnp.asarray(batch[WEIGHT])
         return weights.astype(at_least(weights.dtype))
     return jnp.ones(num, jnp.float32)
 
 
 def weighted_sum(weights: jax.Array, each: jax.Array) -> jax.Array:
-    """Sum over samples, weighted; each sample has one number or a row of numbers."""
-    return jnp.sum((weights[:, None] if each.ndim > 1 else weights) * each, axis=0)
+    """Sum over samples, weighted; each sample has one number or a row of numbers.
+
+    A sample of weight 0 adds nothing, whatever its number is.
+
+    >>> float(weighted_sum(jnp.array([1.0, 0.0]), jnp.array([3.0, jnp.nan])))
+    3.0
+    """
+    across = weights[:, None] if each.ndim > 1 else weights
+    return jnp.sum(jnp.where(across == 0, jnp.zeros_like(each), across * each), axis=0)
+
+
+def _weighted(values: Mapping[str, Any], weights: jax.Array) -> dict[str, jax.Array]:
+    """Sum values over samples, weighted, and the weights themselves."""
+    sums = {}
+    for name, value in values.items():
+        dtype = at_least(weights.dtype, value.dtype)
+        each = jnp.broadcast_to(value, (*weights.shape, *value.shape[1:])).astype(dtype)
+        sums[name] = weighted_sum(weights.astype(dtype), each)
+    return {**sums, WEIGHT: jnp.sum(weights.astype(sums["loss"].dtype if "loss" in sums else weights.dtype))}
 
 
 def at_least(*dtypes: Any) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +14,24 @@ import optax
 
 from outlay.core.array_leaves import arrays_only
 from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, observed
-from outlay.core.constrain import constrain, gradient_of_sums, per_device
+from outlay.core.constrain import gradient_of_sums
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
-from outlay.program.compiler_options import MICROBATCHES
 from outlay.train.contract import (
     check_metric_names,
     check_model_state,
     check_names_differ,
+    check_per_example,
     check_trainable,
     num_samples,
     optimizer_state,
 )
-from outlay.train.objective import Loss, Objective, Reduction, at_least, sample_weights
+from outlay.train.gradients import per_example, summed
+from outlay.train.microbatches import sum_over_microbatches
+from outlay.train.objective import Loss, Objective, Reduction, sample_weights
+from outlay.train.optimizer_update import as_optimized, update
+from outlay.train.overwritten import check_overwritten, overwrite, overwritten_paths, without_overwritten
+from outlay.train.uncounted import without_uncounted
 
 
 def train_step(
@@ -40,13 +43,17 @@ def train_step(
     groups: int | None = None,
     reduction: Reduction | None = None,
     metrics: Collection[str] = (),
+    per_example_gradients: bool = False,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Make a training step: gradients of the mean loss, then the optimizer's update.
 
     Means are over the global batch, weighted by the batch's `weight` entry (B,) if present: a sample of weight
-    0, such as padding, does not count. Each sample has its own PRNG key, derived from the state's key, the step and
-    the sample's position in the global batch, so dropout masks depend neither on the mesh nor on `accumulate`.
-    Gradients pass through `outlay.constrain(grads, "grads", optional=True)`, so a layout can place them.
+    0, such as padding, does not count, whatever it holds: the loss is given a sample that counts in its place. Each
+    sample has its own PRNG key, derived from the state's key, the step and the sample's position in the global batch,
+    so dropout masks depend neither on the mesh nor on `accumulate`.
+    Gradients pass through `outlay.constrain(grads, "grads", optional=True)`, so a layout can place them. Parameters
+    that are overwritten with their gradient, as Flax's statistics of FP8 are, get what the whole batch gives, and the
+    optimizer sees zeros in their place.
 
     Args:
         loss: `loss(params, batch, keys) -> (losses, metrics)`. The batch is any tree of arrays with leading dim B;
@@ -54,7 +61,8 @@ def train_step(
             `metrics` has further arrays of shape (B,), or (B, K) for rows of numbers such as one-hot classes, or
             Python numbers.
         optimizer: any optax optimizer. An optimizer that needs more than gradients, such as `optax.lbfgs`, gets `value`
-            (the mean loss), `grad`, and `value_fn`, the mean loss of other parameters over the same batch.
+            (the mean loss), `grad`, and `value_fn` and `grad_fn`, the mean loss and the gradients of other parameters
+            over the same batch. `optax.lookahead` takes the gradients of `params.fast`.
         accumulate: compute the gradients in this many microbatches, one after the other, for a fraction of the memory.
             The result is the same up to rounding: sums are accumulated in float32, or in float64 if
             losses, weights or gradients are, and divided once. A microbatch takes every n-th sample, so that it stays
@@ -67,9 +75,14 @@ def train_step(
             are per group, and the new states are averaged. The numbers depend on `groups` but not on the mesh; in mode
             manual each device takes whole groups, and BatchNorm needs no collective.
         reduction: the loss and its metrics return one number for the batch, the `mean` or the `sum`; this determines
-            how microbatches are combined. The loss must handle the batch's `weight` itself.
+            how microbatches are combined. The loss must handle the batch's `weight` itself. A mean of means is not the
+            mean, so with `accumulate` a `mean` is returned as `(sum, count)`: what is summed, such as the losses of all
+            tokens, and by what the sum is divided, which counts for the metrics too.
         metrics: also return these metrics of the step: `grad_norm`, `param_norm` (of the new parameters),
             `update_norm`, and the `learning_rate` of an optimizer made with `optax.inject_hyperparams`.
+        per_example_gradients: give the optimizer one gradient per sample, with a leading dim B, as one that aggregates
+            them takes (`optax.contrib.differentially_private_aggregate`). Each is of the sample's own loss, times its
+            weight.
 
     Returns:
         `step(state, batch) -> (state, metrics)`: the mean `loss`, a scalar, and the mean of each metric.
@@ -92,9 +105,15 @@ def train_step(
         raise ProgramError(f"accumulate={accumulate}: a step needs at least 1 microbatch")
     check_metric_names(metrics, tuple(_OF_THE_STEP))
 
-    written = LossAsWritten(loss, optimizer, accumulate, model_state, groups, reduction, tuple(metrics))
-    objective = Objective(loss, model_state, reduction, groups)
+    written = LossAsWritten(
+        loss, optimizer, accumulate, model_state, groups, reduction, tuple(metrics), per_example_gradients
+    )
+    if per_example_gradients:
+        check_per_example(accumulate=accumulate, model_state=model_state, groups=groups, reduction=reduction)
+    objective = Objective(loss, model_state, reduction, groups, accumulate)
     optimizer = optax.with_extra_args_support(optimizer)  # most take no `value`, `grad` and `value_fn`
+    # With the reduction "sum" that gives the mean over the equal microbatches of their sums: multiply by their number.
+    of_sums = accumulate if reduction == "sum" else 1
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         if (judge := current_judge()) is not None:
@@ -103,36 +122,66 @@ def train_step(
         check_trainable(state.params)
         check_model_state(state.model_state, taken=model_state)
         num = num_samples(batch)
+        weights = sample_weights(batch, num)
+        # A loss that gives one number for the batch handles its weights itself.
+        counting = without_uncounted(batch, weights) if reduction is None else batch
+        samples = {"batch": counting, "number": jnp.arange(num), "weight": weights}
         # Fold in the step and the position in the global batch, never a device index: the random numbers, such as
         # dropout masks, must be the same on every mesh.
         key = jax.random.fold_in(state.key, state.step)
+        statistics = overwritten_paths(state.params)
+        at_once = dataclasses.replace(objective, as_mean=bool(statistics))
 
         def sums(params: Any, samples: Any, model_state: Any) -> tuple[dict[str, jax.Array], Any]:
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, samples["number"])
-            return objective.sums(params, model_state, samples["batch"], keys, samples["weight"])
+            return at_once.sums(params, model_state, samples["batch"], keys, samples["weight"])
 
-        samples = {"batch": batch, "number": jnp.arange(num), "weight": sample_weights(batch, num)}
-        gradient = functools.partial(_gradient, accumulate=accumulate, carried=state.model_state)
-        grads, total, new_model_state = gradient_of_sums(gradient, sums, state.params, samples)
-        # Divide once, by the weight of the global batch: a mean of means is wrong if weights differ (decision 7). With
-        # the reduction "sum" that gives the mean over the equal microbatches of their sums, so multiply by their
-        # number.
-        share = (accumulate if reduction == "sum" else 1) / total["weight"]
+        share_first = None
+        if per_example_gradients:
+            gradient = per_example()
+        else:
+            if statistics:
+                check_overwritten(statistics, state.params, accumulate=accumulate, groups=groups, reduction=reduction)
+                # In its backward pass a layer must see gradients of the mean, as without any summing by parts.
+                share_first = of_sums / (jnp.float32(num) if reduction == "sum" else jnp.sum(weights))
+            gradient = summed(accumulate, state.model_state, statistics, share_first)
+
+        def gradients(params: Any) -> tuple[Any, dict[str, jax.Array], Any]:
+            grads, total, new_model_state = gradient_of_sums(gradient, sums, params, samples)
+            # Divide once, by the weight of the global batch: a mean of means is wrong if weights differ (decision 7).
+            share = of_sums / total["weight"] if share_first is None and not per_example_gradients else None
+            with jax.named_scope("optimizer"):  # reports recognize the phase by this name
+                grads = jax.tree.map(
+                    lambda g, p: _downhill(g if share is None else g * share).astype(p.dtype), grads, params
+                )
+            return grads, total, new_model_state
+
+        grads, total, new_model_state = gradients(state.params)
         means = {name: value / total["weight"] for name, value in total.items() if name != "weight"}
-        means["loss"] = total["loss"] * share if reduction == "sum" else means["loss"]
+        means["loss"] = total["loss"] * (of_sums / total["weight"]) if reduction == "sum" else means["loss"]
+        new_statistics = observed(grads)
+        grads = without_overwritten(new_statistics, statistics)
 
         def loss_of(params: Any) -> jax.Array:
-            over = functools.partial(sums, params)
+            over = functools.partial(sums, overwrite(params, state.params, statistics))
             totals, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
-            return totals["loss"] * ((accumulate if reduction == "sum" else 1) / totals["weight"])
+            return totals["loss"] * (of_sums / totals["weight"])
 
-        with jax.named_scope("optimizer"):  # reports recognize the phase by this name
-            grads = observed(jax.tree.map(lambda g, p: _downhill(g * share).astype(p.dtype), grads, state.params))
-            with _asking_for_no_more():
-                updates, opt_state = optimizer.update(
-                    grads, state.opt_state, state.params, value=means["loss"], grad=grads, value_fn=loss_of
-                )
-            params = optax.apply_updates(state.params, updates)
+        def gradients_of(params: Any, *_: Any) -> Any:
+            grads, _, _ = gradients(overwrite(params, state.params, statistics))
+            return as_optimized(without_overwritten(grads, statistics))
+
+        with jax.named_scope("optimizer"):
+            optimized = as_optimized(grads)
+            updates, opt_state = update(
+                optimizer,
+                optimized,
+                state.opt_state,
+                without_overwritten(state.params, statistics),
+                {"value": means["loss"], "grad": optimized, "value_fn": loss_of, "grad_fn": gradients_of},
+                per_example=per_example_gradients,
+            )
+            params = overwrite(optax.apply_updates(state.params, updates), new_statistics, statistics)
             new = dataclasses.replace(
                 state, params=params, opt_state=opt_state, step=state.step + 1, model_state=new_model_state
             )
@@ -162,128 +211,11 @@ def _learning_rate(state: TrainState) -> jax.Array:
 
 _OF_THE_STEP: dict[str, Callable[[Any, Any, TrainState], jax.Array]] = {
     "grad_norm": lambda grads, updates, state: optax.tree.norm(grads),
-    "param_norm": lambda grads, updates, state: optax.tree.norm(state.params),
+    "param_norm": lambda grads, updates, state: optax.tree.norm(without_overwritten(state.params)),
     "update_norm": lambda grads, updates, state: optax.tree.norm(updates),
     "learning_rate": lambda grads, updates, state: _learning_rate(state),
 }
 """The metrics of a step, by name."""
-
-
-@contextlib.contextmanager
-def _asking_for_no_more() -> Iterator[None]:
-    """Explain the error of an optimizer that needs arguments which `train_step` does not provide."""
-    try:
-        yield
-    except TypeError as error:
-        lacking = re.search(r"(\S+\(\)) missing \d+ required keyword-only arguments?: (.*)", str(error))
-        if lacking is None:
-            raise
-        raise ProgramError(
-            f"the optimizer's {lacking[1]} needs {lacking[2]}; outlay.train_step passes value= (the "
-            "mean loss), grad= and value_fn= (the mean loss of other parameters, over the same batch)"
-            "\n  fix: use another optimizer, or write your own step that passes these to optimizer.update"
-        ) from error
-
-
-def _gradient(
-    sums: Callable[..., tuple[dict[str, jax.Array], Any]], params: Any, samples: Any, *, accumulate: int, carried: Any
-) -> tuple[Any, dict[str, jax.Array], Any]:
-    """Compute gradients of the summed loss, all sums, and the last model state, microbatch by microbatch."""
-
-    def summed_loss(params: Any, samples: Any, carried: Any) -> tuple[jax.Array, Any]:
-        summed, carried = sums(params, samples, carried)
-        return summed["loss"], (summed, carried)
-
-    def one(samples: Any, carried: Any) -> tuple[Any, Any]:
-        grads, (summed, carried) = jax.grad(summed_loss, has_aux=True)(params, samples, carried)
-        grads = constrain(jax.tree.map(_at_least_float32, grads), "grads", optional=True)
-        return (grads, summed), carried
-
-    def placed(sums_so_far: Any) -> Any:
-        grads, summed = sums_so_far
-        return constrain(grads, "grads", optional=True), summed
-
-    (grads, summed), carried = sum_over_microbatches(one, samples, accumulate, carried, placed)
-    return grads, summed, carried
-
-
-def _at_least_float32(grad: jax.Array) -> jax.Array:
-    return grad.astype(at_least(grad.dtype))
-
-
-def sum_over_microbatches(
-    sums: Callable[[Any, Any], tuple[Any, Any]],
-    samples: Any,
-    num_microbatches: int,
-    carried: Any = None,
-    placed: Callable[[Any], Any] = lambda sums_so_far: sums_so_far,
-) -> tuple[Any, Any]:
-    """Sum `sums(samples, carried)` over microbatches; every sample counts once.
-
-    Args:
-        sums: maps samples and a carry to a tree of sums over the samples and the next carry.
-        samples: a tree of arrays with leading dim B.
-        num_microbatches: the number of microbatches; it must divide B.
-        carried: the initial carry.
-        placed: constrains where the sums live.
-
-    Returns:
-        The sums, and the last carry.
-
-    Raises:
-        ProgramError: `num_microbatches` does not divide B.
-
-    Example:
-        >>> sum_over_microbatches(lambda x, last: (x.sum(), x[-1]), jnp.arange(8.0), 4, 0.0)
-        (Array(28., dtype=float32), Array(7., dtype=float32))
-    """
-    carried = per_device(jax.tree.map(jnp.asarray, carried))
-    if num_microbatches == 1:
-        return sums(samples, carried)
-    _check_divisible(jax.tree.leaves(samples)[0].shape[0], num_microbatches)
-    microbatches = jax.tree.map(lambda x: strided(x, num_microbatches), samples)
-
-    def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
-        total, carried = so_far
-        shapes, carried = sums(microbatch, carried)
-        return (placed(jax.tree.map(jnp.add, total, shapes)), carried), None
-
-    # Evaluate on the values, not on their shapes: on Explicit axes, shardings are part of the types.
-    shapes = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
-    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), shapes))
-    # By this name a program's compiler options know the loop, which XLA must not pipeline (decision 54).
-    with jax.named_scope(MICROBATCHES):
-        (total, carried), _ = jax.lax.scan(add, (zeros, carried), microbatches)
-        # Constrained here too: the compiler would otherwise let the loop carry the sums as their reader takes them.
-        return placed(total), carried
-
-
-def strided(x: jax.Array, num_microbatches: int) -> jax.Array:
-    """Split the first dim (B, …) into microbatches (n, B/n, …) that take every n-th sample.
-
-    Each device has a contiguous block of samples. Contiguous microbatches would each live on a few devices, and the
-    compiler would gather the batch to spread them again; every n-th sample is already spread.
-
-    >>> strided(jnp.arange(6), 2).tolist()
-    [[0, 2, 4], [1, 3, 5]]
-    """
-    size = x.shape[0] // num_microbatches
-    return jnp.moveaxis(x.reshape(size, num_microbatches, *x.shape[1:]), 1, 0)
-
-
-def _check_divisible(num_samples: int, num_microbatches: int) -> None:
-    if num_samples % num_microbatches == 0:
-        return
-    fits = [n for n in range(1, num_samples + 1) if num_samples % n == 0]
-    below = max(n for n in fits if n < num_microbatches)
-    larger = [n for n in fits if n > num_microbatches]
-    choices = " or ".join(f"accumulate={n}" for n in [below, *larger[:1]])
-    up = -(-num_samples // num_microbatches) * num_microbatches
-    raise ProgramError(
-        f"a batch of {num_samples} samples cannot be split into {num_microbatches} equal microbatches: "
-        f"{num_samples} / {num_microbatches} leaves {num_samples % num_microbatches} over\n"
-        f"  fix: {choices}, or a batch of {up} samples"
-    )
 
 
 @functools.partial(

@@ -126,6 +126,11 @@ def test_zero2_asks_a_step_that_names_no_gradients_to_name_them():
     assert layout.plan(state, MESH)["opt_state.mu.w"].spec == P("data")  # asked for the state alone
 
 
+def test_data_parallel_with_an_empty_batch_says_to_leave_it_out():
+    with pytest.raises(outlay.errors.LayoutError, match=r"the batch holds no array: leave out outlay\.data_parallel"):
+        outlay.data_parallel().plan({"w": shape(8)}, MESH, batch={})
+
+
 def test_data_parallel_splits_the_batch_and_keeps_the_state_whole():
     plan = outlay.data_parallel().plan({"w": shape(8)}, MESH, batch={"x": shape(8, 3), "n": shape()})
     assert [leaf.spec for leaf in plan] == [P(), P(), P("data", None)]

@@ -1,0 +1,117 @@
+"""Call an optimizer with what it takes, and say in words what `train_step` cannot give it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from outlay.core.error_types import Problem, ProgramError
+from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
+
+_AGGREGATES = "DifferentiallyPrivateAggregateState"
+_PER_EXAMPLE = "outlay.train_step(..., per_example_gradients=True)"
+_LONGEST = 240
+"""The number of characters quoted from another library's message."""
+
+
+def as_optimized(grads: Any) -> Any:
+    """Return the gradients that the optimizer takes: of lookahead's parameters, those of the fast ones."""
+    return grads.fast if isinstance(grads, optax.LookaheadParams) else grads
+
+
+def update(
+    optimizer: optax.GradientTransformationExtraArgs,
+    grads: Any,
+    state: Any,
+    params: Any,
+    extras: Mapping[str, Any],
+    *,
+    per_example: bool,
+) -> tuple[Any, Any]:
+    """Return the updates of the parameters, and the new state of the optimizer.
+
+    Args:
+        optimizer: the optimizer.
+        grads: the gradients.
+        state: its state.
+        params: the parameters.
+        extras: what some optimizers take besides, by name; one that does not take an argument is not given it.
+        per_example: whether the gradients have an entry per example in front.
+
+    Raises:
+        ProgramError: the optimizer needs something else, or its updates are not of the parameters' shapes.
+    """
+    if not per_example and _aggregates(state):
+        raise ProgramError(
+            "the optimizer aggregates one gradient per example (optax.contrib.differentially_private_aggregate), and "
+            f"is given their mean, which it would take for examples\n  fix: {_PER_EXAMPLE}"
+        )
+    try:
+        updates, new_state = _called(optimizer.update, grads, state, params, dict(extras))
+    except (TypeError, ValueError) as error:
+        raise _refused(error) from error
+    _check_updates(updates, params, per_example=per_example)
+    return updates, new_state
+
+
+def _aggregates(state: Any) -> bool:
+    def is_state(node: Any) -> bool:
+        return type(node).__name__ == _AGGREGATES
+
+    return any(map(is_state, jax.tree.leaves(state, is_leaf=is_state)))
+
+
+def _called(call: Callable[..., Any], grads: Any, state: Any, params: Any, extras: dict[str, Any]) -> Any:
+    """Call an update with as many of the extra arguments as it takes.
+
+    Some optimizers say by their type that they take any argument and do not (optax.contrib.sam), others pass all on to
+    such a one (optax.chain), so no signature tells.
+    """
+    while True:
+        try:
+            return call(grads, state, params, **extras)
+        except TypeError as error:
+            unknown = set(re.findall(r"'(\w+)'", str(error))) & extras.keys()
+            if not unknown or not re.search("unexpected keyword argument", str(error), re.IGNORECASE):
+                raise
+            extras = {name: value for name, value in extras.items() if name not in unknown}
+
+
+def _refused(error: Exception) -> ProgramError:
+    words = " ".join(str(error).split())[:_LONGEST]
+    given = (
+        "outlay.train_step passes value= (the mean loss), grad=, value_fn= and grad_fn= (the mean loss and the "
+        "gradients of other parameters, over the same batch)"
+    )
+    lacking = re.search(r"(\S+\(\)) missing \d+ required keyword-only arguments?: (.*)", str(error))
+    what = f"the optimizer's {lacking[1]} needs {lacking[2]}" if lacking else f"the optimizer cannot update: {words}"
+    return ProgramError(
+        f"{what}; {given}\n  fix: use another optimizer, or write your own step that passes these to optimizer.update"
+    )
+
+
+def _check_updates(updates: Any, params: Any, *, per_example: bool) -> None:
+    """Raise unless there is one number for each of the parameters: `optax.apply_updates` would broadcast in silence."""
+    have, need = ({path: jnp.shape(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (updates, params))
+    fix = (
+        "an optimizer that aggregates examples first: optax.chain(optax.contrib.differentially_private_aggregate(...), "
+        "...); or leave out per_example_gradients"
+        if per_example
+        else f"if it aggregates examples, {_PER_EXAMPLE}; else an optimizer whose updates have the parameters' shapes"
+    )
+    problems = [
+        Problem("other shape", f"params.{path}", f"shape {shape}, its update {have.get(path, 'is missing')}", fix)
+        for path, shape in need.items()
+        if have.get(path) != shape
+    ]
+    if problems:
+        raise ProgramError(
+            f"the optimizer returns updates that are not those of the parameters: {counted(len(problems), 'problem')}",
+            problems,
+        )

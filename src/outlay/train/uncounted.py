@@ -1,0 +1,45 @@
+"""Samples of weight 0 do not count: nothing that they hold reaches the loss, the gradients or the statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.train.objective import WEIGHT
+
+
+def without_uncounted(batch: Any, weights: jax.Array) -> Any:
+    """Replace what samples of weight 0 hold by what the first sample that counts holds.
+
+    To multiply their losses by 0 is not enough: where a loss is not finite (a mean over no token, the logarithm of 0),
+    the backward pass has a 0 times infinity before it reaches the parameters, and one such sample makes every gradient
+    NaN. Constants in their place could be where the loss is not finite, too.
+
+    Args:
+        batch: a tree of arrays with leading dim B, whose entry `weight` stays as it is.
+        weights: the weight of each sample, (B,).
+
+    Example:
+        >>> without_uncounted({"x": jnp.array([0.0, 2.0, 3.0])}, jnp.array([0.0, 1.0, 1.0]))["x"].tolist()
+        [2.0, 2.0, 3.0]
+    """
+    if not isinstance(batch, Mapping) or WEIGHT not in batch:
+        return batch
+    number = jnp.arange(len(weights))
+    counts = weights != 0
+    is_first = number == jnp.min(jnp.where(counts, number, len(weights)))
+
+    def one(x: Any) -> jax.Array:
+        x = jnp.asarray(x)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(one(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        across = (len(weights),) + (1,) * (x.ndim - 1)
+        # A sum, of which all but one entry are 0, splits over devices in every mode, as an index would not.
+        first = jnp.sum(jnp.where(is_first.reshape(across), x, jnp.zeros_like(x)), axis=0, keepdims=True, dtype=x.dtype)
+        return jnp.where(counts.reshape(across), x, first)
+
+    kept = {name: jax.tree.map(one, part) for name, part in batch.items() if name != WEIGHT}
+    return type(batch)({**batch, **kept})
