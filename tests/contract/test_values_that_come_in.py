@@ -84,22 +84,24 @@ TAKEN: dict[str, Any] = {
     "old-style keys": np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 8))),
     "of JAX": jnp.arange(8),
 }
-REFUSED: dict[str, tuple[Any, str]] = {
-    "beyond int32": (with_one(2**40 + 7, np.int64), r"out of range: .*\n.*int64 1099511627783 at \[3\], which int32"),
-    "below int32": (with_one(-(2**31) - 1, np.int64), r"int64 -2147483649 at \[3\]"),
-    "beyond uint32": (with_one(2**32, np.uint64), r"uint64 4294967296 at \[3\], which uint32"),
-    "big-endian, beyond": (with_one(2**40, ">i8"), r"int64 1099511627776 at \[3\]"),
-    "beyond float32": (with_one(1e300, np.float64), r"float64 1e\+300 at \[3\], which float32"),
-    "beyond complex64": (with_one(1e300j, np.complex128), r"complex128 1e\+300j at \[3\], which complex64"),
-    "several beyond": (EIGHT + 2**40, r"int64 1099511627776 at \[0\] \(and 7 more\)"),
-    "of another library, beyond": (OfAnotherLibrary(EIGHT + 2**40), r"out of range"),
-    "masked": (masked(3), r"masked: .*\n.*1 of 8 values are masked"),
-    "text": (np.array(["a"] * 8), r"not an array: .*\n.*text \(<U1\)"),
-    "bytes": (np.array([b"a"] * 8), r"bytes \(\|?S1\)"),
-    "dates": (EIGHT.astype("M8[s]"), r"dates \(datetime64\[s\]\)"),
-    "records": (np.zeros(8, [("mass", "f4"), ("id", "i8")]), r"records of mass, id"),
-    "objects": (EIGHT.astype(object), r"Python objects"),
-    "long doubles": (EIGHT.astype(np.longdouble), r"dtype float128, which JAX has not"),
+# What is said by every way, and what besides where the whole value is looked at, and not a slice of it.
+REFUSED: dict[str, tuple[Any, str, str]] = {
+    "beyond int32": (with_one(2**40 + 7, np.int64), "int64 1099511627783 at", r"\[3\], which int32 cannot hold"),
+    "below int32": (with_one(-(2**31) - 1, np.int64), "int64 -2147483649 at", r"\[3\]"),
+    "beyond uint32": (with_one(2**32, np.uint64), "uint64 4294967296 at", r"\[3\], which uint32 cannot hold"),
+    "big-endian, beyond": (with_one(2**40, ">i8"), "int64 1099511627776 at", r"\[3\]"),
+    "beyond float32": (with_one(1e300, np.float64), r"float64 1e\+300 at", r"\[3\], which float32 cannot hold"),
+    "beyond complex64": (with_one(1e300j, np.complex128), r"complex128 1e\+300j at", r"\[3\], which complex64"),
+    "several beyond": (EIGHT + 2**40, "int64 10995116277", r"76 at \[0\] \(and 7 more\)"),
+    "of another library, beyond": (OfAnotherLibrary(EIGHT + 2**40), "int64 10995116277", r"at \[0\]"),
+    "masked": (masked(3), "values are masked", "1 of 8"),
+    "text": (np.array(["a"] * 8), r"text \(<U1\)", ""),
+    "bytes": (np.array([b"a"] * 8), r"bytes \(\|?S1\)", ""),
+    "dates": (EIGHT.astype("M8[s]"), r"dates \(datetime64\[s\]\)", ""),
+    "durations": (EIGHT.astype("m8[s]"), r"durations \(timedelta64\[s\]\)", ""),
+    "records": (np.zeros(8, [("mass", "f4"), ("id", "i8")]), "records of mass, id", ""),
+    "objects": (EIGHT.astype(object), "Python objects", ""),
+    "long doubles": (EIGHT.astype(np.longdouble), "dtype (float128|longdouble), which JAX has not", ""),
 }
 
 
@@ -221,15 +223,12 @@ def test_it_is_taken_as_jax_has_it(way: str, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("way", "kind"), cases(REFUSED))
 def test_it_is_refused_by_its_leaf(way: str, kind: str, tmp_path: Path) -> None:
-    value, message = REFUSED[kind]
+    value, always, whole = REFUSED[kind]
     with pytest.raises(outlay.OutlayError) as caught:
         WAYS[way](value, tmp_path)
-    # A callback, a file and a data set are read by the slice: which entry of it, the slice says.
-    message = (
-        message if way in ("program", "example", "put", "plan", "from_pieces", "scatter") else message.split(" at ")[0]
-    )
-    if way not in ("from_callback", "from_file", "data") or kind != "several beyond":
-        assert re.search(message.split(r": .*\n.*")[-1], str(caught.value)), str(caught.value)
+    assert re.search(always, str(caught.value)), str(caught.value)
+    if way not in ("from_callback", "from_file", "data"):
+        assert re.search(whole, str(caught.value)), str(caught.value)
     leaf = {"program": "batch.x", "example": "x", "put": "x", "plan": "x", "data": "batch.x", "from_callback": "x"}.get(
         way
     )

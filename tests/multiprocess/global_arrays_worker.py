@@ -240,6 +240,45 @@ def from_one(_: Path) -> Any:
     }
 
 
+def values_that_come_in(folder: Path) -> Any:
+    """NumPy's dtypes of 64 bits, in both processes or in one; and values that one process alone sees are odd."""
+    me, mesh = jax.process_index(), mesh_of(x=8)
+    rows = NamedSharding(mesh, P("x"))
+    beyond = np.array([0, 2**40, 2, 3]) if me == 1 else np.arange(4)
+    labels = np.arange(16) % 3
+    program = outlay.program(
+        lambda state, batch: {"sum": batch["label"].sum()},
+        lambda key: 0.0,
+        {"label": labels[:8]},
+        layout=outlay.data_parallel("x"),
+        mesh=mesh,
+        donate=False,
+    )
+    data = outlay.TrainData({"label": labels}, batch_size=8)
+    keys = jax.random.split(jax.random.key(5), 8)
+    ways = {
+        "pieces": outlay.arrays.from_pieces(np.arange(4, dtype=np.int64 if me else np.int32), rows),
+        "put": outlay.arrays.put(np.arange(8).astype(">i8"), rows),
+        "scatter": outlay.arrays.scatter(np.arange(8) if me == 1 else None, rows, source=1),
+    }
+    made = [
+        outlay.arrays.from_pieces(keys[4 * me : 4 * me + 4], rows),
+        outlay.arrays.scatter(keys if me == 0 else None, rows),
+        outlay.arrays.put(keys, rows),
+    ]
+    want = np.asarray(jax.random.key_data(keys))
+    return {
+        **{name: [str(x.dtype), outlay.arrays.gather(x).tolist()] for name, x in ways.items()},
+        "keys": [bool((outlay.arrays.gather(jax.random.key_data(x)) == want).all()) for x in made],
+        "labels": int(program(outlay.arrays.put(0.0, NamedSharding(mesh, P())), data.on(program)[0])["sum"]),
+        "expected labels": int(data[0]["label"].sum()),
+        "beyond": error_of(lambda: outlay.arrays.from_pieces(beyond, rows)),
+        "masked": error_of(lambda: outlay.arrays.scatter(np.ma.array([1.0] * 8, mask=[1] * 8), rows)),
+        "file": error_of(lambda: outlay.arrays.from_file(folder / "beyond.npy", rows)),
+        "text": error_of(lambda: outlay.arrays.from_file(folder / "text.npy", rows)),
+    }
+
+
 def halos(_: Path) -> Any:
     x = placed(np.arange(16), P("x"), x=8)
     mesh = x.sharding.mesh
@@ -268,7 +307,7 @@ def barrier(_: Path) -> Any:
 EXPERIMENTS = (
     file_by_slices, zarr_by_slices, file_missing_in_one, shard_shapes, devices_shown, local_array,
     put_without_comparing, put_a_plan, written_later, pieces, pieces_of_wrong_shapes, fetching, gathered, pencils, fft,
-    sliced, from_one, halos, long_words, barrier,
+    sliced, from_one, values_that_come_in, halos, long_words, barrier,
 )  # fmt: skip
 
 

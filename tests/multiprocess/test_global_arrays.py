@@ -23,6 +23,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     large = np.lib.format.open_memmap(folder / "large.npy", mode="w+", dtype=np.float32, shape=(64, 2**19))
     large[:, 0] = np.arange(64)
     large.flush()
+    np.save(folder / "beyond.npy", np.arange(8) + (np.arange(8) == 6) * 2**40)  # in a slice of the second process
+    np.save(folder / "text.npy", np.array(["a"] * 8))
     write_zarr(folder / "x.zarr")
     workers = run_workers(WORKER, folder, num_processes=2, devices_per_process=4)
     return lambda name: [one[name] for one in workers]
@@ -200,6 +202,29 @@ def test_a_wrong_source_is_the_same_error_everywhere(seen: Any, case: str, messa
     first, second = (one[case] for one in seen("from_one"))
     assert first == second
     assert message in first
+
+
+def test_dtypes_of_64_bits_come_in_by_every_way(seen: Any) -> None:
+    for one in seen("values_that_come_in"):
+        assert one["pieces"] == ["int32", [0, 1, 2, 3, 0, 1, 2, 3]]
+        assert one["put"] == one["scatter"] == ["int32", [*range(8)]]
+        assert one["keys"] == [True, True, True]
+        assert one["labels"] == one["expected labels"]
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("beyond", r"the piece of process 1\n    int64 1099511627776 at \[1\], which int32"),
+        ("masked", r"process 0\n    8 of 8 values are masked"),
+        ("file", r"beyond.npy\[6:7\]\n    int64 1099511627782 at \[0\]"),
+        ("text", r"cannot be read by 2 of 2 processes\n.*process 0\n    text \(<U1\)"),
+    ],
+)
+def test_a_value_that_is_refused_is_the_same_error_everywhere(seen: Any, case: str, message: str) -> None:
+    first, second = (one[case] for one in seen("values_that_come_in"))
+    assert first == second
+    assert re.search(message, first), first
 
 
 def test_halos_cross_from_process_to_process(seen: Any) -> None:

@@ -84,8 +84,9 @@ def read_pieces(
     pieces: list[jax.Array] = []
     problems: list[Problem] = []
     for bounds, devices in blocks(shape, sharding, process=jax.process_index()).items():
-        where, given = f"{name}{bounds_text(bounds)}", read(as_index(bounds))
+        where = f"{name}{bounds_text(bounds)}"
         try:
+            given = read(as_index(bounds))
             piece = np.asarray(take_array(given))
         except Refused as odd:
             problems.append(odd.at(where))

@@ -129,10 +129,9 @@ def check_dtype(dtype: Any) -> None:
     if dtype.kind in _NO_NUMBERS:
         fix = "np.array(x.tolist(), np.float32), if all are numbers" if dtype.kind == "O" else "give its numbers"
         raise Refused(NOT_AN_ARRAY, f"{_NO_NUMBERS[dtype.kind]} ({dtype}), which JAX has not", fix)
-    try:
-        jax.dtypes.canonicalize_dtype(dtype.newbyteorder("="))
-    except (TypeError, ValueError) as error:
-        raise Refused(NOT_AN_ARRAY, f"dtype {dtype}, which JAX has not", "x.astype(np.float32)") from error
+    is_number = jnp.issubdtype(dtype, np.number) or dtype == np.bool_
+    if not is_number or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+        raise Refused(NOT_AN_ARRAY, f"dtype {dtype}, which JAX has not", "x.astype(np.float64)")
 
 
 def _plain(value: Any) -> Any:
@@ -201,23 +200,36 @@ def _native(array: Any) -> Any:
 
 def _narrowed(array: Any) -> Any:
     array = _native(array)
+    return narrowed(array, jax.dtypes.canonicalize_dtype(array.dtype), _X64)
+
+
+def narrowed(array: Any, held: Any, wider: str) -> Any:
+    """Return an array in a narrower dtype of its kind.
+
+    Args:
+        array: the array, or a scalar of NumPy.
+        held: the dtype that it gets.
+        wider: the edit that makes that dtype a wider one.
+
+    Raises:
+        Refused: the dtype cannot hold one of its numbers.
+    """
     dtype = array.dtype
-    held = jax.dtypes.canonicalize_dtype(dtype)
     if held == dtype:
         return array
     with np.errstate(over="ignore"):
         narrow = array.astype(held)
     if jnp.issubdtype(held, jnp.integer):
-        limits = np.iinfo(held)
+        limits = jnp.iinfo(held)
         is_odd = np.asarray((array < limits.min) | (array > limits.max))
-        fix = f"{_X64}; or numbers from {limits.min} to {limits.max}, such as x % 2**31"
+        fix = f"{wider}; or numbers from {limits.min} to {limits.max}, such as x % 2**31"
     else:
         is_odd = np.asarray(np.isfinite(array) & ~np.isfinite(narrow))
-        fix = f"{_X64}; or scale it to at most {np.finfo(held).max:.2g}"
+        fix = f"{wider}; or scale it to at most {float(jnp.finfo(held).max):.2g}"
     if is_odd.any():
         first = tuple(int(number) for number in np.argwhere(is_odd)[0])
         at = f" at [{', '.join(map(str, first))}]" if first else ""
         more = f" (and {int(is_odd.sum()) - 1} more)" if is_odd.sum() > 1 else ""
-        what = f"{dtype} {array[first]!s}{at}{more}, which {held}, as JAX has it, cannot hold"
+        what = f"{dtype} {array[first]!s}{at}{more}, which {held} cannot hold"
         raise Refused("out of range", what, fix)
     return narrow

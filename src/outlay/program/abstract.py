@@ -73,7 +73,9 @@ def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
 
     def checked(key: Any) -> Any:
         state = placed_by_plan(init, key)
-        _check_arrays(state, "the state that init returns")
+        # Host arrays among what it computes are constants to JAX, which would wrap integers in silence.
+        if problems := take_tree(state)[1]:
+            raise ProgramError(hold("the state that init returns holds", problems), problems)
         return state
 
     return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)) if key is None else key)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from outlay.arrays.from_slices import read_pieces
+from outlay.arrays.host_values import Refused, take_array
 from outlay.arrays.sharding_blocks import blocks
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import DataError, PlaceError, ProgramError
@@ -290,15 +291,27 @@ class BucketedData:
         return self._latest[1]
 
     def _batch(self, length: int, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        first: Any = self._sequences[0]
-        rows = np.zeros((self.batch_size, length, *np.shape(first)[1:]), np.asarray(first).dtype)
+        first = self._sequence(0)
+        rows = np.zeros((self.batch_size, length, *first.shape[1:]), first.dtype)
         sizes = np.ones(self.batch_size, np.int32)
         # The filling is real sequences, not zeros: a loss that is not finite at zero would spoil the sum.
         for row, number in enumerate(np.resize(numbers, self.batch_size)):
-            sequence = self._sequences[number]
+            sequence = self._sequence(number)
+            if sequence.dtype != first.dtype or sequence.shape[1:] != first.shape[1:]:  # NumPy would cut it to fit
+                raise DataError(
+                    f"sequence {number} is {sequence.dtype}{list(sequence.shape)}, and sequence 0 is {first.dtype}"
+                    f"{list(first.shape)}\n  fix: sequences of one dtype, alike in all dims but the first"
+                )
             rows[row, : len(sequence)], sizes[row] = sequence, len(sequence)
         weights = (np.arange(self.batch_size) < len(numbers)).astype(np.float32)
         return {self._name: rows, "length": sizes, "weight": weights}
+
+    def _sequence(self, number: int) -> np.ndarray:
+        try:
+            return np.asarray(take_array(self._sequences[number], keeps_64_bits=True))
+        except Refused as odd:
+            _, what, fix = odd.args
+            raise DataError(f"sequence {number} holds what JAX cannot: {what}\n  fix: {fix}") from odd
 
 
 def programs_by_shape(program: Program, data: Any) -> dict[tuple[Any, ...], Program]:

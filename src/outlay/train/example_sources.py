@@ -11,7 +11,7 @@ import numpy as np
 from outlay.arrays.host_values import Refused, take_array
 from outlay.core.array_leaves import is_array
 from outlay.core.error_types import DataError, ProgramError
-from outlay.core.paths import flatten_paths
+from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.datasets.examples import Examples
 
 
@@ -40,7 +40,7 @@ def as_examples(source: Any) -> Any:
     if is_data_set or _is_list_of_examples(source):
         what = f"the {type(source).__name__}"
         return Examples(len(source), lambda numbers: _stacked(source, numbers, what), source=what)
-    return jax.tree.map(_indexable, source)
+    return map_with_paths(_indexable, source)
 
 
 def is_stream(source: Any) -> bool:
@@ -83,13 +83,19 @@ def _is_list_of_examples(source: Any) -> bool:
     return are_alike and (len(lengths) != 1 or () in lengths)
 
 
-def _indexable(leaf: Any) -> Any:
+def _indexable(path: str, leaf: Any) -> Any:
     """Return an array that a list of numbers selects rows of: a Series selects labels, a tensor may do neither."""
     if isinstance(leaf, np.ndarray | jax.Array):
         return leaf
     if hasattr(leaf, "iloc"):
         return leaf.to_numpy()
-    return np.asarray(leaf) if hasattr(leaf, "__dlpack__") else leaf
+    if not hasattr(leaf, "__dlpack__"):
+        return leaf
+    try:
+        return np.asarray(take_array(leaf, keeps_64_bits=True))
+    except Refused as refused:
+        _, words, fix = refused.args
+        raise DataError(f"the examples: {path or 'the array'}: {words}\n  fix: {fix}") from refused
 
 
 def _stacked(source: Any, numbers: np.ndarray, what: str) -> Any:
@@ -113,7 +119,9 @@ def _stacked(source: Any, numbers: np.ndarray, what: str) -> Any:
         except Refused as refused:
             _, words, fix = refused.args
             raise DataError(f"{what}: {path or 'an example'}: {words}\n  fix: {fix}") from refused
-        shapes = {array.shape: number for number, array in reversed(list(zip(numbers, arrays, strict=True)))}
+        shapes: dict[tuple[int, ...], int] = {}
+        for number, array in zip(numbers, arrays, strict=True):
+            shapes.setdefault(array.shape, number)
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
             raise DataError(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from outlay.core.array_leaves import non_arrays, used_up
+from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -338,13 +338,13 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
     Raises:
         CheckpointError: some leaves cannot be saved, or there are none.
     """
-    problems = non_arrays(state)
+    taken, problems = take_tree(state)
     if problems:
         raise CheckpointError(
             f"a checkpoint holds arrays, and {counted(len(problems), 'leaf is not one', 'leaves are not')}", problems
         )
     arrays = {
-        path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in flatten_paths(state)[0]
+        path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in flatten_paths(taken)[0]
     }
     if not arrays:
         raise CheckpointError("the state holds no array, so that there is nothing to save\n  fix: save what init made")

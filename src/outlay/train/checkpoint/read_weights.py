@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.arrays.from_slices import StoredArray, from_callback
+from outlay.arrays.from_slices import StoredArray, read_pieces
+from outlay.arrays.host_values import narrowed
 from outlay.arrays.process_agreement import exchange
 from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, Problem
@@ -77,7 +78,7 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
     for path in arrays:
         old = leaves[path]
         free([old], (leaf for other, leaf in leaves.items() if other != path))
-        leaves[path] = sources[path].onto(old)
+        leaves[path] = sources[path].onto(path, old)
     warn_of_what_stays(stays, _files_in_words(files), ())
     return jax.tree.unflatten(structure, list(leaves.values()))
 
@@ -138,12 +139,25 @@ class _Source:
             return f"{self.rule.dims} orders {len(set(self.rule.dims))} dims, and it has {ndim}"
         return ""
 
-    def onto(self, leaf: jax.Array) -> jax.Array:
-        """Read the leaf into the sharding of `leaf`."""
+    def onto(self, path: str, leaf: jax.Array) -> jax.Array:
+        """Read the leaf into the sharding of `leaf`.
+
+        Raises:
+            CheckpointError: a number of the file would become infinite in the leaf's dtype.
+        """
         dtype = np.dtype(leaf.dtype)
-        return from_callback(
-            lambda index: self._read(index, leaf.shape).astype(dtype, copy=False), leaf.shape, dtype, leaf.sharding
-        )
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            array = self._read(index, leaf.shape)
+            is_wider = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(array.dtype).max > jnp.finfo(dtype).max
+            if is_wider:
+                return narrowed(array, dtype, "make the leaf in a wider dtype")
+            return array.astype(dtype, copy=False)
+
+        array, problems = read_pieces(read, leaf.shape, dtype, leaf.sharding, path)
+        if array is None:
+            raise CheckpointError(f"{self.name} cannot be read into its leaf:", problems)
+        return array
 
     def _read(self, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
         num = len(self.stacked)
