@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from outlay.arrays.host_values import take_tree
 from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.paths import flatten_paths
