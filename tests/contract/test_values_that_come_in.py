@@ -263,6 +263,8 @@ def test_lists_are_arrays_where_no_tree_is_meant(way: Callable[..., Any]) -> Non
         way([[1, 2], [1]] * 4, split())
     with pytest.raises(outlay.errors.PlaceError, match=r"int64 1099511627776 at \[1\]"):
         way([0, 2**40] * 4, split())
+    with pytest.raises(outlay.errors.PlaceError, match=r"8 of 64 values are masked"):
+        way([masked(3)] * 8, split())
 
 
 def test_numbers_of_python_in_a_tree() -> None:

@@ -152,9 +152,7 @@ def _as_numpy(value: Any) -> Any:
     if hasattr(value, "__array__") or isinstance(value, memoryview | bytearray):
         try:
             return np.asarray(value)
-        except (
-            Exception
-        ) as error:  # whatever another library raises: PyTorch refuses what needs gradients, and bfloat16
+        except Exception as error:  # of any library: PyTorch refuses bfloat16, and what needs gradients
             if not hasattr(value, "__dlpack__"):
                 raise _unreadable(value, error) from error
     if hasattr(value, "__dlpack__"):
@@ -173,8 +171,10 @@ def _unreadable(value: Any, error: Exception) -> Refused:
 
 
 def _from_rows(rows: Any) -> np.ndarray:
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
+        rows = np.ma.stack(rows)  # plain NumPy drops the masks
     try:
-        return np.asarray(rows)
+        return np.asanyarray(rows)
     except (ValueError, TypeError) as error:  # NumPy: "inhomogeneous shape"
         lengths = sorted({len(row) for row in rows if hasattr(row, "__len__")})
         what = (

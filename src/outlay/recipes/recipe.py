@@ -95,6 +95,7 @@ class Recipe:
         groups: int | None = None,
         reduction: Reduction | None = None,
         metrics: Collection[str] = (),
+        per_example_gradients: bool = False,
         layouts: Mapping[str, Layout] | None = None,
         meshes: Mapping[str, str] | None = None,
         sample: Callable[[Program, Any], str] | None = None,
@@ -108,8 +109,8 @@ class Recipe:
             init_params: `init_params(key) -> params`, or with `model_state` a pair of both.
             loss: `loss(params, batch, keys) -> (losses, metrics)`; see `outlay.train_step`.
             optimizer: any optax optimizer.
-            train: the training examples, a tree of numpy arrays with one entry per example, or examples in files, as
-                `outlay.datasets` opens them.
+            train: the training examples, a tree of arrays with one entry per example, or whatever `outlay.TrainData`
+                takes, such as examples in files.
             test: the held-out examples, alike.
             batch_size: examples a step.
             steps: how many steps.
@@ -118,6 +119,7 @@ class Recipe:
             groups: how many groups of samples each have statistics of their own; see `outlay.train_step`.
             reduction: the loss returns one number for its batch, the `mean` or the `sum`; see `outlay.train_step`.
             metrics: what else to record of each step, such as `grad_norm`; see `outlay.train_step`.
+            per_example_gradients: give the optimizer one gradient per sample; see `outlay.train_step`.
             layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
             meshes: meshes of layouts that need another than `data=-1`.
             sample: as for `Recipe`.
@@ -146,6 +148,7 @@ class Recipe:
                 groups=groups,
                 reduction=reduction,
                 metrics=metrics,
+                per_example_gradients=per_example_gradients,
             ),
             data=TrainData(train, batch_size=batch_size, seed=seed),
             steps=steps,

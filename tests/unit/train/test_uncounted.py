@@ -84,11 +84,14 @@ def test_it_is_as_if_the_sample_was_not_there(case):
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("mode", ["auto", "manual"])
+@pytest.mark.parametrize("mode", ["auto", "manual", "explicit"])
 def test_devices_that_hold_no_other_sample(mode):
-    """With 8 devices, two of them; with two microbatches in manual on 4, too."""
+    """With 8 devices, four of them; with two microbatches, devices whose samples do not count are elsewhere."""
     loss, batch = CASES["an empty mask"]
-    for mesh, accumulate in ((outlay.mesh(data=8), 1), (outlay.mesh(data=4, model=2), 2)):
+    meshes = (outlay.mesh(data=8), 1), (outlay.mesh(data=4, model=2), 2)
+    if mode == "explicit":
+        meshes, mode = ((outlay.mesh(data=8, explicit=True), 1),), "auto"
+    for mesh, accumulate in meshes:
         step = outlay.train_step(loss, OPTIMIZER, accumulate=accumulate)
         layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
         program = outlay.program(step, outlay.init_state(init, OPTIMIZER), batch, layout=layout, mesh=mesh, mode=mode)
