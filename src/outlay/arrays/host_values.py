@@ -171,10 +171,9 @@ def _unreadable(value: Any, error: Exception) -> Refused:
 
 
 def _from_rows(rows: Any) -> np.ndarray:
-    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
-        rows = np.ma.stack(rows)  # plain NumPy drops the masks
     try:
-        return np.asanyarray(rows)
+        are_masked = any(isinstance(row, np.ma.MaskedArray) for row in rows)
+        return np.ma.stack(rows) if are_masked else np.asarray(rows)  # the latter drops masks
     except (ValueError, TypeError) as error:  # NumPy: "inhomogeneous shape"
         lengths = sorted({len(row) for row in rows if hasattr(row, "__len__")})
         what = (
