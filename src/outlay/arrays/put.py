@@ -21,6 +21,7 @@ from outlay.arrays.shardings import check_mesh, shardings
 from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only, used_up
 from outlay.core.error_types import PlaceError, Problem
+from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
@@ -115,8 +116,8 @@ def put(
     leaves, structure = jax.tree.flatten(tree)
     pairs = list(zip(leaves, structure.flatten_up_to(targets), strict=True))
     if all(target.is_fully_addressable for _, target in pairs):
-        return jax.device_put(tree, targets)
-    return structure.unflatten([_put(leaf, target) for leaf, target in pairs])
+        return users_nodes(jax.device_put(tree, targets))
+    return users_nodes(structure.unflatten([_put(leaf, target) for leaf, target in pairs]))
 
 
 def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
@@ -142,14 +143,14 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         >>> outlay.arrays.reshard(outlay.arrays.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
         P('model', 'data')
     """
-    tree = _taken(tree)
+    tree = _taken(flat_nodes(tree))
     targets = _target_shardings(tree, where, mesh)
     leaves, structure = jax.tree.flatten(targets)
     if _on_the_same_devices(tree, leaves, where):
         # One compiled identity function: XLA exchanges the pieces. device_put would send some of them through the host.
         with jax.set_mesh(None):  # the user may have set a mesh of other devices
-            return _identity(structure, tuple(leaves))(tree)
-    return jax.device_put(tree, targets)
+            return users_nodes(_identity(structure, tuple(leaves))(tree))
+    return users_nodes(jax.device_put(tree, targets))
 
 
 def _taken(tree: Any) -> Any:

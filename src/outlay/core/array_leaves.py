@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from outlay.core.error_types import Problem
+from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 
 _OF_NO_NUMBERS = "OSUMm"
@@ -135,15 +136,18 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def arrays_only(tree: Any) -> Any:
-    """Replace what is not an array in Equinox modules by `Static`; other trees are returned unchanged.
+    """Return a tree as programs hold it: arrays, in containers that can also hold what stands for arrays.
 
+    What is not an array in Equinox modules becomes `Static`, and nodes of users' own classes become `FlatNode`.
     As in Equinox, Python numbers in a module are settings, such as a dropout rate, and not parameters.
     """
     equinox = sys.modules.get("equinox")
     if equinox is None:
-        return tree
+        return flat_nodes(tree)
 
     def one(leaf: Any) -> Any:
+        if _is_static(leaf):
+            return leaf
         # Not None in their place: a state without its program could not be made whole again (decision 61).
         is_setting = isinstance(leaf, bool | int | float | complex) or not is_array(leaf)
         return Static(leaf) if is_setting else leaf
@@ -151,7 +155,22 @@ def arrays_only(tree: Any) -> Any:
     def is_module(node: Any) -> bool:
         return isinstance(node, equinox.Module)
 
+    def flattened(node: Any) -> tuple[list[Any], Any]:
+        with_keys, structure = jax.tree_util.tree_flatten_with_path(node, is_leaf=_is_static)
+        parts = jax.tree.leaves(node, is_leaf=lambda part: _is_static(part) or is_module(part))
+        leaves = (leaf for part in parts for leaf in (map(one, _leaves(part)) if is_module(part) else [part]))
+        return [(key, leaf) for (key, _), leaf in zip(with_keys, leaves, strict=True)], structure
+
+    tree = flat_nodes(tree, flattened)
     return jax.tree.map(lambda node: jax.tree.map(one, node) if is_module(node) else node, tree, is_leaf=is_module)
+
+
+def _is_static(node: Any) -> bool:
+    return isinstance(node, Static)
+
+
+def _leaves(module: Any) -> list[Any]:
+    return jax.tree.leaves(module, is_leaf=_is_static)
 
 
 def as_model(tree: Any) -> Any:
@@ -172,6 +191,8 @@ def as_model(tree: Any) -> Any:
         >>> outlay.train.as_model(program.init(jax.random.key(0))).activation.__name__
         'relu'
     """
-    return jax.tree.map(
-        lambda node: node.value if isinstance(node, Static) else node, tree, is_leaf=lambda n: isinstance(n, Static)
-    )
+
+    def whole(node: Any) -> Any:
+        return node.value if _is_static(node) else node
+
+    return jax.tree.map(whole, users_nodes(tree, whole), is_leaf=_is_static)

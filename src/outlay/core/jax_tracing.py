@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src import api, source_info_util
+from jax._src import api, source_info_util, tree_util
 from jax._src.core import trace_state_clean
 from jax.extend.core import Literal, Primitive, jaxprs_in_params
 
@@ -28,6 +28,19 @@ def in_backward_pass() -> bool:
 def varying_axes(x: Any) -> frozenset[str]:
     """Return the mesh axes over which a value varies (JAX's "vma"), while `jax.shard_map` traces and checks it."""
     return frozenset(jax.typeof(x).mat.varying)
+
+
+def fills_fields(node_type: type) -> bool:
+    """Return whether JAX rebuilds nodes of a class by filling the fields of a dataclass, where no code of its own runs.
+
+    Args:
+        node_type: a class that may be registered as a node of trees.
+    """
+    entry = tree_util._registry.get(node_type)
+    if entry is None or not getattr(entry.from_iter, "__qualname__", "").startswith("register_dataclass."):
+        return False
+    is_generated = getattr(getattr(node_type.__init__, "__code__", None), "co_filename", "") == "<string>"
+    return is_generated and not hasattr(node_type, "__post_init__") and node_type.__new__ is object.__new__
 
 
 _trace_of = jax.make_user_context(None)

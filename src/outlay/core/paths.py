@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.flat_nodes import PathKeys
 from outlay.core.quantities import counted
 
 Parts = tuple[str, ...]
@@ -37,8 +38,10 @@ def flatten_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tu
         LayoutError: two leaves would have the same path, so no rule could tell them apart.
     """
     with_keys, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
-    siblings = collections.Counter(key_path[:-1] for key_path, _ in with_keys)
-    named = [(join_parts(_parts(key_path, siblings)), leaf) for key_path, leaf in with_keys]
+    key_paths = [_in_users_node(key_path) for key_path, _ in with_keys]
+    siblings = collections.Counter(key_path[:-1] for key_path in key_paths)
+    leaves = (leaf for _, leaf in with_keys)
+    named = [(join_parts(_parts(path, siblings)), leaf) for path, leaf in zip(key_paths, leaves, strict=True)]
     _check_unique([path for path, _ in named])
     return named, structure
 
@@ -71,6 +74,13 @@ def split_path(path: str) -> Parts:
 def under(root: str, path: str) -> str:
     """Return a path below a root; either may be empty."""
     return join_parts(split_path(root) + split_path(path))
+
+
+def _in_users_node(key_path: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the keys of a leaf as they are in the user's own node, where a `FlatNode` stands for one."""
+    if key_path and isinstance(key_path[-1], PathKeys):
+        return (*key_path[:-1], *key_path[-1].keys)
+    return key_path
 
 
 def _parts(key_path: tuple[Any, ...], siblings: collections.Counter) -> Parts:

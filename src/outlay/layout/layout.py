@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from outlay.core.annotations import read_annotations
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, split_path, under
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import MeshInfo
@@ -152,7 +153,7 @@ def _checked_plan(
     rules: Sequence[Rule], state: Any, mesh: MeshInfo, batch: Any, intermediates: Any, max_whole_bytes: int
 ) -> Plan:
     """Make the plan of these rules for these trees; see `Layout.plan`."""
-    state = arrays_only(state)
+    state, batch = arrays_only(state), flat_nodes(batch)
     problems = unknown_axes(rules, mesh)
     if problems:  # every later check would only report the same axes again
         raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only, as_model, non_arrays, type_differences
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
+from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes
 from outlay.core.jax_tracing import run_jaxpr, settings
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -113,7 +113,7 @@ def as_key(key: Any) -> Any:
 
 def abstract_inputs(inputs: Any) -> Any:
     """Return an example batch as shapes and dtypes, with dtypes as JAX will see them."""
-    inputs, problems = take_tree(inputs)
+    inputs, problems = take_tree(flat_nodes(inputs))
     if problems:
         raise ProgramError(hold("the batch holds", problems), problems)
     shapes = jax.eval_shape(lambda batch: batch, inputs)
@@ -144,18 +144,18 @@ class OnlyReads:
 
 
 def over_arrays(step: Any, init: Callable[[Any], Any]) -> tuple[Any, Callable[[Any], Any]]:
-    """Wrap step and init so that the state holds arrays only, where the user's own hold whole Equinox modules.
+    """Wrap step and init so that state, batch and outputs are as programs hold them; the user's own see their classes.
 
     Args:
-        step: the user's step, given whole modules.
-        init: the user's init, which returns whole modules.
+        step: the user's step, given whole modules of Equinox and nodes of the user's own classes.
+        init: the user's init, which returns such.
     """
-    if "equinox" not in sys.modules or not (callable(step) and callable(init)):
+    if not (callable(step) and callable(init)):
         return step, init
 
     @functools.wraps(step, updated=())
     def run(state: Any, batch: Any) -> Any:
-        return arrays_only(step(as_model(state), batch))
+        return arrays_only(step(as_model(state), users_nodes(batch)))
 
     @functools.wraps(init, updated=())
     def start(key: Any) -> Any:
@@ -166,9 +166,27 @@ def over_arrays(step: Any, init: Callable[[Any], Any]) -> tuple[Any, Callable[[A
     return run, start
 
 
+def between_users_nodes(run: Callable[[Any, Any], Any], compiled: jax.stages.Compiled) -> Callable[[Any, Any], Any]:
+    """Return what takes and returns the user's own nodes, where what is compiled has others in their place.
+
+    Args:
+        run: takes state and batch, and runs `compiled`. It is returned if there are no such nodes.
+        compiled: the compiled step.
+    """
+    trees = (tree.unflatten([None] * tree.num_leaves) for tree in (compiled.in_tree, compiled.out_tree))
+    if not has_flat_nodes(list(trees)):
+        return run
+    into_state, into_batch, out = ByStructure(arrays_only), ByStructure(flat_nodes), ByStructure(users_nodes)
+
+    def run_on_users(state: Any, batch: Any) -> Any:
+        return out(run(into_state(state), into_batch(batch)))
+
+    return run_on_users
+
+
 def as_shapes(tree: Any) -> Any:
     """Convert a tree of arrays, or of numbers that JAX takes for arrays, to shapes and dtypes."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), flat_nodes(tree))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from jax.sharding import Mesh
 from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.host_values import hold, take_tree
 from outlay.arrays.shardings import sharding
+from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import Problem, ProgramError
+from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
 from outlay.layout.leaf_plan import LeafPlan
@@ -28,6 +30,7 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         plan: where every leaf lives.
         mesh: the mesh of the plan.
     """
+    state, batch = arrays_only(state), flat_nodes(batch)
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
     differing = leaf_differences(state, plan.state) + leaf_differences(batch, plan.of_kind("batch"), root="batch")
     return (

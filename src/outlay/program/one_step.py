@@ -14,13 +14,23 @@ from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
+from outlay.core.flat_nodes import users_nodes
 from outlay.core.jax_tracing import fresh_traces, settings
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.abstract import OnlyReads, Traced, abstract_init, abstract_inputs, abstract_step, name_of, named
+from outlay.program.abstract import (
+    OnlyReads,
+    Traced,
+    abstract_init,
+    abstract_inputs,
+    abstract_step,
+    between_users_nodes,
+    name_of,
+    named,
+)
 from outlay.program.by_rows import by_rows
 from outlay.program.by_source import by_source, check_source_rules
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
@@ -114,7 +124,7 @@ class OneStep:
             key = jax.device_put(key, NamedSharding(self._mesh, PartitionSpec()))
         with explaining_mesh_errors("init", self._mesh), self._context(self._inits_in_mesh):
             try:
-                return self._init(key)
+                return users_nodes(self._init(key))
             except TypeError as error:
                 if key is not None:
                     raise
@@ -160,9 +170,13 @@ class OneStep:
         return (compiled,)
 
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
-        """Return the compiled step itself, without Python around it; for a step that only reads, its outputs."""
+        """Return the compiled step itself; for a step that only reads, its outputs.
+
+        There is no Python around it, unless state, batch or outputs have nodes of the user's own classes.
+        """
         (step,) = compiled
-        return step if self._donate else lambda state, batch: step(state, batch)[1]
+        run = step if self._donate else lambda state, batch: step(state, batch)[1]
+        return between_users_nodes(run, step)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""

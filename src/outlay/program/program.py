@@ -16,6 +16,7 @@ from outlay.arrays.check_arrays import memory_problems
 from outlay.core.as_written import AsWritten
 from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
+from outlay.core.flat_nodes import has_flat_nodes
 from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices, memory_of
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
@@ -323,12 +324,16 @@ class Program:
         result = self._run(state, batch)
         # Each microsecond here is one of every call: a known structure is flattened faster than an unknown one, and
         # changing the list in place avoids `__setattr__`.
-        returned[:] = map(id, self._state_structure.flatten_up_to(result[0]))
+        returned[:] = map(id, self._leaves_of_state(result[0]))
         return result
 
     @functools.cached_property
-    def _state_structure(self) -> Any:
-        return jax.tree.structure(self.state_shapes)
+    def _leaves_of_state(self) -> Callable[[Any], list[Any]]:
+        return (
+            jax.tree.leaves
+            if has_flat_nodes(self.state_shapes)
+            else jax.tree.structure(self.state_shapes).flatten_up_to
+        )
 
     @functools.cached_property
     def _batch_is_like_state(self) -> bool:

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.shardings import OnHost, shardings
 from outlay.core.error_types import ProgramError
-from outlay.program.abstract import name_of
+from outlay.program.abstract import between_users_nodes, name_of
 from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
 from outlay.program.consistency import wait_for_all
@@ -76,9 +76,11 @@ def several_steps(program: Program, num_steps: int) -> Several:
     compiled, _ = compile_with(lowered, program.compiler_options, mesh.devices.flat[0])
     wait_for_all("several steps", program.step, mesh)
 
+    call = between_users_nodes(compiled, compiled)
+
     def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
         try:
-            return compiled(*without_shared_memory(*take_arguments(state, tuple(batches))))
+            return call(*without_shared_memory(*take_arguments(state, tuple(batches))))
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:

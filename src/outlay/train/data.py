@@ -16,6 +16,7 @@ from outlay.arrays.host_values import Refused, take_array
 from outlay.arrays.sharding_blocks import blocks
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import DataError, PlaceError, ProgramError
+from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples
@@ -123,7 +124,7 @@ class _Placed:
 
     def __getitem__(self, step: int) -> Any:
         numbers = self._data.numbers(step)[self.own_rows]
-        parts = self._structure.flatten_up_to(rows_of(self._data.examples, numbers))
+        parts = self._structure.flatten_up_to(flat_nodes(rows_of(self._data.examples, numbers)))
         leaves, problems = [], []
         for path, part, shape, sharding in zip(self._paths, parts, self._shapes, self._shardings, strict=True):
             read = functools.partial(self._part, part)
@@ -134,7 +135,7 @@ class _Placed:
             raise PlaceError(
                 f"the batch of step {step} cannot be placed: {counted(len(problems), 'problem')}", problems
             )
-        return self._structure.unflatten(leaves)
+        return users_nodes(self._structure.unflatten(leaves))
 
     def _part(self, part: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
         first, last = np.searchsorted(self.own_rows, (index[0].start, index[0].stop - 1))

@@ -14,7 +14,9 @@ from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.host_values import hold, take_tree
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
+from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import Problem, ProgramError
+from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
@@ -68,7 +70,7 @@ def evaluate(
             "this program returns a new state, but evaluation only reads it\n  fix: outlay.evaluate(..., loss=loss), "
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
-    batch_size = num_samples(program.batch_shapes)
+    state, batch_size = arrays_only(state), num_samples(program.batch_shapes)
     structure = jax.tree.structure(program.batch_shapes)
     mesh = program.mesh
     in_state = shardings(program.plan, program.state_shapes, mesh)
@@ -76,7 +78,7 @@ def evaluate(
     whole = NamedSharding(mesh, PartitionSpec())
 
     def sums(state: Any, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
-        counted = weights * sample_weights(batch, len(weights))
+        counted = weights * sample_weights(users_nodes(batch), len(weights))
         if loss is None:
             return _sums_of_outputs(program.step(state, batch)[1], counted)
         has_state = jax.tree.leaves(program.state_shapes.model_state) != []
@@ -146,7 +148,7 @@ def _check_examples(program: Program, examples: Any, batch_size: int) -> None:
     """Raise if the examples cannot be cut into batches of the program."""
     if num_of(examples) < 1:
         raise _no_examples()
-    first, problems = take_tree(rows_of(examples, np.zeros(1, int)), "batch")
+    first, problems = take_tree(flat_nodes(rows_of(examples, np.zeros(1, int))), "batch")
     if problems:
         raise ProgramError(hold("the examples hold", problems), problems)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), first)

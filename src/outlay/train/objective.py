@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.constrain import current_spread, gathering
 from outlay.core.error_types import ProgramError
+from outlay.core.flat_nodes import users_nodes
 from outlay.core.quantities import counted
 from outlay.train.contract import called
 
@@ -93,6 +94,7 @@ class Objective:
 
     def _called(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
         (params, model_state), (batch, keys, weights) = as_model(whole), samples
+        batch = users_nodes(batch)
         expected = weights.shape if self.reduction is None else ()
         state = (model_state,) if self.has_state else ()
         values, new_state = called(self.loss, params, state, batch, keys, expected, counts=self.reduction == "mean")

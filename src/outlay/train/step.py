@@ -16,6 +16,7 @@ from outlay.core.array_leaves import arrays_only
 from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, observed
 from outlay.core.constrain import gradient_of_sums
 from outlay.core.error_types import ProgramError
+from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.train.contract import (
     check_metric_names,
@@ -125,7 +126,7 @@ def train_step(
         weights = sample_weights(batch, num)
         # A loss that gives one number for the batch handles its weights itself.
         counting = without_uncounted(batch, weights) if reduction is None else batch
-        samples = {"batch": counting, "number": jnp.arange(num), "weight": weights}
+        samples = {"batch": flat_nodes(counting), "number": jnp.arange(num), "weight": weights}
         # Fold in the step and the position in the global batch, never a device index: the random numbers, such as
         # dropout masks, must be the same on every mesh.
         key = jax.random.fold_in(state.key, state.step)
@@ -163,31 +164,35 @@ def train_step(
         grads = without_overwritten(new_statistics, statistics)
 
         def loss_of(params: Any) -> jax.Array:
-            over = functools.partial(sums, overwrite(params, state.params, statistics))
+            over = functools.partial(sums, overwrite(arrays_only(params), state.params, statistics))
             totals, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
             return totals["loss"] * (of_sums / totals["weight"])
 
         def gradients_of(params: Any, *_: Any) -> Any:
-            grads, _, _ = gradients(overwrite(params, state.params, statistics))
-            return as_optimized(without_overwritten(grads, statistics))
+            grads, _, _ = gradients(overwrite(arrays_only(params), state.params, statistics))
+            return users_nodes(as_optimized(without_overwritten(grads, statistics)))
 
         with jax.named_scope("optimizer"):
-            optimized = as_optimized(grads)
+            # The optimizer sees the user's own nodes, as its masks and labels do.
+            optimized, old_state, old_params = users_nodes(
+                (as_optimized(grads), state.opt_state, without_overwritten(state.params, statistics))
+            )
             updates, opt_state = update(
                 optimizer,
                 optimized,
-                state.opt_state,
-                without_overwritten(state.params, statistics),
+                old_state,
+                old_params,
                 {"value": means["loss"], "grad": optimized, "value_fn": loss_of, "grad_fn": gradients_of},
                 per_example=per_example_gradients,
             )
+            updates, opt_state = arrays_only((updates, opt_state))
             params = overwrite(optax.apply_updates(state.params, updates), new_statistics, statistics)
             new = dataclasses.replace(
                 state, params=params, opt_state=opt_state, step=state.step + 1, model_state=new_model_state
             )
             check_names_differ(means, metrics)
             means |= {name: _OF_THE_STEP[name](grads, updates, new) for name in metrics}
-        return new, means
+        return users_nodes(new), means
 
     return step
 
@@ -271,7 +276,7 @@ def init_state(
                 f"init_params must return a pair (params, model_state), but returned a {type(made).__name__}\n"
                 "  fix: return params, model_state; or leave out model_state=True"
             )
-        params, model_arrays = arrays_only(made if model_state else (made, None))
+        params, model_arrays = users_nodes(arrays_only(made if model_state else (made, None)))
         return TrainState(
             params, optimizer_state(optimizer, params), jnp.zeros((), jnp.int32), key_samples, model_arrays
         )

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from outlay.arrays.host_values import take_tree
 from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, CheckpointWarning
+from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
@@ -270,7 +271,8 @@ class Checkpoints:
                 "\n  fix: restore another step"
             ) from error
         leaves = [read[part[path]] if path in part else unchanged[path] for path in expected]
-        return saved_step, padded_state(program, jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves))
+        state = jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves)
+        return saved_step, users_nodes(padded_state(program, state))
 
     def _choose(self, step: int | None) -> int:
         """Choose the step to restore, and verify its checksums."""
