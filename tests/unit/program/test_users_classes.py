@@ -82,12 +82,26 @@ class Rate:
 jax.tree_util.register_pytree_node(Rate, lambda rate: ((rate.value,), None), lambda _, children: Rate(*children))
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class Squeezed(Rate):
+    """A node that its path does not show, as boxes of one `.value`."""
+
+    def tree_flatten_with_keys(self) -> Any:
+        return ((jax.tree_util.GetAttrKey("value"), self.value),), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Squeezed:
+        return cls(*children)
+
+
 def init_params(key: jax.Array) -> Any:
     return {"layer": Layer(jax.random.normal(key, (8, 8)), jnp.zeros(8)), "scale": Scale(jnp.float32(2.0))}
 
 
 def loss(params: Any, batch: Batch, keys: Any) -> Any:
-    assert isinstance(params["layer"], Layer) and isinstance(batch, Batch) and isinstance(params["scale"], Scale)
+    assert isinstance(params["layer"], Layer)
+    assert isinstance(batch, Batch)
+    assert isinstance(params["scale"], Scale)
     y = batch.x @ params["layer"].kernel + params["layer"].bias[None]
     return (y**2).mean(-1) * params["scale"].value, {"y": y.mean(-1)}
 
@@ -119,7 +133,8 @@ def test_training_is_that_of_jit_and_gives_the_users_own_nodes(mode: str) -> Non
     assert paths == [path for path, _ in flatten_paths(jax.jit(INIT)(jax.random.key(0)))[0]]
     assert {"params.layer.kernel", "params.layer.bias", "opt_state.0.mu.layer.kernel"} <= set(paths)
     state, expected = program.init(jax.random.key(0)), jax.jit(INIT)(jax.random.key(0))
-    assert isinstance(state.params["layer"], Layer) and state.params["layer"].kernel.sharding.spec == P("data", None)
+    assert isinstance(state.params["layer"], Layer)
+    assert state.params["layer"].kernel.sharding.spec == P("data", None)
     by_hand = jax.jit(STEP)
     for _ in range(3):
         state, outputs = program(state, Batch(X))
@@ -157,18 +172,21 @@ def test_arrays_of_users_nodes_are_put_moved_and_gathered() -> None:
     mesh = program.mesh
     plan = outlay.fsdp(min_size=8).plan(params, mesh)
     placed = outlay.arrays.put(params, plan, mesh)
-    assert isinstance(placed["layer"], Layer) and placed["layer"].kernel.sharding.spec == P("data", None)
+    assert isinstance(placed["layer"], Layer)
+    assert placed["layer"].kernel.sharding.spec == P("data", None)
     whole = outlay.arrays.reshard(placed, Layout([("**", outlay.replicate())]).plan(params, mesh), mesh)
-    assert isinstance(whole["layer"], Layer) and whole["layer"].kernel.sharding.is_fully_replicated
+    assert isinstance(whole["layer"], Layer)
+    assert whole["layer"].kernel.sharding.is_fully_replicated
     np.testing.assert_array_equal(outlay.arrays.gather(placed)["layer"].kernel, params["layer"].kernel)
-    assert "layer.kernel" in str(outlay.show(placed)) and "layer.kernel" in str(outlay.show(program))
+    assert "layer.kernel" in str(outlay.show(placed))
+    assert "layer.kernel" in str(outlay.show(program))
 
 
 def test_reports_verify_fit_and_evaluate_take_such_a_program() -> None:
     program = made("auto")
     assert "params.layer.kernel" in str(outlay.explain(program))
     assert outlay.verify(program, batches=[Batch(X)], steps=1).ok
-    fitted = outlay.fit(program, [Batch(X)] * 2, steps=2, key=jax.random.key(0), log=None)
+    fitted = outlay.fit(program, [Batch(X)] * 2, steps=2, key=jax.random.key(0))
     assert isinstance(fitted.state.params["layer"], Layer)
     state, expected = program.init(jax.random.key(0)), program.init(jax.random.key(0))
     losses, _ = loss(expected.params, Batch(X), None)
@@ -188,7 +206,9 @@ def test_outputs_and_whole_states_may_be_such_nodes() -> None:
     program = outlay.program(step, lambda key: Rate(jnp.ones(())), Batch(X), layout=layout, mesh="data=8")
     state, outputs = program(program.init(jax.random.key(0)), Batch(X))
     state, outputs = program(state, Batch(X))
-    assert isinstance(state, Rate) and isinstance(outputs, Batch) and outputs.x.sharding.spec == P("data")
+    assert isinstance(state, Rate)
+    assert isinstance(outputs, Batch)
+    assert outputs.x.sharding.spec == P("data")
     np.testing.assert_array_equal(outputs.x, X * 2)
     only_reads = outlay.program(
         lambda rate, batch: Batch(batch.x * rate.value),
@@ -202,11 +222,11 @@ def test_outputs_and_whole_states_may_be_such_nodes() -> None:
 
 
 def test_a_step_that_returns_another_node_is_refused_by_its_name() -> None:
-    def step(rate: Rate, batch: Any) -> Any:
-        return Scale(rate.value), {}
+    def step(state: Any, batch: Any) -> Any:
+        return (state[0].value,), {}
 
-    with pytest.raises(outlay.errors.ProgramError, match=r"took     .*Rate(?s:.)*returned .*Scale"):
-        outlay.program(step, lambda key: Rate(jnp.ones(())), X, layout=outlay.data_parallel(), mesh="data=8")
+    with pytest.raises(outlay.errors.ProgramError, match=r"took     .*Squeezed(?s:.)*returned .*\(\*,\)"):
+        outlay.program(step, lambda key: (Squeezed(jnp.ones(())),), X, layout=outlay.data_parallel(), mesh="data=8")
 
 
 class Plain(NamedTuple):
@@ -226,7 +246,8 @@ class Fields:
 def test_nodes_without_code_of_their_own_stay_as_they_are() -> None:
     shape = jax.ShapeDtypeStruct((2,), "float32")
     tree = {"a": [Plain(shape), Fields((shape, None))], "b": optax.EmptyState(), "c": TrainLike(shape)}
-    assert flat_nodes(tree) is tree and users_nodes(tree) is tree
+    assert flat_nodes(tree) is tree
+    assert users_nodes(tree) is tree
     assert isinstance(flat_nodes(Rate(jnp.ones(()))), FlatNode)
 
 

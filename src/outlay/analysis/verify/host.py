@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
+from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, under
 from outlay.devices.device_identity import format_devices
 
@@ -43,7 +44,8 @@ def default_kind(key: Any) -> Any:
 
 def to_host(tree: Any) -> Any:
     """Return the tree with NumPy leaves of its own; keys become their bits."""
-    return jax.tree.map(_leaf_to_host, tree)
+    # Classes of the user's may convert what they are given: bits and NumPy arrays would not stay such.
+    return jax.tree.map(_leaf_to_host, flat_nodes(tree))
 
 
 def _leaf_to_host(leaf: Any) -> np.ndarray:
