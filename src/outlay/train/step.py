@@ -168,8 +168,8 @@ def train_step(
             totals, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
             return totals["loss"] * (of_sums / totals["weight"])
 
-        def gradients_of(params: Any, *_: Any) -> Any:
-            grads, _, _ = gradients(overwrite(arrays_only(params), state.params, statistics))
+        def gradients_of(params: Any, *number: Any) -> Any:  # optax.contrib.sam numbers its steps
+            grads, *_ = gradients(overwrite(arrays_only(params), state.params, statistics))
             return users_nodes(as_optimized(without_overwritten(grads, statistics)))
 
         with jax.named_scope("optimizer"):

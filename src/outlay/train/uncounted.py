@@ -42,4 +42,5 @@ def without_uncounted(batch: Any, weights: jax.Array) -> Any:
         return jnp.where(counts.reshape(across), x, first)
 
     kept = {name: jax.tree.map(one, part) for name, part in batch.items() if name != WEIGHT}
-    return type(batch)({**batch, **kept})
+    kind: Any = type(batch)
+    return kind({**batch, **kept})
