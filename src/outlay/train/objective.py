@@ -14,6 +14,7 @@ from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.constrain import current_spread, gathering
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
+from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.train.contract import called
 
@@ -146,11 +147,21 @@ class Objective:
 
 
 def sample_weights(batch: Any, num: int) -> jax.Array:
-    """Return the weights of `num` samples: the batch's `weight` entry, or 1."""
-    if isinstance(batch, Mapping) and WEIGHT in batch:
-        weights = jnp.asarray(batch[WEIGHT])
-        return weights.astype(at_least(weights.dtype))
-    return jnp.ones(num, jnp.float32)
+    """Return the weights of `num` samples: the batch's entry or field `weight`, or 1.
+
+    Raises:
+        ProgramError: there is not one number per sample.
+    """
+    given = [leaf for path, leaf in flatten_paths(batch)[0] if path == WEIGHT]
+    if not given:
+        return jnp.ones(num, jnp.float32)
+    weights = jnp.asarray(given[0])
+    if weights.shape != (num,) or jnp.issubdtype(weights.dtype, jnp.complexfloating):
+        raise ProgramError(
+            f"batch.weight is {weights.dtype}{list(weights.shape)}; it says what each of {num} samples counts"
+            f"\n  fix: one real number per sample, shape ({num},), such as weight.reshape(-1); or another name"
+        )
+    return weights.astype(at_least(weights.dtype))
 
 
 def weighted_sum(weights: jax.Array, each: jax.Array) -> jax.Array:

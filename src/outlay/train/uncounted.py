@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.train.objective import WEIGHT
 
 
@@ -19,14 +19,15 @@ def without_uncounted(batch: Any, weights: jax.Array) -> Any:
     NaN. Constants in their place could be where the loss is not finite, too.
 
     Args:
-        batch: a tree of arrays with leading dim B, whose entry `weight` stays as it is.
+        batch: a tree of arrays with leading dim B; its `weight` stays as it is.
         weights: the weight of each sample, (B,).
 
     Example:
-        >>> without_uncounted({"x": jnp.array([0.0, 2.0, 3.0])}, jnp.array([0.0, 1.0, 1.0]))["x"].tolist()
+        >>> weight = jnp.array([0.0, 1.0, 1.0])
+        >>> without_uncounted({"x": jnp.array([jnp.nan, 2.0, 3.0]), "weight": weight}, weight)["x"].tolist()
         [2.0, 2.0, 3.0]
     """
-    if not isinstance(batch, Mapping) or WEIGHT not in batch:
+    if all(path != WEIGHT for path, _ in flatten_paths(batch)[0]):
         return batch
     number = jnp.arange(len(weights))
     counts = weights != 0
@@ -41,6 +42,4 @@ def without_uncounted(batch: Any, weights: jax.Array) -> Any:
         first = jnp.sum(jnp.where(is_first.reshape(across), x, jnp.zeros_like(x)), axis=0, keepdims=True, dtype=x.dtype)
         return jnp.where(counts.reshape(across), x, first)
 
-    kept = {name: jax.tree.map(one, part) for name, part in batch.items() if name != WEIGHT}
-    kind: Any = type(batch)
-    return kind({**batch, **kept})
+    return map_with_paths(lambda path, x: x if path == WEIGHT else one(x), batch)

@@ -1,5 +1,7 @@
 """A sample of weight 0 is as if it were not there, whatever it holds."""
 
+import typing
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 import pytest
 
 import outlay
+from outlay.core.error_types import ProgramError
 
 OPTIMIZER = optax.adam(0.1)
 RNG = np.random.default_rng(0)
@@ -116,6 +119,28 @@ def test_a_sample_that_counts_still_poisons():
     params, metrics = trained(logarithm, batch)
     assert np.isnan(metrics["loss"])
     assert np.isnan(params["w"]).any()
+
+
+class Batch(typing.NamedTuple):
+    x: np.ndarray
+    mask: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+
+
+def test_the_weight_may_be_a_field():
+    loss, batch = CASES["an empty mask"]
+
+    def of_fields(params, batch, keys):
+        return loss(params, batch._asdict(), keys)
+
+    assert_close(trained(of_fields, Batch(**batch)), trained(loss, SHORT))
+
+
+@pytest.mark.parametrize("weight", [np.ones((16, 1), np.float32), np.ones(16, np.complex64)])
+def test_a_weight_that_is_no_number_per_sample(weight):
+    with pytest.raises(ProgramError, match=r"batch\.weight is .*of 16 samples counts\n  fix: one real number"):
+        trained(mean_over_tokens, padded() | {"weight": weight})
 
 
 def test_keys_in_the_batch_and_every_dtype():
