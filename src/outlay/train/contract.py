@@ -12,14 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from outlay.core.array_leaves import is_real
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.train.overwritten import without_overwritten
 
 RESERVED = ("loss", "weight", "step", "seconds")
 """Metric names that the step and the metrics file use themselves."""
@@ -60,52 +58,6 @@ def check_trainable(params: Any) -> None:
             "\n  fix: keep them out of params: nnx.split(model, nnx.Param, ...), "
             "eqx.partition(model, eqx.is_inexact_array)"
         )
-
-
-def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """Initialize the state of an optimizer for these parameters.
-
-    Raises:
-        ProgramError: its masks or labels are for other parameters, or one of them matches nothing.
-    """
-    paths = [path for path, _ in flatten_paths(params)[0]]
-    have = f"the parameters are {', '.join(paths[:_NUM_SHOWN])}{', ...' if len(paths) > _NUM_SHOWN else ''}"
-    try:
-        made = optimizer.init(without_overwritten(params))
-    except (TypeError, ValueError, KeyError) as error:
-        words = " ".join(str(error).split())[:_LONGEST]
-        raise ProgramError(
-            f"the optimizer does not fit these parameters: {words}\n  {have}"
-            "\n  fix: use masks and labels with the structure of the parameters, or functions that return such trees"
-        ) from error
-    ends = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    of_masks = jax.tree_util.tree_flatten_with_path(made, is_leaf=lambda node: isinstance(node, optax.MaskedState))[0]
-    for path, node in of_masks:
-        if not isinstance(node, optax.MaskedState):
-            continue
-        inside = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: isinstance(one, optax.MaskedNode))[0]
-        num_masked = sum(isinstance(leaf, optax.MaskedNode) for _, leaf in inside)
-        # The optimizer's state repeats the paths of the parameters below paths of its own.
-        is_used = any(
-            leaf_path[len(leaf_path) - len(end) :] == end and not isinstance(leaf, optax.MaskedNode)
-            for leaf_path, leaf in inside
-            for end in ends
-        )
-        if num_masked and not is_used:
-            where = "opt_state." + jax.tree_util.keystr(path, simple=True, separator=".")
-            raise ProgramError(
-                f"a mask of the optimizer matches nothing: none of {counted(len(paths), 'parameter')} is in "
-                f"{where.rstrip('.')}, and masked parameters keep their gradients as updates\n  {have}"
-                "\n  fix: a mask or a label that selects one of these, or leave this part of the optimizer out"
-            )
-    return made
-
-
-_NUM_SHOWN = 8
-"""The number of parameters that an error about an optimizer lists."""
-
-_LONGEST = 240
-"""The number of characters quoted from another library's message."""
 
 
 def check_model_state(model_state: Any, *, taken: bool) -> None:

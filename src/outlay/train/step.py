@@ -25,14 +25,11 @@ from outlay.train.contract import (
     check_per_example,
     check_trainable,
     num_samples,
-    optimizer_state,
 )
-from outlay.train.gradients import per_example, summed
-from outlay.train.microbatches import sum_over_microbatches
-from outlay.train.objective import Loss, Objective, Reduction, sample_weights
-from outlay.train.optimizer_update import as_optimized, update
+from outlay.train.gradients import per_example, sum_over_microbatches, summed
+from outlay.train.objective import Loss, Objective, Reduction, sample_weights, without_uncounted
+from outlay.train.optimizer_calls import as_optimized, optimizer_state, update
 from outlay.train.overwritten import check_overwritten, overwrite, overwritten_paths, without_overwritten
-from outlay.train.uncounted import without_uncounted
 
 
 def train_step(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.core.error_types import ProgramError
-from outlay.train.microbatches import strided, sum_over_microbatches
+from outlay.train.gradients import strided, sum_over_microbatches
 
 
 @pytest.mark.compiles

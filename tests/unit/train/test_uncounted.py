@@ -146,7 +146,7 @@ def test_a_weight_that_is_no_number_per_sample(weight):
 
 
 def test_keys_in_the_batch_and_every_dtype():
-    from outlay.train.uncounted import without_uncounted
+    from outlay.train.objective import without_uncounted
 
     weights = jnp.array([0.0, 2.0, 0.0, 1.0])
     batch = {
