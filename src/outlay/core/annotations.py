@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from jax.sharding import PartitionSpec as P
+import jax
 
+from outlay.core.annotated_boxes import Annotation, annotation_of, is_annotated
+from outlay.core.flat_nodes import flat_nodes, is_flat_node
 from outlay.core.paths import flatten_paths
-
-Axes = str | Sequence[str] | None
-"""What a logical name stands for: a mesh axis, several, or none."""
-
-
-@dataclass(frozen=True)
-class Annotation:
-    """The sharding annotation of one array of a model.
-
-    Attributes:
-        names: for each dim the name of a mesh axis or a logical name; None for a dim that is not split.
-        rules: the mesh axes that the logical names stand for, where the model brings its own mapping.
-    """
-
-    names: tuple[Any, ...]
-    rules: tuple[tuple[str, Axes], ...] = ()
 
 
 def read_annotations(tree: Any) -> dict[str, Annotation]:
     """Return the annotation of each annotated array of a model, by path."""
-    annotations = ((path, _annotation(node)) for path, node in flatten_paths(tree, is_leaf=_is_annotated)[0])
+    tree = jax.tree.map(
+        lambda node: node.with_leaves(node.annotations) if is_flat_node(node) else node,
+        flat_nodes(tree),
+        is_leaf=lambda node: is_flat_node(node) or is_annotated(node),
+    )
+    annotations = ((path, annotation_of(node)) for path, node in flatten_paths(tree, is_leaf=is_annotated)[0])
     return {path: annotation for path, annotation in annotations if annotation is not None}
 
 
@@ -51,39 +41,10 @@ def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
     """
     try:
         return init(*args)
-    except ValueError as error:
+    except Exception as error:  # Flax raises a ValueError, or asserts without a word
         if "flax.nnx" not in sys.modules:
             raise
-        with unplaced(), contextlib.suppress(ValueError):
+        with unplaced(), contextlib.suppress(Exception):
             return init(*args)
         # Without placement it fails as well, so the first error is the real one.
         raise error
-
-
-def _is_annotated(node: Any) -> bool:
-    return _annotation(node) is not None
-
-
-def _annotation(node: Any) -> Annotation | None:
-    """Return the annotation of a box around an array.
-
-    A box is recognized by its attributes: no framework is imported that the model does not use.
-    """
-    get_metadata: Callable[[], Mapping[str, Any]] | None = getattr(node, "get_metadata", None)
-    if get_metadata is not None and type(node).__module__.startswith("flax.nnx"):
-        return _of_nnx(get_metadata())
-    if isinstance(names := getattr(node, "names", None), tuple) and hasattr(node, "get_partition_spec"):
-        return Annotation(names, tuple(getattr(node, "rules", None) or ()))
-    axes = getattr(node, "axes", None)
-    if isinstance(axes, tuple) and axes and hasattr(node, "array") and all(hasattr(axis, "name") for axis in axes):
-        return Annotation(tuple(axis.name for axis in axes))
-    return None
-
-
-def _of_nnx(metadata: Mapping[str, Any]) -> Annotation | None:
-    # The metadata key was renamed in Flax 0.12.4: `sharding_names` became `out_sharding`.
-    for key in ("out_sharding", "sharding_names", "sharding"):
-        names = metadata.get(key)
-        if isinstance(names, tuple | P):
-            return Annotation(tuple(names), tuple(metadata.get("sharding_rules") or ()))
-    return None

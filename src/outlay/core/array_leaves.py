@@ -59,12 +59,17 @@ def non_arrays(tree: Any) -> list[Problem]:
     >>> [problem.where for problem in non_arrays({"w": 1.0, "activation": "relu"})]
     ['activation']
     """
-    fix = "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
     return [
-        Problem("not an array", path or "the tree itself", f"a {type(leaf).__name__}: {leaf!r:.60}", fix)
+        Problem("not an array", path or "the tree itself", f"a {type(leaf).__name__}: {leaf!r:.60}", _way_out(leaf))
         for path, leaf in flatten_paths(tree)[0]
         if not is_array(leaf)
     ]
+
+
+def _way_out(leaf: Any) -> str:
+    if type(leaf).__module__.startswith("penzai."):
+        return "take the values out of the model: model, params = pz.unbind_params(model, freeze=True)"
+    return "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
 
 
 def used_up(tree: Any, fix: str) -> list[Problem]:

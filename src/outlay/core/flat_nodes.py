@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
+from outlay.core.annotated_boxes import annotation_of
 from outlay.core.jax_tracing import fills_fields
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict, collections.defaultdict, type(None))
+_LEAVES = (jax.Array, jax.core.Tracer, np.ndarray, np.generic, bool, int, float, complex, str)
 _ARE_FILLED = ("equinox.", "flax.", "jax.", "outlay.")
 """Packages whose nodes JAX rebuilds without a constructor, or with one that takes anything."""
 
@@ -32,13 +35,23 @@ class PathKeys:
         return jax.tree_util.keystr(self.keys)
 
 
+@dataclasses.dataclass(frozen=True)
+class LabelKey:
+    """The key of an array with a label of its own, such as `mlp/Affine_0/Linear.weights` of penzai."""
+
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
 class _Definition:
     """What a node is besides its leaves; JAX compares and prints it as part of a tree's structure."""
 
-    __slots__ = ("keys", "structure")
+    __slots__ = ("annotations", "keys", "structure")
 
-    def __init__(self, structure: Any, keys: tuple[PathKeys, ...]) -> None:
-        self.structure, self.keys = structure, keys
+    def __init__(self, structure: Any, keys: tuple[PathKeys, ...], annotations: tuple[Any, ...]) -> None:
+        self.structure, self.keys, self.annotations = structure, keys, annotations
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Definition) and self.structure == other.structure
@@ -64,10 +77,25 @@ class FlatNode:
         self._definition, self.leaves = definition, list(leaves)
 
     @classmethod
-    def of(cls, with_keys: Iterable[tuple[Any, Any]], structure: Any) -> FlatNode:
+    def of(cls, node: Any, with_keys: Iterable[tuple[Any, Any]], structure: Any) -> FlatNode:
         """Return what stands for a node that `jax.tree_util.tree_flatten_with_path` has taken apart."""
         paths, leaves = zip(*with_keys, strict=True) if with_keys else ((), ())
-        return cls(_Definition(structure, tuple(map(PathKeys, paths))), leaves)
+        annotations = [annotation for _, annotation in _found(node, paths, annotation_of)]
+        labels = _found(node, paths, _label_of)
+        keys = [
+            (*path[:depth], LabelKey(label)) if label and depth < len(path) else path
+            for path, (depth, label) in zip(paths, labels, strict=True)
+        ]
+        return cls(_Definition(structure, tuple(map(PathKeys, keys)), tuple(annotations)), leaves)
+
+    @property
+    def annotations(self) -> tuple[Any, ...]:
+        """For each leaf the `Annotation` of its box in the user's node; False where there is none."""
+        return tuple(annotation or False for annotation in self._definition.annotations)
+
+    def with_leaves(self, leaves: Iterable[Any]) -> FlatNode:
+        """Return the node with other leaves."""
+        return FlatNode(self._definition, leaves)
 
     def rebuilt(self, leaf_of: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
         """Return the user's node, with `leaf_of(leaf)` for each leaf: arrays or tracers."""
@@ -100,7 +128,7 @@ def flat_nodes(tree: Any, flatten: Callable[[Any], tuple[Any, Any]] = jax.tree_u
     nodes, structure = jax.tree.flatten(tree, is_leaf=_computes)
     if not any(map(_computes, nodes)):
         return tree
-    return structure.unflatten(FlatNode.of(*flatten(node)) if _computes(node) else node for node in nodes)
+    return structure.unflatten(FlatNode.of(node, *flatten(node)) if _computes(node) else node for node in nodes)
 
 
 def users_nodes(tree: Any, leaf_of: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
@@ -149,6 +177,20 @@ class ByStructure:
         return converted
 
 
+def _found(node: Any, paths: Iterable[Any], look: Callable[[Any], Any]) -> list[tuple[int, Any]]:
+    """Return for each leaf what `look` finds in the node or in one below it, around the leaf, and how deep that is."""
+    nodes = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: bool(look(one)))[0]
+    found = [(path, value) for path, one in nodes if (value := look(one))]
+    around = ((one for one in found if path[: len(one[0])] == one[0]) for path in paths)
+    return [(len(one[0]), one[1]) if (one := next(ones, None)) else (0, None) for ones in around]
+
+
+def _label_of(node: Any) -> str | None:
+    """Return the label of a value that has one, as those of penzai."""
+    label = getattr(node, "label", None)
+    return label if isinstance(label, str) and hasattr(node, "value") else None
+
+
 def _is(one: Any, other: Any) -> bool:
     return one is other
 
@@ -160,7 +202,7 @@ def _computes(node: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_filled(node_type: type) -> bool:
-    if node_type in _CONTAINERS or node_type.__module__.startswith(_ARE_FILLED):
+    if node_type in _CONTAINERS or node_type.__module__.startswith(_ARE_FILLED) or issubclass(node_type, _LEAVES):
         return True
     if issubclass(node_type, tuple) and hasattr(node_type, "_fields"):
         return _is_plain_named_tuple(node_type)

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.flat_nodes import PathKeys
+from outlay.core.flat_nodes import LabelKey, PathKeys, flat_nodes
 from outlay.core.quantities import counted
 
 Parts = tuple[str, ...]
@@ -37,13 +37,17 @@ def flatten_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tu
     Raises:
         LayoutError: two leaves would have the same path, so no rule could tell them apart.
     """
-    with_keys, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
+    flat = flat_nodes(tree) if is_leaf is None else tree
+    with_keys, structure = jax.tree_util.tree_flatten_with_path(flat, is_leaf)
     key_paths = [_in_users_node(key_path) for key_path, _ in with_keys]
     siblings = collections.Counter(key_path[:-1] for key_path in key_paths)
-    leaves = (leaf for _, leaf in with_keys)
-    named = [(join_parts(_parts(path, siblings)), leaf) for path, leaf in zip(key_paths, leaves, strict=True)]
-    _check_unique([path for path, _ in named])
-    return named, structure
+    paths = [join_parts(_parts(key_path, siblings)) for key_path in key_paths]
+    if any(isinstance(path[-1], LabelKey) for path in key_paths if path) and len(set(paths)) < len(paths):
+        # Labels that some arrays share do not tell them apart: their positions stay in front.
+        paths = [join_parts(tuple(part for key in path for part in _key_parts(key))) for path in key_paths]
+    _check_unique(paths)
+    leaves = [leaf for _, leaf in with_keys]
+    return list(zip(paths, leaves, strict=True)), structure if flat is tree else jax.tree.structure(tree)
 
 
 def map_with_paths(function: Callable[[str, Any], Any], tree: Any) -> Any:
@@ -87,7 +91,17 @@ def _parts(key_path: tuple[Any, ...], siblings: collections.Counter) -> Parts:
     # Only a lone `.value` is a box: with siblings it is a field that happens to have this name.
     if len(key_path) > 1 and _is_box_value(key_path[-1]) and siblings[key_path[:-1]] == 1:
         key_path = key_path[:-1]
-    return tuple(_part(key) for key in key_path)
+    if len(key_path) > 1 and isinstance(key_path[-1], LabelKey) and _is_number(key_path[-2]):
+        key_path = (*key_path[:-2], key_path[-1])  # the label stands for the position in a list
+    return tuple(part for key in key_path for part in _key_parts(key))
+
+
+def _is_number(key: Any) -> bool:
+    return isinstance(key, jax.tree_util.SequenceKey | jax.tree_util.FlattenedIndexKey)
+
+
+def _key_parts(key: Any) -> Parts:
+    return tuple(filter(None, re.split(r"[/.]", key.label))) if isinstance(key, LabelKey) else (_part(key),)
 
 
 def _is_box_value(key: Any) -> bool:

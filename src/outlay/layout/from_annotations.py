@@ -10,8 +10,10 @@ from typing import Any, cast
 import jax
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.annotations import Annotation, Axes, read_annotations, unplaced
+from outlay.core.annotated_boxes import Annotation, Axes
+from outlay.core.annotations import read_annotations, unplaced
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, join_parts, matches, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -27,8 +29,9 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
     """Make the layout that a model's own annotations ask for, to be composed with others.
 
     It reads `nn.with_partitioning` and `nn.with_logical_partitioning` of Flax Linen, `out_sharding` and
-    `nnx.with_partitioning` of NNX, and arrays with named axes (haliax). Similar layers become one rule. Dims that the
-    annotations leave free can be claimed by other layouts.
+    `nnx.with_partitioning` of NNX (names, specs, or a `NamedSharding`, whose mesh is not read), and arrays with named
+    axes (haliax, penzai). Similar layers become one rule. Dims that the annotations leave free can be claimed by other
+    layouts.
 
     Args:
         model: the state, or a part of it, with its annotations, as arrays or shapes; or the function of a key that
@@ -38,7 +41,8 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
         below: the path of `model` in the program's state, such as `params`, if it is only a part.
 
     Raises:
-        LayoutError: nothing is annotated, or logical names have no rule; all such names are listed.
+        LayoutError: nothing is annotated, logical names have no rule, or NNX annotates fewer dims than a stack of
+            layers has; all such names and arrays are listed.
 
     Example:
         >>> import flax.linen as nn
@@ -54,6 +58,7 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
     if not asked:
         fix = "nn.with_partitioning(init, (None, 'model')) in the model, or rules by path: outlay.Layout([...])"
         raise _unusable("no annotations", model, "none of its arrays is annotated", fix)
+    _check_stacks(asked)
     known = None if rules is None else tuple(_pairs(rules))
     _check_known(asked, known)
     specs = {path: _spec(annotation, known) for path, annotation in asked.items()}
@@ -76,7 +81,7 @@ def _tree(model: Any) -> Any:
         raise _unusable("no arrays", model, "a Linen module has no arrays before it is initialized", fix)
     if callable(model) and jax.tree_util.all_leaves([model]):  # and not a module that is a tree
         with unplaced():
-            return jax.eval_shape(model, jax.random.key(0))
+            return jax.eval_shape(lambda key: flat_nodes(model(key)), jax.random.key(0))
     return model
 
 
@@ -89,6 +94,30 @@ def _names(annotation: Annotation) -> tuple[str, ...]:
     """Return the names of an annotation; a dim may have several."""
     parts = (part if isinstance(part, tuple) else (part,) for part in annotation.names)
     return tuple(name for name in itertools.chain.from_iterable(parts) if name is not None)
+
+
+def _check_stacks(asked: Mapping[str, Annotation]) -> None:
+    """Raise for annotations of other dims than the array has: those of one layer, of which there is a stack."""
+    problems = []
+    for path, annotation in asked.items():
+        names, shape = annotation.names, annotation.shape
+        if shape is None or len(names) == len(shape):
+            continue
+        num = max(0, len(shape) - len(names))
+        inner = spec_text(P(*[None] * num, *names), quote='"')
+        problems.append(
+            Problem(
+                "annotation of other dims",
+                path,
+                f"{names} names {counted(len(names), 'dim')}, and the array {shape} has {len(shape)}: layers stacked "
+                "by nnx.vmap or nnx.scan have a dim in front, of which their annotations do not know",
+                "nnx.vmap(..., transform_metadata={nnx.PARTITION_NAME: None}), by which Flax adds a name for that dim; "
+                f"or a name for each dim, None included; or a rule by path in place of it: ({path!r}, {inner})",
+            )
+        )
+    if problems:
+        head = f"{counted(len(problems), 'annotation names', 'annotations name')} other dims than the array has:"
+        raise LayoutError(head, problems)
 
 
 def _check_known(asked: Mapping[str, Annotation], rules: Sequence[tuple[str, Axes]] | None) -> None:

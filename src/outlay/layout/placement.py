@@ -88,7 +88,7 @@ class Storage:
         raise LayoutError("this placement cannot be used:", [Problem("not a placement", str(self), what, fix)])
 
     def __str__(self) -> str:
-        return f"{STORAGE_NAMES[self.stored]}()" + ("" if self.spec is None else f" + {self.spec}")
+        return f"{STORAGE_NAMES[self.stored]}()" + ("" if self.spec is None else f" + {spec_text(self.spec)}")
 
 
 STORAGE_NAMES: Mapping[Stored, str] = {"device": "keep", "host": "on_host", "recomputed": "recompute"}
@@ -153,7 +153,7 @@ def replicate() -> Replicate:
     Alone, as `layout + outlay.replicate()`, it applies to every leaf that nothing before it split.
 
     >>> print(outlay.Layout([("params.embed", P("model"))]) + outlay.replicate())
-    1. params.embed  P('model',)
+    1. params.embed  P('model')
     2. **            replicate()
     """
     return Replicate()
@@ -202,7 +202,7 @@ def keep() -> Storage:
     >>> rules = [("attention", outlay.layout.keep()), ("opt_state.**", outlay.layout.on_host() + P("data"))]
     >>> print(outlay.Layout(rules))
     1. attention     keep()
-    2. opt_state.**  on_host() + P('data',)
+    2. opt_state.**  on_host() + P('data')
     """
     return Storage("device")
 

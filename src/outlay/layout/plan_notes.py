@@ -6,7 +6,7 @@ import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from outlay.core.annotations import Annotation
+from outlay.core.annotated_boxes import Annotation
 from outlay.core.paths import pattern_parts, split_path
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.devices.mesh_info import MeshInfo

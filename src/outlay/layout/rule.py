@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import first_part, matches, pattern_problem, split_path
-from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims
+from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims, spec_text
 from outlay.layout.suggested_patterns import as_dotted, as_glob
 
 Otherwise = Literal["error", "replicate", "another_dim"]
@@ -140,6 +140,8 @@ class Rule:
 
     def __str__(self) -> str:
         placement = str(self.placement)
+        if isinstance(self.placement, P):
+            placement = spec_text(self.placement)
         if self.is_policy and type(self.placement).__name__ == "function":
             placement = f"policy {getattr(self.placement, '__name__', '?')}"
         otherwise = "" if self.otherwise == "error" else f", otherwise {self.otherwise}"

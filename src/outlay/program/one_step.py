@@ -76,7 +76,9 @@ class OneStep:
         # In the context of the mesh, models may name its axes in their own constraints.
         enter = functools.partial(jax.set_mesh, mesh)
         with explaining_mesh_errors(f"init {name_of(init)}", mesh):
-            self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
+            self.state_shapes, self._inits_in_mesh = in_context(
+                enter, lambda: state_shapes(init, mesh), whatever_fails=True
+            )
         self.batch_shapes = abstract_inputs(inputs)
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):

@@ -24,7 +24,10 @@ from outlay.core.suggest import did_you_mean
 
 T = TypeVar("T")
 
-_OTHER_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.DOTALL)
+_MISPLACED = re.compile(
+    r"context mesh .* should match the mesh passed to shard_map|with_sharding_constraint arguments is incompatible",
+    re.DOTALL,
+)
 # JAX has no types for these errors: they are known by their words.
 _REFUSED = re.compile(
     r"should match the mesh passed to shard_map"
@@ -39,18 +42,28 @@ _UNKNOWN_AXIS = re.compile(r"Resource axis: \S+ of (P\(.*?\)) is not found in me
 _QUOTED = re.compile(r"'([^']+)'")
 
 
-def in_context(context: Callable[[], contextlib.AbstractContextManager[Any]], run: Callable[[], T]) -> tuple[T, bool]:
+def in_context(
+    context: Callable[[], contextlib.AbstractContextManager[Any]], run: Callable[[], T], *, whatever_fails: bool = False
+) -> tuple[T, bool]:
     """Run in the context of a mesh, or without it if that fails; also return whether it was in it.
 
     Args:
         context: enters the mesh.
         run: traces a step or an init function.
+        whatever_fails: leave the mesh for any error, not only for those of meshes and placement. In the context of a
+            mesh libraries place annotated values while a model makes them, each in its own way, and some refuse what
+            they would take without a mesh: Flax Linen a kernel that it reshapes afterwards. An axis that the mesh lacks
+            is an error in any case: without the mesh the annotation would silently mean nothing.
     """
     try:
         with context():
             return run(), True
-    except ValueError as error:
-        if not _OTHER_MESH.search(str(error)):
+    except ProgramError:
+        raise
+    except Exception as error:
+        text = str(error)
+        of_placement = isinstance(error, ValueError) and _MISPLACED.search(text)
+        if not (of_placement or (whatever_fails and not _REFUSED.search(text))):
             raise
         try:
             return run(), False
