@@ -200,7 +200,7 @@ NOT_BY = {
     # A file holds what np.save writes; a data set selects rows, which buffers and libraries without indices cannot.
     "from_file": {"bfloat16", "float8", "masked", "with a mask of nothing", "of another library", "by dlpack"}
     | {"of another library, beyond", "objects", "of JAX"},
-    "data": {"of another library", "of another library, beyond", "a buffer", "of JAX"},
+    "data": {"a buffer", "of JAX"},
 }
 
 

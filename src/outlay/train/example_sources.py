@@ -60,10 +60,7 @@ def in_numbers(stream: Any) -> str:
 
 def chunks_of(source: Any) -> Iterator[Any]:
     """Yield the examples to evaluate on: all at once, or what a stream yields, each a batch of any size."""
-    if is_stream(source):
-        yield from source
-    else:
-        yield as_examples(source)
+    yield from map(as_examples, source if is_stream(source) else [source])
 
 
 def _is_leaf(source: Any) -> bool:
@@ -84,12 +81,15 @@ def _is_list_of_examples(source: Any) -> bool:
 
 
 def _indexable(path: str, leaf: Any) -> Any:
-    """Return an array that a list of numbers selects rows of: a Series selects labels, a tensor may do neither."""
+    """Return an array that a list of numbers selects rows of: a Series selects labels, some tensors do neither.
+
+    What is stored in chunks stays as it is: a file need not be read whole.
+    """
     if isinstance(leaf, np.ndarray | jax.Array):
         return leaf
     if hasattr(leaf, "iloc"):
         return leaf.to_numpy()
-    if not hasattr(leaf, "__dlpack__"):
+    if hasattr(leaf, "chunks") or not (hasattr(leaf, "__dlpack__") or hasattr(leaf, "__array__")):
         return leaf
     try:
         return np.asarray(take_array(leaf, keeps_64_bits=True))

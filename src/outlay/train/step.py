@@ -188,7 +188,8 @@ def train_step(
                 state, params=params, opt_state=opt_state, step=state.step + 1, model_state=new_model_state
             )
             check_names_differ(means, metrics)
-            means |= {name: _OF_THE_STEP[name](grads, updates, new) for name in metrics}
+            taken = jax.tree.map(lambda grad: jnp.mean(grad, axis=0), grads) if per_example_gradients else grads
+            means |= {name: _OF_THE_STEP[name](taken, updates, new) for name in metrics}
         return users_nodes(new), means
 
     return step

@@ -138,12 +138,14 @@ def test_gradients_per_example_for_an_optimizer_that_takes_a_mean():
 def test_weights_of_examples_scale_their_gradients():
     total = optax.stateless(lambda grads, params: jax.tree.map(lambda g: -g.sum(axis=0), grads))
     weight = np.array([0.0] * 8 + [1.0] * 8, np.float32)
-    step, start = outlay.train_step(loss, total, per_example_gradients=True), outlay.init_state(init, total)
+    step = outlay.train_step(loss, total, per_example_gradients=True, metrics=["grad_norm"])
+    start = outlay.init_state(init, total)
     state, metrics = step(start(jax.random.key(0)), {**BATCH, "weight": weight})
     half = {name: value[8:] for name, value in BATCH.items()}
     want, grads = jax.value_and_grad(mean_loss)(FIRST, half)
     assert_close(state.params, jax.tree.map(lambda p, g: p - 8 * g, FIRST, grads))
     np.testing.assert_allclose(metrics["loss"], want, rtol=1e-6)
+    np.testing.assert_allclose(metrics["grad_norm"], optax.tree.norm(grads) / 2, rtol=1e-5)  # over 16 samples
 
 
 def test_what_an_optimizer_raises_comes_in_words():

@@ -43,13 +43,29 @@ class Loader:
             yield [np.stack([row[0] for row in rows]), np.array([row[1] for row in rows])]
 
 
+class Tensor:
+    """As of TensorFlow: NumPy can have it, and a list of numbers selects nothing of it."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, f"tensor.{array.dtype}"
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
 PAIRS = [(x, int(y)) for x, y in zip(X, Y, strict=True)]
 
 
 @pytest.mark.parametrize(
     "examples",
-    [PAIRS, DataSet(PAIRS), DataSet([{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]), (X, Y)],
-    ids=["pairs", "data set", "data set of dictionaries", "arrays"],
+    [
+        (Tensor(X), Tensor(Y)),
+        PAIRS,
+        DataSet(PAIRS),
+        DataSet([{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]),
+        (X, Y),
+    ],
+    ids=["tensors", "pairs", "data set", "data set of dictionaries", "arrays"],
 )
 def test_batches_are_of_examples(examples):
     want = outlay.TrainData((X, Y), batch_size=16, seed=3)
@@ -133,10 +149,11 @@ def program():
         lambda: PAIRS,
         lambda: DataSet(PAIRS),
         lambda: Loader(DataSet(PAIRS), 16),
+        lambda: ((Tensor(X[n : n + 16]), Tensor(Y[n : n + 16])) for n in (0, 16, 32)),
         lambda: iter([(X[:16], Y[:16]), (X[16:21], Y[16:21]), (X[21:], Y[21:])]),
         lambda: ((X[n : n + 7], Y[n : n + 7]) for n in range(0, 40, 7)),
     ],
-    ids=["arrays", "pairs", "data set", "loader", "iterator", "generator"],
+    ids=["arrays", "pairs", "data set", "loader", "tensors", "iterator", "generator"],
 )
 def test_an_evaluation_counts_every_example_once(program, examples):
     got = outlay.evaluate(program, jnp.zeros(()), examples())
