@@ -21,6 +21,7 @@ from outlay.brain.module import BrainError, Module, Port, Shape, State
 from outlay.brain.rounding import rounds_each
 from outlay.brain.wiring import Wiring, port_of, wire
 from outlay.core.error_types import Problem
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.encoding import Encoding
@@ -28,7 +29,7 @@ from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 
 
 @dataclass(frozen=True)
-class Brain:
+class Brain(OneLine):
     """A network of modules that run in steps of `dt`; each module reads what the others wrote in the previous step.
 
     The constructor checks everything: modules, ports, shapes, units and settings.

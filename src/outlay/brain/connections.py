@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from outlay.brain.check_modules import is_time
 from outlay.brain.module import Module, Shape
 from outlay.core.error_types import Problem
+from outlay.core.one_line import OneLine
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS
 
@@ -42,7 +43,7 @@ class Connection:
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class Blueprint(OneLine):
     """What a Brain is made of, before it is wired; the fields are those of `Brain`."""
 
     modules: Mapping[str, Module]

@@ -17,9 +17,10 @@ import numpy as np
 from outlay.brain.module import BrainError
 from outlay.brain.registry import register
 from outlay.core.error_types import Problem
+from outlay.core.one_line import OneLine
 
 
-class Initializer(abc.ABC):
+class Initializer(OneLine, abc.ABC):
     """The initial values of a kernel."""
 
     @abc.abstractmethod

@@ -12,16 +12,19 @@ import jax
 
 from outlay.brain.module import Port, Shape, State, each_setting
 from outlay.brain.wiring import Wiring
+from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.core.table import to_text
+from outlay.render.page import Code, Page
+from outlay.render.report import Report
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
 
 @dataclass(frozen=True)
-class PortReads:
+class PortReads(OneLine):
     """The sources of a port, in order, and their joint shape."""
 
     sources: tuple[str, ...]
@@ -29,7 +32,7 @@ class PortReads:
 
 
 @dataclass(frozen=True)
-class ModuleFacts:
+class ModuleFacts(OneLine):
     """The description of a module.
 
     Attributes:
@@ -57,7 +60,7 @@ class ModuleFacts:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Report):
     """A Brain as a tree; `str()` draws it.
 
     Attributes:
@@ -70,13 +73,17 @@ class Inspection:
     dt: float
     dtype: str
 
+    def _in_short(self) -> str:
+        return f"{counted(len(self.modules), 'module')}, steps of {self.dt:g} ms, {self.dtype}"
+
+    def _page(self) -> Page:
+        return Page(f"Brain: {self._in_short()}", [Code(str(self))])
+
     def tree(self) -> Tree:
         """Build the tree for rich."""
         from rich.tree import Tree
 
-        tree = Tree(
-            f"Brain: {counted(len(self.modules), 'module')}, steps of {self.dt:g} ms, {self.dtype}", guide_style="dim"
-        )
+        tree = Tree(f"Brain: {self._in_short()}", guide_style="dim")
         for facts in self.modules:
             _grow(tree.add(f"{facts.name}: {facts.type}"), facts)
         return tree

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from outlay.core.error_types import OutlayError
+from outlay.core.one_line import OneLine
 
 if TYPE_CHECKING:
     import jax
@@ -28,7 +29,7 @@ class BrainError(OutlayError, ValueError):
 
 
 @dataclass(frozen=True)
-class Port:
+class Port(OneLine):
     """A port, through which a module reads or writes one array per step.
 
     Attributes:
@@ -46,7 +47,7 @@ class Port:
         return f"{self.kind} {shape}" + (f" in {self.unit}" if self.unit else "")
 
 
-class Module(abc.ABC):
+class Module(OneLine, abc.ABC):
     """A part of a Brain. A subclass is a frozen dataclass whose fields are the constant settings.
 
     A module does not know where it runs. Everything that varies in time or was drawn at random is in its state, a
@@ -119,7 +120,7 @@ class Module(abc.ABC):
         return []
 
 
-class Component:
+class Component(OneLine):
     """A component of a neuron: delays, synapses, a soma or a learning rule. A frozen dataclass with a state of its own.
 
     A step takes the number of neurons from its arrays, so that it works for any subset of the neurons.

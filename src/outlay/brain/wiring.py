@@ -10,6 +10,7 @@ from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, 
 from outlay.brain.connections import Blueprint, Connection, broken_connections, split_end, unconnected_ports
 from outlay.brain.module import BrainError, Port, Shape, what_and_fix
 from outlay.core.error_types import Problem
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS, Source
@@ -19,7 +20,7 @@ Reads = Mapping[str, Mapping[str, tuple[Source, ...]]]
 
 
 @dataclass(frozen=True)
-class Wiring:
+class Wiring(OneLine):
     """The resolved connections of a Brain.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -10,6 +11,7 @@ import os
 import stat
 import warnings
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,16 @@ def key_of(*parts: object) -> str:
     >>> key_of("program", "h100") == key_of("program", "h200")
     False
     """
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+    return hashlib.sha256("\0".join(map(_in_full, parts)).encode()).hexdigest()
+
+
+def _in_full(part: object) -> str:
+    """Write a value with everything in it: the `repr` of many dataclasses is short."""
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        part = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    if isinstance(part, Mapping):
+        return str([(name, _in_full(value)) for name, value in part.items()])
+    return str([*map(_in_full, part)]) if isinstance(part, list | tuple) else str(part)
 
 
 def loaded_code() -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from outlay.core.error_types import DataError
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ CUT_SHORT = "; it may have been cut short"
 
 
 @dataclass(frozen=True)
-class Examples:
+class Examples(OneLine):
     """Examples read by number, counted from 0: what `outlay.datasets` returns and `outlay.TrainData` takes.
 
     A class of your own needs only the first two attributes.

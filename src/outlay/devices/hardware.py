@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outlay.core.error_types import TargetError
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.devices.hardware_file import COMPILER_KEYS, Table, overlay, read_tables
 from outlay.devices.measured import Measured
@@ -41,7 +42,7 @@ _DEFAULTS: dict[str, Table] = {
 
 
 @dataclass(frozen=True)
-class Hardware:
+class Hardware(OneLine):
     """One kind of device: memory, speeds, links, and the properties that its compiler needs.
 
     Attributes:

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import MeshError, ProgramError
 from outlay.core.jax_compat import is_compile_only
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import plural
 from outlay.core.sizes import is_count
 from outlay.devices.device_identity import DeviceId, device_id, host_of
@@ -23,7 +24,7 @@ compile_only_devices: dict[Target, list[jax.Device]] = {}
 
 
 @dataclass(frozen=True)
-class MeshInfo:
+class MeshInfo(OneLine):
     """Names, sizes, device ids and hosts of a mesh.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from outlay.core.error_types import TargetError
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware import Hardware, hardware_in, known_hardware
@@ -18,7 +19,7 @@ _SHAPE = re.compile(r"([1-9][0-9]{0,5}(?:x[1-9][0-9]{0,5})*)(?:\*([1-9][0-9]{0,5
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(OneLine):
     """Hardware and how much of it: the devices of a mesh, attached or not.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.error_types import ProgramError
+from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
 from outlay.graph.recorded_outputs import Buffers, RecordedOutput
 from outlay.graph.step_graph import StepGraph
@@ -14,7 +15,7 @@ from outlay.graph.subgraph import Subgraph
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: jax.jit needs a hash
-class GraphLoop:
+class GraphLoop(OneLine):
     """Run as many steps of a graph as the inputs have, in one compiled loop; itself a step for `outlay.program`.
 
     `graph_loop(state, inputs)` takes the state of the graph, and inputs with a leading dim of one entry per step. It

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.error_types import ProgramError
+from outlay.core.one_line import OneLine
 from outlay.core.paths import matches
 from outlay.graph.encoding import Encoding
 
@@ -46,7 +47,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class SharedStep:
+class SharedStep(OneLine):
     """A step of a part of whose work some is done together with that of other parts: in one call for all of them.
 
     What comes before and what comes after it are compiled each for itself, and cost a copy of each array that goes
@@ -66,7 +67,7 @@ class SharedStep:
 
 
 @dataclass(frozen=True)
-class LoopForm:
+class LoopForm(OneLine):
     """Another form in which the state of a part goes through many steps, such as one that defers work to the next step.
 
     What is seen of a part's state (before and after a loop, and what is recorded) is its own form always.
@@ -85,7 +86,7 @@ class LoopForm:
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(OneLine):
     """One step function of a graph.
 
     Attributes:
@@ -133,7 +134,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: jax.jit needs a hash
-class StepGraph:
+class StepGraph(OneLine):
     """Parts that read each other's previous outputs; itself a step, `graph(state, inputs) -> (state, outputs)`.
 
     The state is a dictionary: each part's own state under its name, and the cache under `cache`.

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlay.core.one_line import OneLine
+
 PATIENCE = 300.0
 """Seconds that processes wait for each other unless told otherwise; the nodes of a cluster do not start together."""
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(OneLine):
     """A process that has joined its job.
 
     Attributes:

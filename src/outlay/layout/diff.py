@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import format_bytes
-from outlay.core.table import folded, table, to_text
+from outlay.core.table import folded
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
+from outlay.render.page import Column, Line, Page, Row, Table
+from outlay.render.report import Report
 
 _COMPARED = {
     "kind": "kind",
@@ -26,7 +29,7 @@ without moving bytes."""
 
 
 @dataclass(frozen=True)
-class LeafDiff:
+class LeafDiff(OneLine):
     """One leaf before and after; `None` if it did not exist.
 
     Attributes:
@@ -69,7 +72,7 @@ class LeafDiff:
 
 
 @dataclass(frozen=True)
-class PlanDiff:
+class PlanDiff(Report):
     """The difference between two plans; true if there is one.
 
     Attributes:
@@ -111,22 +114,27 @@ class PlanDiff:
             "bytes_per_device": list(self.bytes_per_device),
         }
 
-    def __str__(self) -> str:
+    _text_width = 220
+
+    def _page(self) -> Page:
         if not self:
-            return "the plans are the same"
-        parts = [f"{len(self.added)} added, {len(self.removed)} removed, {len(self.changed)} changed"]
-        if self.meshes[0] != self.meshes[1]:
-            parts.insert(0, f"{self.meshes[0]} -> {self.meshes[1]}")
-        if self.leaves:
-            rows = [[leaf.path, leaf.what, _words(leaf), _bytes(leaf.bytes_per_device)] for leaf in self.leaves]
-            rows, left_out = folded(rows, names=(0,), all_at="the diff's leaves")
-            shown = to_text(table(["path", "", "what", "a device"], rows, right=("a device",)), width=220)
-            # Before the counts: what is read in a terminal ends with the sums.
-            parts[-1:-1] = [shown, f"({left_out})"] if left_out else [shown]
-        totals = (
-            f"state: {_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"
+            return Page("the plans are the same", [])
+        counts = f"{len(self.added)} added, {len(self.removed)} removed, {len(self.changed)} changed"
+        meshes = f"{self.meshes[0]} -> {self.meshes[1]}"
+        cells = [[leaf.path, leaf.what, _words(leaf), _bytes(leaf.bytes_per_device)] for leaf in self.leaves]
+        rows, left_out = folded(cells, names=(0,), all_at="the diff's leaves")
+        columns = [Column("path", "path"), Column(""), Column("what"), Column("a device", "number")]
+        totals = f"{_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"
+        return Page(
+            title=f"What changes in the plan: {counts}",
+            headline=meshes if self.meshes[0] != self.meshes[1] else counts,
+            blocks=[
+                *([Line(counts)] if self.meshes[0] != self.meshes[1] else []),
+                *([Table(columns, [Row(row) for row in rows])] if rows else []),
+                *([Line(f"({left_out})")] if left_out else []),
+                Line(f"state: {totals}"),
+            ],
         )
-        return "\n".join([*parts, totals])
 
 
 def diff_leaves(before: Iterable[LeafPlan], after: Iterable[LeafPlan]) -> tuple[LeafDiff, ...]:

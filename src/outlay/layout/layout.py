@@ -26,13 +26,18 @@ from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.policies import SplitRows
 from outlay.layout.resolve import Resolution, Shapes
 from outlay.layout.rule import Rule
+from outlay.render.page import Column, Page, Row, Section, Table
+from outlay.render.report import Report
+
+_FEW = 4
+"""Rules that a layout's `repr` names."""
 
 MAX_WHOLE_BYTES = 2**26
 """Bytes, of one leaf or of several together: from here on it is an error to leave them whole while others of their kind
 are split, unless `replicate()` says that it is meant."""
 
 
-class Layout:
+class Layout(Report):
     """Ordered rules that say where every leaf lives.
 
     The first rule to claim a dim or a mesh axis of a leaf wins; later rules fill what is free. State under `opt_state`
@@ -104,8 +109,19 @@ class Layout:
     def __hash__(self) -> int:
         return hash(self.rules)
 
-    def __repr__(self) -> str:
-        return f"Layout({list(self.rules)!r})"
+    def _in_short(self) -> str:
+        first = ", ".join(rule.pattern for rule in self.rules[:_FEW])
+        rest = f" and {len(self) - _FEW} more" if len(self) > _FEW else ""
+        return f"{counted(len(self), 'rule')}: {first}{rest}" if self.rules else "no rules"
+
+    def _page(self) -> Page:
+        rows = [Row([str(number), *str(rule).split("  ", 1)]) for number, rule in enumerate(self.rules, 1)]
+        columns = [Column("rule", "number"), Column("pattern", "path"), Column("placement", "code")]
+        return Page(f"a layout of {counted(len(self), 'rule')}", [Section("rules", [Table(columns, rows)])])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data: the rules as text; `outlay.layout.write_layout` writes a file that can be read."""
+        return {"rules": [str(rule) for rule in self.rules]}
 
     def __str__(self) -> str:
         width = max((len(rule.pattern) for rule in self.rules), default=0)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.one_line import OneLine
 from outlay.core.sizes import is_count, num_bytes
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims, Stored, dims_spec
@@ -15,7 +16,7 @@ from outlay.layout.rule import Kind
 
 
 @dataclass(frozen=True)
-class LeafPlan:
+class LeafPlan(OneLine):
     """Where one leaf lives, and why.
 
     Attributes:

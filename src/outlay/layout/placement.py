@@ -20,6 +20,7 @@ from typing import Any, Literal
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.one_line import OneLine
 
 Dims = tuple[tuple[str, ...], ...]
 """The mesh axes that split each dim of a leaf, one tuple per dim, empty for an unsplit dim."""
@@ -38,7 +39,7 @@ class Replicate:
 
 
 @dataclass(frozen=True)
-class On:
+class On(OneLine):
     """A full copy of the leaf on some devices of the mesh; see `on`."""
 
     positions: tuple[int, ...]
@@ -68,7 +69,7 @@ class Follow:
 
 
 @dataclass(frozen=True)
-class Storage:
+class Storage(OneLine):
     """Where matching leaves are stored, or that they are recomputed; see `keep`, `recompute`, `on_host`.
 
     Attributes:
@@ -96,7 +97,7 @@ STORAGE_NAMES: Mapping[Stored, str] = {"device": "keep", "host": "on_host", "rec
 
 
 @dataclass(frozen=True)
-class LeafView:
+class LeafView(OneLine):
     """What a policy knows of a leaf.
 
     Attributes:
@@ -115,7 +116,7 @@ class LeafView:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(OneLine):
     """A policy's answer: the spec it claims and the reason in words.
 
     Attributes:

@@ -11,16 +11,18 @@ from typing import Any
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.suggest import did_you_mean
-from outlay.core.table import folded, table, to_text
+from outlay.core.table import folded
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.diff import PlanDiff, diff_leaves
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
 from outlay.layout.rule import Kind
+from outlay.render.page import Column, Line, Notes, Page, Row, Stat, Stats, Table
+from outlay.render.report import Report
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Report):
     """Every leaf of a tree with its place on a mesh.
 
     Attributes:
@@ -162,30 +164,47 @@ class Plan:
             raise _not_a_plan(error) from error
         return cls.from_dict(data)
 
-    def __str__(self) -> str:
-        columns = ["path", "shape", "local", "dtype", "spec", "a device", "copies", "rule", "reason"]
-        rows = [
-            [
-                leaf.path,
-                str(leaf.shape),
-                str(leaf.local_shape),
-                leaf.dtype,
-                spec_text(leaf.spec),
-                format_bytes(leaf.bytes_per_device),
-                str(leaf.num_copies),
-                leaf.rule,
-                leaf.reason,
-            ]
-            for leaf in self.leaves
-        ]
-        if any(leaf.stored for leaf in self.leaves):
-            columns.insert(7, "stored")
-            for row, leaf in zip(rows, self.leaves, strict=True):
-                row.insert(7, leaf.stored)
-        rows, left_out = folded(rows, names=(0, len(columns) - 1), all_at="plan.to_json(), or plan[path] for one")
-        parts = [str(self.mesh), to_text(table(columns, rows, right=("a device", "copies")), width=220)]
-        parts += [f"({left_out})"] if left_out else []
-        return "\n".join([*parts, self._totals(), *(f"note: {note}" for note in self.notes)])
+    def _in_short(self) -> str:
+        return f"{self.mesh}; {self._totals()}"
+
+    _text_width = 220
+
+    def _page(self) -> Page:
+        columns = {
+            Column("path", "path"): lambda leaf: leaf.path,
+            Column("shape"): lambda leaf: str(leaf.shape),
+            Column("local"): lambda leaf: str(leaf.local_shape),
+            Column("dtype"): lambda leaf: leaf.dtype,
+            Column("spec"): lambda leaf: spec_text(leaf.spec),
+            Column("a device", "number"): lambda leaf: format_bytes(leaf.bytes_per_device),
+            Column("copies", "number"): lambda leaf: str(leaf.num_copies),
+            Column("stored"): lambda leaf: leaf.stored,
+            Column("rule"): lambda leaf: leaf.rule,
+            Column("reason", "words"): lambda leaf: leaf.reason,
+        }
+        if not any(leaf.stored for leaf in self.leaves):
+            del columns[Column("stored")]
+        cells = [[cell(leaf) for cell in columns.values()] for leaf in self.leaves]
+        # Folded here and not where it is drawn: a page of 20,000 rows would be larger than what it is about.
+        rows, left_out = folded(cells, names=(0, len(columns) - 1), all_at="plan.to_json(), or plan[path] for one")
+        return Page(
+            title="Where every array is planned to live",
+            headline=str(self.mesh),
+            blocks=[
+                Stats(
+                    [
+                        Stat("On a device", format_bytes(max(self.bytes_per_device.values(), default=0)), "at most"),
+                        Stat("State", format_bytes(self.bytes_total), "every array counted once"),
+                        Stat("Replication", f"{self.replication:.2f}×", "1.00× means no copies"),
+                        Stat("Leaves", f"{len(self.leaves):,}", str(self.mesh)),
+                    ]
+                ),
+                Table([*columns], [Row(row) for row in rows]),
+                *([Line(f"({left_out})")] if left_out else []),
+                Line(self._totals()),
+                Notes(self.notes),
+            ],
+        )
 
     def _totals(self) -> str:
         held = self.bytes_per_device.values()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.one_line import OneLine
 from outlay.core.paths import first_part, matches, pattern_problem, split_path
 from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims, spec_text
 from outlay.layout.suggested_patterns import as_dotted, as_glob
@@ -27,7 +28,7 @@ SOURCE = "@"
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(OneLine):
     """Where the leaves matched by a pattern live.
 
     Patterns are globs over whole dotted paths: `*` is one part or a piece of one, `**` any number of parts. A pattern

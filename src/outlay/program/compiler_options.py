@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import gpu_library, is_compile_only, without_compilation_cache
 from outlay.core.jax_kernels import drop_callbacks
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
 from outlay.core.suggest import did_you_mean
@@ -42,7 +43,7 @@ _PIPELINED = "_pipelined_"
 
 
 @dataclass(frozen=True)
-class CompilerOptions:
+class CompilerOptions(OneLine):
     """Options of the compiler, and where they come from.
 
     Attributes:

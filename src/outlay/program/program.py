@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, final
 
 import jax
@@ -32,12 +33,14 @@ from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, c
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.placed_graph import PlacedGraph
+from outlay.render.page import Page
+from outlay.render.report import Report
 
 T = TypeVar("T")
 
 
 @final
-class Program:
+class Program(Report):
     """A step laid out over a mesh; make one with `outlay.program`.
 
     Attributes:
@@ -224,6 +227,16 @@ class Program:
     def __repr__(self) -> str:
         name, num = name_of(self.step), len(self.plan.of_kind("state"))
         return f"<{type(self).__name__} of {name}: {num} leaves of state on {self.plan.mesh}, mode {self.mode}>"
+
+    def _page(self) -> Page:
+        return replace(self.plan._page(), title=f"{name_of(self.step)} in mode {self.mode}", headline=repr(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data: how it is executed, and its plan."""
+        return {"step": name_of(self.step), "mode": self.mode, "plan": self.plan.to_dict()}
+
+    def __str__(self) -> str:
+        return repr(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_fact = name in vars(self) or isinstance(vars(Program).get(name), property | functools.cached_property)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_args
 import optax
 
 from outlay.core.error_types import RecipeError
+from outlay.core.one_line import OneLine
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
@@ -25,7 +26,7 @@ DEFAULT_MESH = "data=-1"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(OneLine):
     """A complete workload: model, data and layouts. The command line only picks and overrides.
 
     A recipe file holds a function without parameters that returns one: `outlay run path/to/file.py:function`.

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from outlay.core.error_types import RecipeError, RunFolderError
 from outlay.core.quantities import counted
 from outlay.recipes.prepare import Prepared
+from outlay.render.page import Code, Facts, Line, Page
+from outlay.render.report import Report
 from outlay.train.multihost import is_first
 from outlay.train.patience import Patience
 from outlay.train.recording import MemoryRecorder, Recorder, RowTypes, ZarrRecorder
@@ -158,7 +160,7 @@ class RunKind(abc.ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(abc.ABC):
+class Result(Report, abc.ABC):
     """The result of a finished run: facts that print themselves.
 
     Attributes:
@@ -222,6 +224,15 @@ class Result(abc.ABC):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {**asdict(self), "recorded": list(self.recorded)}
+
+    def _in_short(self) -> str:
+        return f"{self.title}, {counted(self.num_steps, 'step')} on {self.devices}, folder {self.folder}"
+
+    def _page(self) -> Page:
+        facts = Facts({name.replace("_", " "): words for name, words in self.facts.items()})
+        report = Line(f"The whole report: {self.folder}/report.html")
+        shown = [Code(self.shown)] if self.shown else []
+        return Page(self.title, [facts, *shown, report])
 
     def __str__(self) -> str:
         lines = [f"{name:<9} {words}" for name, words in self.facts.items()]

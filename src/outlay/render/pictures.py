@@ -106,6 +106,23 @@ class Areas(Block):
 
 
 @dataclass(frozen=True)
+class Curve(Block):
+    """A quantity over steps; only the page can draw it.
+
+    Attributes:
+        points: the steps with the quantity, which is finite, in order.
+        x_title: what the steps are.
+        y_title: what the quantity is.
+        format_y: a quantity in words.
+    """
+
+    points: Sequence[tuple[float, float]]
+    x_title: str
+    y_title: str
+    format_y: Callable[[float], str]
+
+
+@dataclass(frozen=True)
 class HeatRow:
     """A row of a heat map.
 

@@ -1,17 +1,19 @@
-"""A base class for facts that print themselves: as text, as a page, in a notebook, and as JSON."""
+"""A base class for facts that print themselves: in a line, as text, as a page, in a notebook, and as JSON.
+
+What draws text and pages is imported when something is drawn: plans and programs are facts too, often never shown.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from markupsafe import escape
+from outlay.core.one_line import OneLine
 
-from outlay.core.table import Lines, to_text
-from outlay.render.html import html_of_page
-from outlay.render.page import Page
-from outlay.render.text import text_of_page
+if TYPE_CHECKING:
+    from outlay.core.table import Lines
+    from outlay.render.page import Page
 
 _FRAME_HEIGHT = 720
 
@@ -38,10 +40,11 @@ def fields_as_json(facts: Any, *left_out: str) -> dict[str, Any]:
     return {name: as_json(getattr(facts, name)) for name in names if name not in left_out}
 
 
-class Report:
+class Report(OneLine):
     """A base for facts that print themselves.
 
-    `str()` gives text without colour, rich prints it with colour on a terminal, a notebook shows the page.
+    `repr()` gives one line, `str()` text without colour, rich prints it with colour on a terminal, a notebook shows the
+    page.
     """
 
     _text_width = 120
@@ -55,21 +58,40 @@ class Report:
         """Return JSON-ready data."""
         return fields_as_json(self)
 
+    def _in_short(self) -> str:
+        page = self._page()
+        return page.headline or page.title
+
     def to_html(self) -> str:
         """Return a complete page in one file, which works offline."""
+        from outlay.render.html import html_of_page
+
         return html_of_page(self._page())
 
     def _repr_html_(self) -> str:
         """Return the page as a frame: in a notebook its styles and script stay inside."""
+        from markupsafe import escape
+
+        from outlay.render.html import html_of_page
+
         page = self._page()
         return (
             f'<iframe srcdoc="{escape(html_of_page(page))}" title="{escape(page.title)}" loading="lazy" '
             f'style="width:100%;height:{_FRAME_HEIGHT}px;border:0;border-radius:8px"></iframe>'
         )
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Return what a notebook shows: the page, and the text for terminals and files that show no pages."""
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
     def __str__(self) -> str:
+        from outlay.core.table import to_text
+
         return to_text(self, width=self._text_width)
 
     def __rich__(self) -> Lines:
+        from outlay.core.table import Lines
+        from outlay.render.text import text_of_page
+
         page = self._page()
         return Lines(lambda width: text_of_page(page, width))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from outlay.core.one_line import OneLine
 from outlay.devices.device_identity import format_ids
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims
@@ -25,7 +26,7 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(OneLine):
     """An array cut into blocks, and the devices that hold each.
 
     Attributes:

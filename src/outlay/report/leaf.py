@@ -13,6 +13,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
 from outlay.core.error_types import Problem
+from outlay.core.one_line import OneLine
 from outlay.core.sizes import num_bytes
 from outlay.devices.device_identity import device_id, format_devices
 from outlay.devices.mesh_info import MeshInfo
@@ -24,7 +25,7 @@ from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, wh
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeafFacts:
+class LeafFacts(OneLine):
     """One array and where it lives.
 
     Attributes:

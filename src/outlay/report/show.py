@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
-from outlay.core.quantities import counted, listed, plural
+from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_identity import DeviceId
 from outlay.devices.mesh_info import MeshInfo
@@ -86,6 +86,11 @@ class Show(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return self.facts.to_dict()
+
+    def _in_short(self) -> str:
+        totals = self.facts.totals
+        held = f"{format_bytes(totals.bytes_total)}, {format_bytes(totals.bytes_most)} a device at most"
+        return f"{counted(len(self), 'array')} on {counted(len(self.facts.devices), 'device')}: {held}"
 
     def _page(self) -> Page:
         return show_page(self.facts)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from outlay.core.one_line import OneLine
 from outlay.core.paths import join_parts, split_path
 from outlay.devices.mesh_info import MeshInfo
 from outlay.report.array_blocks import Blocks
@@ -46,7 +47,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Totals:
+class Totals(OneLine):
     """The state in numbers.
 
     Attributes:
@@ -67,7 +68,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class HeatRow:
+class HeatRow(OneLine):
     """The bytes of one device, or of several neighbours with equal bytes for every module.
 
     Attributes:
@@ -87,7 +88,7 @@ class HeatRow:
 
 
 @dataclass(frozen=True)
-class Heat:
+class Heat(OneLine):
     """Bytes of state by device and module.
 
     Attributes:
@@ -118,7 +119,7 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(OneLine):
     """Everything in one report.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.error_types import MeshError
+from outlay.core.one_line import OneLine
 from outlay.devices.arrange import arrange
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.mesh_spec import MeshSpec
@@ -18,7 +19,7 @@ WITH_HOST = "+host"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(OneLine):
     """One way to run a recipe.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.core.error_types import ExplainError
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import format_range
 from outlay.devices.target import Target
 from outlay.program.program import Program
@@ -17,7 +18,7 @@ from outlay.report.explain.explanation import Explanation
 
 
 @dataclass(frozen=True)
-class Price:
+class Price(OneLine):
     """One compiled candidate, for one device and one step.
 
     Attributes:

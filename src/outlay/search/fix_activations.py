@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.error_types import ExplainError, OutlayError
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, format_bytes
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_text
@@ -32,7 +33,7 @@ MAX_COMPILED = 16
 
 
 @dataclass(frozen=True)
-class Try:
+class Try(OneLine):
     """A rule that was tried, in addition to those that helped before it.
 
     Attributes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outlay.analysis.cost.estimate import segments_of_time
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.render.page import (
     Block,
@@ -38,7 +39,7 @@ Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "no
 
 
 @dataclass(frozen=True)
-class Considered:
+class Considered(OneLine):
     """One candidate and its verdict.
 
     Attributes:

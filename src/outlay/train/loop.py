@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import numpy as np
 
 from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import ProgramError
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, format_seconds
 from outlay.program.program import Program
 from outlay.program.several_steps import several_steps
+from outlay.render.page import Line, Page, Section
+from outlay.render.pictures import Curve
+from outlay.render.report import Report, fields_as_json
 from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, check_recordable
@@ -31,8 +35,8 @@ from outlay.train.step_loop import StepLoop
 
 
 @dataclass(frozen=True)
-class Fit:
-    """The result of a training run.
+class Fit(Report):
+    """The result of a training run; a notebook shows its curves.
 
     Attributes:
         state: the state after the last step.
@@ -49,6 +53,46 @@ class Fit:
     seconds: float
     num_samples: int
     recording: Recording
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data: the metrics, and how long it took; `outlay.Checkpoints` saves the state."""
+        return fields_as_json(self, "state", "recording")
+
+    def _in_short(self) -> str:
+        return f"{self._done()}, {metrics_in_words(self.history[-1])}" if self.history else "no steps"
+
+    def _done(self) -> str:
+        return f"{counted(self.history[-1]['step'], 'step')} in {format_seconds(self.seconds)}"
+
+    def _page(self) -> Page:
+        if not self.history:
+            return Page("No steps", [])
+        last = self.history[-1]
+        rate = f"{self.num_samples / self.seconds:,.0f} samples a second" if self.seconds else ""
+        sections = [
+            Section(name, [Curve(points, "step", name, lambda value: f"{value:.4g}")])
+            for name, points in _curves(self.history).items()
+        ]
+        ends = {"after the first": self.history[0], "after the last": last}
+        return Page(
+            title=f"Trained: {self._done()}",
+            headline=self._done(),
+            blocks=[
+                Line(rate),
+                *(Line(f"{when}: {metrics_in_words(metrics)}") for when, metrics in ends.items()),
+                *(replace(section, medium="html") for section in sections),
+            ],
+        )
+
+
+def _curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Return each metric that is one number over the steps, the loss first; what is not finite is left out."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for metrics in history:
+        for name, value in metrics.items():
+            if name not in ("step", "seconds") and isinstance(value, int | float) and math.isfinite(value):
+                curves.setdefault(name, []).append((metrics["step"], value))
+    return dict(sorted(curves.items(), key=lambda item: item[0] != "loss"))
 
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]

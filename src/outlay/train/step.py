@@ -17,6 +17,7 @@ from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, 
 from outlay.core.constrain import gradient_of_sums
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
+from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
 from outlay.train.contract import (
     check_metric_names,
@@ -225,7 +226,7 @@ _OF_THE_STEP: dict[str, Callable[[Any, Any, TrainState], jax.Array]] = {
     jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key", "model_state"], meta_fields=[]
 )
 @dataclass(frozen=True)
-class TrainState:
+class TrainState(OneLine):
     """The state of a `train_step`. Rules reach its leaves as `params.**`, `opt_state.**`, `step` and `key`.
 
     Attributes:

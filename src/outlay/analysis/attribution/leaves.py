@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from outlay.analysis.hlo.hlo_module import HloModule, Shape, shape_bytes
+from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths, join_parts, split_path, under
 from outlay.layout.layout import Layout
 from outlay.layout.leaf_plan import LeafPlan
@@ -149,7 +150,7 @@ class PlacedAlike:
 
 
 @dataclass(frozen=True)
-class LayoutFacts:
+class LayoutFacts(OneLine):
     """A layout and what became of it.
 
     Attributes:

@@ -15,6 +15,7 @@ from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.hlo_memory import constant_bytes
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.live_buffers import Buffer, LiveBuffers, live_buffers
+from outlay.core.one_line import OneLine
 from outlay.render.report import fields_as_json
 
 OWNERS = (
@@ -54,7 +55,7 @@ class HeldMemory:
 
 
 @dataclass(frozen=True)
-class LiveMemory:
+class LiveMemory(OneLine):
     """The memory of a device while a step runs, in the order of its instructions.
 
     Attributes:

@@ -7,13 +7,14 @@ from typing import Literal
 
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.core.one_line import OneLine
 
 Verdict = Literal["fits", "may not fit", "does not fit"]
 Phase = Literal["forward", "backward", "optimizer", "other"]
 
 
 @dataclass(frozen=True)
-class CollectiveFacts:
+class CollectiveFacts(OneLine):
     """One collective: what it moves, over which devices, and which line caused it.
 
     Attributes:
@@ -70,7 +71,7 @@ class CollectiveFacts:
 
 
 @dataclass(frozen=True)
-class ValueFacts:
+class ValueFacts(OneLine):
     """One large value that the program holds, and where it comes from."""
 
     name: str
@@ -121,7 +122,7 @@ class RecomputedFacts:
 
 
 @dataclass(frozen=True)
-class MemoryFacts:
+class MemoryFacts(OneLine):
     """Memory of one device, in bytes; from `temporaries` on, the compiler's own figures.
 
     What the host stores for the device counts in `on_host` only.
@@ -184,7 +185,7 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True)
-class WorkFacts:
+class WorkFacts(OneLine):
     """What one device computes in a step.
 
     Attributes:

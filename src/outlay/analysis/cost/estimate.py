@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
 from outlay.render.page import Chip, Column, Line, Notes, Page, Section, Segment, Table, colour_of
 from outlay.render.pictures import Stack
@@ -37,7 +38,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(OneLine):
     """All collectives of one kind over the same mesh axes.
 
     Attributes:

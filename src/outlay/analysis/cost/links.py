@@ -31,6 +31,7 @@ from itertools import pairwise
 import numpy as np
 
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective
+from outlay.core.one_line import OneLine
 from outlay.devices.compile_only import target_devices
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
@@ -44,7 +45,7 @@ RING_SHARE, SWITCH_SHARE, NETWORK_SHARE, TORUS_SHARE = 0.8, 0.68, 0.97, 0.75
 
 
 @dataclass(frozen=True)
-class Location:
+class Location(OneLine):
     """The location of a device in the network.
 
     Attributes:

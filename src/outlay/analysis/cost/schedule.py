@@ -30,6 +30,7 @@ from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, 
 from outlay.analysis.hlo.loops import trip_count
 from outlay.analysis.work.compiled import CompiledWork, Operation
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target
+from outlay.core.one_line import OneLine
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
@@ -50,7 +51,7 @@ EventKind = Literal[
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(OneLine):
     """An event in a device's schedule.
 
     Attributes:
@@ -84,7 +85,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(OneLine):
     """A collective.
 
     Attributes:
@@ -107,7 +108,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(OneLine):
     """The work of one device in a step, in order; returned by `schedule_of`.
 
     Attributes:

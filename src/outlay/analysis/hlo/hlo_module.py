@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from outlay.core.one_line import OneLine
+
 _ARRAY = re.compile(r"([a-z]\w*+)\[([^\]]*+)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
 _HOST, _CHIP = "5", "1"  # memory spaces; the others are parts of the device
@@ -42,7 +44,7 @@ _CALLING = (
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(OneLine):
     """One array of an instruction's result.
 
     Attributes:
@@ -135,7 +137,7 @@ class SourceLine:
 
 
 @dataclass(frozen=True)
-class Instruction:
+class Instruction(OneLine):
     """An instruction: one line of a computation.
 
     Attributes:
@@ -183,7 +185,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Computation:
+class Computation(OneLine):
     """A function of the program: the entry, a loop's body, a fusion, a reduction.
 
     Attributes:
@@ -223,7 +225,7 @@ class Computation:
 
 
 @dataclass(frozen=True)
-class HloModule:
+class HloModule(OneLine):
     """A compiled program.
 
     Attributes:

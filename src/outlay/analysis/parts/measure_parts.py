@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.analysis.parts.part_facts import bound_of
 from outlay.core.error_types import ExplainError
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import format_seconds
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.step_graph import CACHE, INPUTS, Part, Source, StepGraph
@@ -31,7 +32,7 @@ NUM_ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class PartSeconds:
+class PartSeconds(OneLine):
     """The time of a step of each part of a graph alone on one device, and what it means for every placement.
 
     Attributes:

@@ -8,6 +8,7 @@ from typing import Any
 
 from outlay.analysis.cost.estimate import Range
 from outlay.analysis.findings.finding import Finding
+from outlay.core.one_line import OneLine
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.render.report import fields_as_json
@@ -34,7 +35,7 @@ def bound_of(shares: Mapping[str, float], best_gain: float, whole: str) -> str:
 
 
 @dataclass(frozen=True)
-class PartFacts:
+class PartFacts(OneLine):
     """One part of a graph, where it runs and what a step of it costs there.
 
     Attributes:
@@ -64,7 +65,7 @@ class PartFacts:
 
 
 @dataclass(frozen=True)
-class SentFacts:
+class SentFacts(OneLine):
     """What is sent from one group of devices to another.
 
     Attributes:
@@ -97,7 +98,7 @@ class SentFacts:
 
 
 @dataclass(frozen=True)
-class CachedFacts:
+class CachedFacts(OneLine):
     """One output as it is cached for the parts that read it in the next step.
 
     Attributes:
@@ -118,7 +119,7 @@ class CachedFacts:
 
 
 @dataclass(frozen=True)
-class PlacedExplanation:
+class PlacedExplanation(OneLine):
     """What each part of a placed program costs, and what the parts send: `outlay.explain(program).by_parts`.
 
     All bytes, FLOPs and seconds are per step.

@@ -21,6 +21,7 @@ from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses import LinearSynapses, Synapses, TracedSynapses
 from outlay.core.error_types import Problem
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS
 
@@ -28,7 +29,7 @@ POPULATIONS = ("LIF", "CubaLIF")
 
 
 @dataclass(frozen=True)
-class NirBrain:
+class NirBrain(OneLine):
     """A Brain from NIR, with the kernels that its file holds.
 
     Attributes:

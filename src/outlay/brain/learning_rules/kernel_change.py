@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
+from outlay.core.one_line import OneLine
 
 Rows = Mapping[str, jax.Array]
 """The rows of one post neuron in float32: that of K as `kernel`, and that of each per-pair leaf of the rule."""
@@ -17,7 +18,7 @@ OnSpike = Callable[[jax.Array, Rows, Arrivals], jax.Array]
 """dK of all pairs of one post neuron that spiked: a function of its number, its rows and the arriving spikes."""
 
 
-class KernelChange(abc.ABC):
+class KernelChange(OneLine, abc.ABC):
     """The change of the pairs in one step: the equations of a rule, from which every implementation starts.
 
     `to_all` computes all pairs at once, as plain JAX does; `to_row` those of one post neuron, for a single pass over

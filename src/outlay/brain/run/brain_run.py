@@ -12,6 +12,8 @@ from outlay.brain.brain import Brain
 from outlay.brain.run.closed_loop import Episode
 from outlay.brain.run.run_statistics import RASTER_MS, Activity
 from outlay.core.quantities import counted
+from outlay.render.page import Facts, Page
+from outlay.render.report import Report
 from outlay.train.recording import Recording
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ POTENTIAL = ".potential"
 
 
 @dataclass(frozen=True)
-class BrainRun:
+class BrainRun(Report):
     """The result of a run; `run["A_ex:out_spikes"]` is the recording of an address.
 
     Attributes:
@@ -87,7 +89,20 @@ class BrainRun:
             drawn["weights"] = weights_plot(self.weights, list(num_neurons))
         return drawn
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data: what `str()` says in words, and the rates."""
+        return {"num_steps": self.num_steps, "seconds": self.seconds, "rates": self.rates, "facts": self._facts()}
+
+    def _in_short(self) -> str:
+        return ", ".join(f"{name} {words}" for name, words in self._facts().items() if name in ("ran", "time"))
+
+    def _page(self) -> Page:
+        return Page("A Brain's run", [Facts(self._facts())])
+
     def __str__(self) -> str:
+        return "\n".join(f"{name:<9} {words}" for name, words in self._facts().items())
+
+    def _facts(self) -> dict[str, str]:
         rates = ", ".join(f"{name} {rate:.1f}" for name, rate in self.rates.items())
         recorded = (
             f"{counted(len(self.recording.steps), 'row')} of {counted(len(self.recording), 'address', 'addresses')}"
@@ -102,7 +117,7 @@ class BrainRun:
             "recorded": recorded,
             "episodes": episodes_in_words(self.episodes),
         }
-        return "\n".join(f"{name:<9} {words}" for name, words in lines.items() if words)
+        return {name: words for name, words in lines.items() if words}
 
 
 def real_time(simulated_ms: float, seconds: float) -> str:

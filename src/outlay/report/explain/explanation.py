@@ -183,6 +183,15 @@ class Explanation(Report):
             "memory": memory,
         }
 
+    def _in_short(self) -> str:
+        if self.by_parts is not None:
+            return f"{self.name} on {self.by_parts.mesh}, {counted(len(self.by_parts.parts), 'part')}"
+        fits = {None: "", True: ", fits", False: ", does not fit"}[self.fits]
+        peak = f", peak {format_bytes(self.memory.peak)} a device{fits}" if self.memory else fits
+        sent = f"{format_bytes(self.bytes_per_step)} sent by {counted(len(self.collectives), 'collective')}"
+        where = devices_in_words(self.mesh, self.target)
+        return f"{self.name} on {where}: {sent}{peak}, {counted(len(self.findings), 'finding')}"
+
     def _page(self) -> Page:
         return _explain_page(self) if self.by_parts is None else placed_page(self.by_parts)
 

@@ -168,6 +168,10 @@ class Profile(Report):
             plane, thread = planes[event.track[0]], tracks.index(event.track) + 1
             yield span(plane, thread, event.name, event.begin, event.seconds, described(event.name, origins))
 
+    def _in_short(self) -> str:
+        measured, predicted = map(format_seconds, (self.measured_seconds, self.predicted_seconds))
+        return f"{self.explanation.name}: {measured} a step measured, {predicted} predicted"
+
     def _page(self) -> Page:
         steps = f"{counted(self.num_steps, 'step')} on {counted(self.num_devices, 'device')}"
         target = f" of {self.explanation.target}" if self.explanation.target else ""
