@@ -4,10 +4,9 @@ The public names, in the order of the line, stand in `__init__.pyi`; each is imp
 `import outlay` does not import JAX (`outlay --help` and the launcher's parent process need that).
 """
 
-import lazy_loader
-
 from outlay.core import backend_watch
+from outlay.core.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)
 
 backend_watch.watch()

@@ -2,6 +2,7 @@
 
 from outlay.brain.module import BrainError
 from outlay.core.error_types import (
+    ArgumentError,
     BackendError,
     BackendStartedError,
     CheckpointError,
@@ -27,6 +28,7 @@ from outlay.core.error_types import (
 )
 
 __all__ = [
+    "ArgumentError",
     "BackendError",
     "BackendStartedError",
     "BrainError",

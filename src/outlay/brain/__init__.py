@@ -3,6 +3,6 @@
 The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
-import lazy_loader
+from outlay.core.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -27,6 +27,8 @@ Kind = Literal["spikes", "values"]
 class BrainError(OutlayError, ValueError):
     """Raised if a Brain cannot be built, read or run; each faulty module, port or setting is a problem of its own."""
 
+    __module__ = "outlay.errors"  # where users catch it
+
 
 @dataclass(frozen=True)
 class Port(OneLine):

@@ -53,6 +53,10 @@ class BackendError(OutlayError, RuntimeError):
     """JAX cannot start on this machine with the settings of this process, such as `JAX_PLATFORMS`."""
 
 
+class ArgumentError(OutlayError, TypeError):
+    """A function was called with arguments that it does not take, or without some that it needs."""
+
+
 class LayoutError(OutlayError, ValueError):
     """A layout does not fit this tree on this mesh."""
 
@@ -119,6 +123,12 @@ class CheckpointError(OutlayError, ValueError):
 
 class CheckpointWarning(UserWarning):
     """An older checkpoint than the newest was restored, an old one cannot be removed, or a folder cannot be locked."""
+
+
+for _kind in [*vars().values()]:
+    if isinstance(_kind, type) and issubclass(_kind, OutlayError | UserWarning):
+        # Where users catch them: what a traceback names is what they can write.
+        _kind.__module__ = "outlay.errors"
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
 from outlay.devices.arrange import arrange, group_by_host
@@ -16,9 +18,18 @@ from outlay.devices.device_identity import host_of
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
+_NAMES = ("data", "model", "stage", "expert")
+"""Names for axes that have none, in what a message proposes."""
 
+
+@called_as(
+    "outlay.mesh(data=4, model=2)",
+    shape="sizes by the names of their axes: outlay.mesh(data=4, model=2)",
+    axis_names="names with their sizes: outlay.mesh(data=4, model=2)",
+    num_devices="outlay.mesh(data=-1) takes all devices",
+)
 def mesh(
-    spec: MeshSpec | str | None = None,
+    spec: MeshSpec | Mapping[str, int] | str | None = None,
     /,
     *,
     devices: Sequence[jax.Device] | None = None,
@@ -34,7 +45,7 @@ def mesh(
     may cross hosts may cross slices. No global mesh is set: pass the mesh along.
 
     Args:
-        spec: the axes as a `MeshSpec` or as text such as `"data=4,model=2"`, instead of `axes`.
+        spec: the axes as text such as `"data=4,model=2"`, a dictionary or a `MeshSpec`, instead of `axes`.
         devices: the devices to use; by default all that JAX has.
         over: axis name to "hosts" (it may cross hosts) or "host" (it must not).
         explicit: use Explicit mode instead: shardings are part of the arrays' types, and where an operation leaves the
@@ -102,21 +113,44 @@ def _types(spec: MeshSpec, explicit: bool) -> tuple[AxisType, ...]:
     return (AxisType.Explicit if explicit else AxisType.Auto,) * len(spec.axes)
 
 
-def _spec_of(spec: MeshSpec | str | None, over: Mapping[str, str] | None, axes: Mapping[str, int]) -> MeshSpec:
+def _spec_of(
+    spec: MeshSpec | Mapping[str, int] | str | None, over: Mapping[str, str] | None, axes: Mapping[str, int]
+) -> MeshSpec:
     if spec is None and not axes:
         raise MeshError("a mesh needs axes: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices")
     if spec is None:
         return MeshSpec(axes, over)
+    if isinstance(spec, str) and ":" in spec and "=" not in spec:
+        raise MeshError(f"{spec!r} is a target, not a mesh\n  fix: outlay.mesh(data=-1, target={spec!r})")
+    if isinstance(spec, str) and spec.strip().isdigit():
+        raise _without_names(int(spec))
+    if not isinstance(spec, str | Mapping | MeshSpec):
+        raise _without_names(spec)
     if axes:
         extra = ", ".join(f"{name}={size}" for name, size in axes.items())
         raise MeshError(f"axes are given twice: as {str(spec)!r} and as {extra}; keep one of the two")
-    read = MeshSpec.parse(spec) if isinstance(spec, str) else spec
+    read = MeshSpec.parse(spec) if isinstance(spec, str) else MeshSpec(spec) if isinstance(spec, Mapping) else spec
     declared = dict(read.over)
     clashes = [name for name, where in (over or {}).items() if declared.get(name, where) != where]
     if clashes:
         lines = ", ".join(f"{name!r} over {declared[name]!r} and {(over or {})[name]!r}" for name in clashes)
         raise MeshError(f"axes are declared twice: {lines}; keep one of the two")
     return MeshSpec(read.axis_sizes, {**declared, **(over or {})})
+
+
+def _without_names(spec: Any) -> MeshError:
+    """Return the error for sizes without the names of their axes, or for something else."""
+    sizes = [spec] if isinstance(spec, int) else list(spec) if isinstance(spec, tuple | list) else []
+    if sizes and len(sizes) <= len(_NAMES) and all(isinstance(size, int) for size in sizes):
+        line = ", ".join(f"{name}={size}" for name, size in zip(_NAMES, sizes, strict=False))
+        what = f"{spec} has no names for its axes, by which rules know them"
+        return MeshError(f"{what}\n  fix: outlay.mesh({line})")
+    if isinstance(spec, Mesh):
+        return MeshError("this is a mesh already\n  fix: pass it as it is: outlay.program(..., mesh=mesh)")
+    return MeshError(
+        f"a mesh is made from axes with their sizes, and not from a {type(spec).__name__}\n"
+        "  fix: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices"
+    )
 
 
 def _check_no_size(parameter: str, value: object) -> None:

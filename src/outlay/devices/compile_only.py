@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.error_types import TargetError
+from outlay.core.error_types import BackendStartedError, TargetError
 from outlay.core.jax_compat import gpu_topology_devices, settle_on_cpu, tpu_topology_devices
 from outlay.devices.device_identity import host_of
 from outlay.devices.hardware import Hardware, known_hardware
@@ -39,7 +39,12 @@ def target_devices(target: Target | str) -> list[jax.Device]:
     """
     target = Target.parse(target) if isinstance(target, str) else target
     if not target.is_compile_only:
-        simulate(target.num_devices)
+        try:
+            simulate(target.num_devices)
+        except BackendStartedError as error:
+            raise BackendStartedError(
+                f"the devices of target {target} are simulated, and JAX has started without them\n  {error}"
+            ) from None
         return jax.devices()
     if target not in compile_only_devices:
         settle_on_cpu()  # else JAX would first look for such hardware here, and complain that there is none

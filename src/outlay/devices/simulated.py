@@ -7,6 +7,7 @@ import os
 import jax
 
 from outlay.core import backend_watch
+from outlay.core.called_as import called_as
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.flag_check import check_flags
 from outlay.core.jax_compat import backend_is_started
@@ -20,6 +21,7 @@ MAX_SIMULATED = 1024
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
 
+@called_as("outlay.simulate(8)", devices="outlay.simulate(8)", n="outlay.simulate(8)")
 def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
     """Simulate several devices by splitting JAX's CPU backend. Results on them are right, timings mean nothing.
 
@@ -54,6 +56,8 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
 
 
 def _check_numbers(num_devices: int, num_hosts: int) -> None:
+    if odd := [each for each in (num_devices, num_hosts) if not isinstance(each, int) or isinstance(each, bool)]:
+        raise MeshError(f"simulate takes a number of devices, and not {odd[0]!r:.60}\n  fix: outlay.simulate(8)")
     if num_devices < 1 or num_hosts < 1:
         raise MeshError(
             f"simulate needs at least 1 device and 1 host, not {num_devices} and {num_hosts}\n"

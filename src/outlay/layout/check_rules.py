@@ -100,13 +100,21 @@ def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
 
 def _unused(number: int, rule: Rule, tree: TreeFacts, *, is_looked_for: bool) -> Problem:
     """Return the problem of a rule whose pattern matches no leaf, with what was probably meant."""
-    what = f"the pattern matches none of the {counted(len(tree.leaves), 'leaf', 'leaves')}"
+    what = f"the pattern matches {_none_of(tree)}"
     absent = [path for path in tree.nones if matches(rule.pattern, path)]
     if absent:
         what += f": {absent[0]} is None, so there is no array to place"
     fix = "delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
     fix = _unused_fix(rule, tree, fix) if is_looked_for and not absent else fix
     return Problem("unused rule", rule.named(number), what, fix)
+
+
+def _none_of(tree: TreeFacts) -> str:
+    """Return what it does not match, in numbers that can be counted: the rows of a printed plan, and named values."""
+    others = [leaf for leaf in tree.leaves if leaf.kind == "intermediate" and not (leaf.is_placed or leaf.stored)]
+    num_rows, num_values = len(tree.leaves) - len(others), sum(split_path(leaf.path)[0] != OUTPUTS for leaf in others)
+    values = f" and {counted(num_values, 'named value')} of the step" if num_values else ""
+    return f"none of the {counted(num_rows, 'leaf', 'leaves')}{values}"
 
 
 def _unused_fix(rule: Rule, tree: TreeFacts, otherwise: str) -> str:

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.annotations import read_annotations
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, split_path, under
@@ -45,7 +46,7 @@ class Layout(Report):
     otherwise.
 
     Args:
-        rules: rules or `(pattern, placement)` pairs.
+        rules: rules or `(pattern, placement)` pairs, or a dictionary of patterns and placements, in its order.
 
     Example:
         >>> layout = outlay.Layout([("params.**.kernel", P(None, "model"))]) + outlay.data_parallel()
@@ -58,8 +59,12 @@ class Layout(Report):
         LayoutError: an item is not a rule, or a rule is malformed.
     """
 
+    @called_as('outlay.Layout([("params.**.kernel", P(None, "model"))])')
     def __init__(self, rules: Iterable[Any] = ()) -> None:
-        items = rules if isinstance(rules, Iterable) else [rules]  # of which `Rule.of` says what is wrong
+        if isinstance(rules, Mapping):
+            rules = list(rules.items())
+        one = isinstance(rules, str) or _is_pair(rules) or not isinstance(rules, Iterable)
+        items = [rules] if one else rules  # of which `Rule.of` says what is wrong
         self._rules: tuple[Rule, ...] = tuple(self._rule(item) for item in items)
 
     @staticmethod
@@ -86,10 +91,10 @@ class Layout(Report):
 
     @classmethod
     def of(cls, layout: Any) -> Layout:
-        """Make a layout from a layout, a list of rules, or one rule or placement."""
+        """Make a layout from a layout, a list or dictionary of rules, or one rule or placement."""
         if isinstance(layout, Layout):
             return layout
-        return cls(layout if isinstance(layout, list) else [layout])
+        return cls(layout if isinstance(layout, list | Mapping) else [layout])
 
     def __add__(self, other: Any) -> Layout:
         return Layout([*self.rules, *Layout.of(other).rules])
@@ -163,6 +168,11 @@ class Layout(Report):
             ((2, 8), 64)
         """
         return _checked_plan(self.rules, state, MeshInfo.of(mesh), batch, intermediates, max_whole_bytes)
+
+
+def _is_pair(rules: Any) -> bool:
+    """Return whether this is one rule, and not several."""
+    return isinstance(rules, tuple) and len(rules) == 2 and isinstance(rules[0], str)
 
 
 def _checked_plan(

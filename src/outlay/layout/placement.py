@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 
@@ -148,6 +149,7 @@ Policy = Callable[[LeafView], "Choice | P"]
 Placement = P | Replicate | On | Follow | Storage | Policy
 
 
+@called_as('("params.bias", outlay.replicate()) for leaves by name, outlay.replicate() for all others')
 def replicate() -> Replicate:
     """Replicate matching leaves on every device, and close them to later rules.
 

@@ -39,7 +39,7 @@ class Plan(Report):
         for leaf in self.leaves:
             if leaf.path == path:
                 return leaf
-        raise KeyError(f"no leaf {path!r} in the plan: {did_you_mean(path, [leaf.path for leaf in self.leaves])}")
+        raise KeyError(f"no leaf {path!r} in the plan: {did_you_mean(str(path), [leaf.path for leaf in self.leaves])}")
 
     def __iter__(self) -> Iterator[LeafPlan]:
         return iter(self.leaves)

@@ -7,6 +7,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
@@ -69,9 +70,8 @@ class Rule(OneLine):
             return cls(*item)
         if isinstance(item, P | Replicate | On | Follow | Storage):
             return cls("**", item)
-        problem = Problem(
-            "not a rule", repr(item), f"a {type(item).__name__}", 'write ("params.**.kernel", P(None, "model"))'
-        )
+        what = f"a {type(item).__name__}" if item is not None else "nothing"
+        problem = Problem("not a rule", f"{item!r:.80}", what, _instead_of(item))
         raise LayoutError("a layout is made of rules:", [problem])
 
     def matches(self, path: str, kind: Kind) -> bool:
@@ -164,8 +164,8 @@ class Rule(OneLine):
         if self.spec is not None:
             return spec_problem(self.spec, str(self.pattern))
         if not isinstance(self.placement, Replicate | On | Follow | Storage) and not callable(self.placement):
-            what = f"the placement is a {type(self.placement).__name__}"
-            fix = (
+            what = f"the placement is {self.placement!r:.80}, a {type(self.placement).__name__}"
+            fix = _spec_instead_of(self.placement) or (
                 "use a PartitionSpec, outlay.replicate(), a policy function, or from outlay.layout on(...), "
                 "follow(...), on_host(), keep() or recompute()"
             )
@@ -178,6 +178,55 @@ class Rule(OneLine):
         return Problem(
             "unknown fallback", str(self.pattern), f"otherwise={self.otherwise!r}", f"use one of {OTHERWISE}"
         )
+
+
+STRATEGY_NAMES = {
+    "tp": "tensor_parallel()",
+    "tensor_parallel": "tensor_parallel()",
+    "fsdp": "fsdp()",
+    "zero3": "fsdp()",
+    "zero1": "zero1()",
+    "zero2": "zero2()",
+    "dp": "data_parallel()",
+    "ddp": "data_parallel()",
+    "data_parallel": "data_parallel()",
+    "replicate": "replicate()",
+}
+"""The strategies by the names that people, recipes and the command line have for them."""
+
+
+def _instead_of(item: Any) -> str:
+    """Return what to write instead of something that is not a rule."""
+    example = 'write ("params.**.kernel", P(None, "model"))'
+    if isinstance(item, str):
+        if item.endswith(".toml"):
+            return f"outlay.layout.read_layout({item!r}) reads a file"
+        names = item.replace(" ", "").split("+")
+        if all(name in STRATEGY_NAMES for name in names):
+            first = [*STRATEGY_NAMES]  # what names layers comes before what takes the dims that are left
+            calls = [f"outlay.{STRATEGY_NAMES[name]}" for name in sorted(names, key=first.index)]
+            batch = [] if "outlay.data_parallel()" in calls else ["outlay.data_parallel()"]
+            return f"names are for the command line and recipes; write {' + '.join([*calls, *batch])}"
+        return f'a pattern needs a placement: ("{item}", P(None, "model"))'
+    if item is None:
+        return "outlay.fsdp() + outlay.data_parallel(), or outlay.data_parallel() to split only the batch"
+    if callable(item) and getattr(item, "__name__", "") in STRATEGY_NAMES:
+        return f"call it: outlay.{item.__name__}()"
+    if isinstance(item, tuple | list):
+        return f"a rule is a pair of a pattern and a placement: {example.removeprefix('write ')}"
+    return example
+
+
+def _spec_instead_of(placement: Any) -> str:
+    """Return the spec that was probably meant; empty if nothing like one was given."""
+    if placement is None:
+        return "P() or outlay.replicate() for a whole copy on every device; from jax.sharding import PartitionSpec as P"
+    if isinstance(placement, NamedSharding):
+        return f"a rule holds the spec alone, for any mesh: {spec_text(placement.spec)}"
+    dims = [placement] if isinstance(placement, str) else placement if isinstance(placement, tuple | list) else ()
+    if dims and all(each is None or isinstance(each, str) for each in dims):
+        return f"P({', '.join(map(repr, dims))}); from jax.sharding import PartitionSpec as P"
+    return ""
 
 
 def spec_problem(spec: P, where: str) -> Problem | None:

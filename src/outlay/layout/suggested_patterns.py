@@ -66,12 +66,13 @@ def as_dotted(pattern: str) -> str | None:
 def as_glob(regex: str) -> str | None:
     r"""Translate a plain regular expression over paths to a glob; None if that is not possible.
 
-    >>> as_glob(r"^params\..*\.kernel$"), as_glob("params..kernel")
-    ('params.**.kernel', None)
+    >>> as_glob(r"^params\..*\.kernel$"), as_glob(".*kernel$"), as_glob("params..kernel")
+    ('params.**.kernel', '**.*kernel', None)
     """
     text = regex.removeprefix("^").removesuffix("$").replace("\\.", "\0")
     text = re.sub(r"(\[[^\]]*\]|\\[dw])[*+]?", "*", text)
     text = re.sub(r"\.[*+]", "**", text).replace("\0", ".")
+    text = re.sub(r"(^|\.)\*\*(?=[^.])", r"\1**.*", text)  # `**` shares no part: `.*kernel` ends a part of any path
     is_glob = text != regex and not _REGEX_ONLY.search(text) and pattern_problem(text) is None
     return text if is_glob else None
 

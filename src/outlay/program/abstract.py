@@ -38,6 +38,9 @@ def check_arguments(step: Any, init: Any, mesh: Any) -> None:
             what = f"{name} must be a function {form}, and is a {type(given).__name__}"
             fix = "init=lambda key: state" if name == "init" else f"def {form.partition(' ->')[0]}: ..."
             raise ProgramError(f"{what}\n  fix: {fix}")
+        if fix := _model_refused(name, given):
+            what = f"{name} must be a function {form}, and is a model, a {type(given).__name__}"
+            raise ProgramError(f"{what}\n  fix: {fix}")
     if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
         raise ProgramError(
             "step takes one argument and init takes two: they are swapped\n"
@@ -48,6 +51,26 @@ def check_arguments(step: Any, init: Any, mesh: Any) -> None:
             f"mesh must be a jax.sharding.Mesh, and is {'None' if mesh is None else f'a {type(mesh).__name__}'}"
             "\n  fix: mesh=outlay.mesh(data=-1), or outlay.mesh(data=4, model=2)"
         )
+
+
+def with_key(init: Any) -> Any:
+    """Return an init function that takes a key: one without arguments makes the same state from any key."""
+    if not callable(init) or _takes(init, 1) or not _takes(init, 0):
+        return init
+    return functools.wraps(init, updated=())(lambda key: init())
+
+
+def _model_refused(name: str, given: Any) -> str:
+    """Return what to write instead of a model; empty if this is none."""
+    of_flax = any(kind.__module__.startswith(("flax.nnx", "flax.linen")) for kind in type(given).__mro__)
+    if isinstance(given, type) or not of_flax:
+        return ""
+    if name == "init":
+        return "init=lambda key: model.init(key, x) for Linen; def init(key): return Model(rngs=nnx.Rngs(key)) for NNX"
+    return (
+        "def step(state, batch): ..., which calls the model and returns (new_state, outputs); "
+        "outlay.train_step(loss, optimizer) makes one from a loss"
+    )
 
 
 def _takes(function: Any, num: int) -> bool:

@@ -9,17 +9,27 @@ from typing import Any
 from jax.sharding import Mesh
 
 from outlay.core.as_written import AsWritten
+from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
-from outlay.program.abstract import over_arrays
+from outlay.program.abstract import over_arrays, with_key
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.execution import Mode, Step
 from outlay.program.program import Program
 
 
+@called_as(
+    "outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=-1))",
+    devices='mesh="data=-1" takes all devices, mesh="data=8" eight',
+    batch="inputs, the third argument: a batch, or its shapes and dtypes",
+    strategy="layout=",
+    sharding="layout=",
+    rules="layout=",
+    target='mesh=outlay.mesh(..., target="h100:1x8")',
+)
 def program(
     step: Step,
     init: Callable[[Any], Any],
@@ -36,7 +46,8 @@ def program(
 
     Args:
         step: pure function `step(state, batch) -> (state, outputs)` over any trees of arrays.
-        init: pure function `init(key) -> state`; it is compiled, so that the state is initialized sharded.
+        init: pure function `init(key) -> state`, or `init() -> state` for one that draws nothing. It is compiled, so
+            that the state is initialized sharded.
         inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
         layout: a `Layout`, or a list of rules.
         mesh: the mesh, as from `outlay.mesh`, or its text, such as `data=4,model=2`.
@@ -86,6 +97,7 @@ def program(
         (1, P('data', None))
     """
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
+    init = with_key(init)
     written = AsWritten(step, init, tuple(parts))
     if parts:
         step, init = _of_parts(step, init, parts)

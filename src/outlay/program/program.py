@@ -15,9 +15,11 @@ from jax.sharding import Mesh
 
 from outlay.arrays.check_arrays import memory_problems
 from outlay.core.as_written import AsWritten
+from outlay.core.called_as import called_as
 from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import has_flat_nodes
+from outlay.core.guesses import OF_A_PROGRAM
 from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices, memory_of
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
@@ -116,6 +118,7 @@ class Program(Report):
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
         self._is_agreed = False
 
+    @called_as("state = program.init(jax.random.key(0))", seed="jax.random.key(seed)", rng="key=")
     def init(self, key: Any) -> Any:
         """Initialize the state directly where the plan puts it: no device ever holds a split leaf whole.
 
@@ -223,6 +226,8 @@ class Program(Report):
             if problem is None:
                 raise
             raise problem from error
+
+    _guesses = OF_A_PROGRAM
 
     def __repr__(self) -> str:
         name, num = name_of(self.step), len(self.plan.of_kind("state"))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
+from outlay.core.called_as import called_as
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import OutlayError, RecipeError
 from outlay.core.jax_compat import backend_is_started
@@ -37,6 +38,7 @@ COMMAND = (sys.executable, "-P", "-m", __name__)
 """Starts this process; the job is its last argument. `-P` keeps the working folder from shadowing modules."""
 
 
+@called_as('outlay.choose("digits", target="h100:1x8")')
 def choose(
     recipe: str | Callable[..., Recipe],
     *,

@@ -19,6 +19,7 @@ from outlay.devices.simulated import simulate
 from outlay.jobs.exit_codes import INTERRUPTED
 from outlay.jobs.process_info import is_launched
 from outlay.program.compiler_options import RequestedOptions
+from outlay.program.program import Program
 from outlay.recipes.find import find_recipe, name_of, with_recording
 from outlay.recipes.prepare import prepare
 from outlay.recipes.recipe import Recipe
@@ -102,6 +103,11 @@ def run(
         >>> result.to_dict()["num_steps"]
         2
     """
+    if isinstance(recipe, Program):
+        raise RecipeError(
+            "outlay.run takes a recipe, and this is a program\n"
+            "  fix: outlay.fit(program, batches, steps=100, key=jax.random.key(0)), or program(state, batch) for a step"
+        )
     given = dict(locals())  # what the command is given too, if other processes are to run
     if force and resume:
         raise RecipeError(

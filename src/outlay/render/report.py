@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlay.core.one_line import OneLine
 
 if TYPE_CHECKING:
-    from outlay.core.table import Lines
     from outlay.render.page import Page
 
 _FRAME_HEIGHT = 720
@@ -49,6 +48,28 @@ class Report(OneLine):
 
     _text_width = 120
     """Columns of `str()`, which is read in files and logs."""
+
+    _guesses: ClassVar[Mapping[str, str]] = {
+        "show": "print(value), or outlay.show(value) for a plan",
+        "html": "value.to_html()",
+        "save": "value.to_html() or value.to_dict()",
+        "json": "value.to_dict()",
+        "as_dict": "value.to_dict()",
+        "print": "print(value)",
+    }
+    """What to write for an attribute that there is not, and that is no misspelt one."""
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):  # it failed itself, with an error of its own
+            return object.__getattribute__(self, name)
+        what = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name.startswith("_"):  # copying, pickling and notebooks ask whether there is one
+            raise AttributeError(what)
+        if name in self._guesses:
+            raise AttributeError(f"{what}\n  fix: {self._guesses[name]}")
+        from outlay.core.suggest import did_you_mean
+
+        raise AttributeError(f"{what}: {did_you_mean(name, [each for each in dir(self) if not each.startswith('_')])}")
 
     def _page(self) -> Page:
         """Return the report, from which both text and page are drawn."""
@@ -89,9 +110,13 @@ class Report(OneLine):
 
         return to_text(self, width=self._text_width)
 
-    def __rich__(self) -> Lines:
+    def __rich__(self) -> Any:
+        from rich.text import Text
+
         from outlay.core.table import Lines
         from outlay.render.text import text_of_page
 
+        if type(self).__str__ is not Report.__str__:  # its text is not that of its page
+            return Text(str(self))
         page = self._page()
         return Lines(lambda width: text_of_page(page, width))

@@ -159,6 +159,11 @@ def _array_leaves(x: Any, named: Sequence[tuple[str, Any]]) -> list[LeafFacts]:
 
 
 def _no_array(x: Any, left_out: Sequence[tuple[str, Any]]) -> ShowError:
+    if isinstance(x, str):
+        raise ShowError(
+            f"outlay.show was given the text {x!r:.80}, which does not live on devices\n"
+            f"  fix: on the command line, outlay show {x:.40} shows a recipe; in Python, outlay.show(program)"
+        )
     what = f"a {type(x).__name__}"
     if left_out[0][1] is not x:
         kinds = ", ".join(sorted({type(leaf).__name__ for _, leaf in left_out}))

@@ -150,10 +150,16 @@ def called(
             ) from None
     result = loss(params, *state, batch, keys)
     if not (isinstance(result, tuple) and len(result) == 2 + len(state)):
-        number = "triple" if state else "pair"
+        number, also = ("triple", ", model_state") if state else ("pair", "")
+        # One number for the whole batch is what most losses return.
+        mean = (
+            f'; for a mean, return mean, {{}}{also} with train_step(..., reduction="mean")'
+            if _is_number(result)
+            else ""
+        )
         raise ProgramError(
             f"loss({takes}) must return a {number} ({gives}); it returned {_in_words(result)}"
-            f"\n  fix: return losses, {{}}{', model_state' if state else ''}"
+            f"\n  fix: return losses, {{}}{also}, with one loss for each sample{mean}"
         )
     losses, metrics = result[:2]
     if not isinstance(metrics, Mapping):
@@ -256,6 +262,10 @@ def _fixes(shapes: Mapping[str, tuple[int, ...]], expected: tuple[int, ...], *, 
             "compute what belongs to no sample, such as the norm of a parameter, from the state after a step, or ask "
             "for it by name: outlay.train_step(..., metrics=['param_norm'])"
         )
+
+
+def _is_number(result: Any) -> bool:
+    return getattr(result, "shape", None) == ()
 
 
 def _in_words(value: Any) -> str:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from outlay.arrays.gather_scatter import gather
+from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted, format_seconds
 from outlay.program.program import Program
@@ -102,6 +103,21 @@ OnStep = Callable[[dict[str, float]], bool | None]
 """`on_step(metrics)` returns True to end training."""
 
 
+@called_as(
+    "outlay.fit(program, batches, steps=100, key=jax.random.key(0))",
+    num_steps="steps=",
+    max_steps="steps=",
+    n_steps="steps=",
+    epochs="steps=: the number of batches of all epochs; data[step] is the batch of a step",
+    num_epochs="steps=: the number of batches of all epochs; data[step] is the batch of a step",
+    rng="key=",
+    seed="key=jax.random.key(seed)",
+    callback="on_step=",
+    callbacks="on_step=",
+    checkpoint_dir='checkpoints=outlay.Checkpoints("folder")',
+    batches="data, the second argument",
+    state="start=(0, state); the state is donated",
+)
 def fit(
     program: Program,
     data: Data,

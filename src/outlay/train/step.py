@@ -103,6 +103,9 @@ def train_step(
     if accumulate < 1:
         raise ProgramError(f"accumulate={accumulate}: a step needs at least 1 microbatch")
     check_metric_names(metrics, tuple(_OF_THE_STEP))
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        given = f"{optimizer!r:.60}, of type {type(optimizer).__name__}"
+        raise ProgramError(f"the optimizer is one of optax, and this is {given}\n  fix: optax.adam(1e-3), for example")
 
     written = LossAsWritten(
         loss, optimizer, accumulate, model_state, groups, reduction, tuple(metrics), per_example_gradients

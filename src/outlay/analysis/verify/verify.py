@@ -360,8 +360,12 @@ def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any)
     if against not in get_args(Against):
         raise ProgramError(f"there is no reference {against!r}: {did_you_mean(str(against), get_args(Against))}")
     # `True` is an integer, too.
-    if isinstance(steps, bool) or not hasattr(steps, "__index__") or operator.index(steps) < 1:
-        raise ProgramError(f"steps={steps!r}: a proof takes a whole number of steps, 1 or more\n  fix: steps=3")
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or operator.index(steps) < 1:
+        given = f"steps is {type(steps).__name__}" if hasattr(steps, "shape") else f"steps={steps!r:.80}"
+        raise ProgramError(
+            f"{given}: a proof takes a whole number of steps, 1 or more\n"
+            "  fix: steps=3; batches have a name of their own: outlay.verify(program, batches=[batch] * 3)"
+        )
     is_share = isinstance(tolerance, int | float) and not isinstance(tolerance, bool) and 0 <= tolerance < 1
     if tolerance is not None and not (is_share and math.isfinite(tolerance)):
         raise ProgramError(

@@ -85,7 +85,8 @@ def subject_of(
     if hasattr(x, "lower") and callable(x) and not isinstance(x, jax.stages.Traced) and not hasattr(x, "trace"):
         return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options, cache)
     if (args or kwargs) and not hasattr(x, "trace"):
-        raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
+        what = f"arguments are for a jitted function; {_kind(x)} has its own"
+        raise ExplainError(f"{what}\n  fix: {_without_arguments(x, args)}")
     if options != "preset" and not hasattr(x, "lower"):
         raise ExplainError(
             f"compiler options are for what is yet to be compiled; {_kind(x)} has its own, or is compiled"
@@ -101,6 +102,11 @@ def subject_of(
         return _of_traced(x.fun_name, x, mesh, options, cache)
     if isinstance(x, Path):
         return _of_file(x, mesh)
+    if isinstance(x, str) and "\n" not in x:
+        raise ExplainError(
+            f"{x!r:.80} is neither a program nor the text of one\n  fix: on the command line, outlay explain {x:.40} "
+            "explains a recipe; in Python, outlay.explain(program)"
+        )
     if isinstance(x, str):
         return _of_text(x, mesh)
     if hasattr(x, "trace") and hasattr(x, "lower"):
@@ -284,6 +290,13 @@ def _first_mesh(shardings: Sequence[Any]) -> Mesh | None:
 def _kind(x: Any) -> str:
     words = {Program: "a program", Path: "a file", str: "text"}
     return next((word for kind, word in words.items() if isinstance(x, kind)), f"a {type(x).__name__}")
+
+
+def _without_arguments(x: Any, args: tuple[Any, ...]) -> str:
+    if callable(x) and not isinstance(x, Program):
+        return f"outlay.explain(jax.jit({getattr(x, '__name__', 'f')}), ...)"
+    targets = [each for each in args if isinstance(each, str)]
+    return f"target={targets[0]!r}" if targets else "leave them out"
 
 
 def _not_explainable(x: Any) -> str:

@@ -16,7 +16,8 @@ from outlay.analysis.attribution.provenance import Origin
 from outlay.analysis.cost.lanes import flattened
 from outlay.analysis.cost.price import time_on_lanes
 from outlay.analysis.cost.schedule import Schedule
-from outlay.analysis.verify.batches import take
+from outlay.analysis.verify.batches import KINDS, make_up, take
+from outlay.core.called_as import called_as
 from outlay.core.error_types import ProfileError
 from outlay.devices.mesh_info import check_runnable
 from outlay.devices.target import Target
@@ -34,6 +35,7 @@ _PYTHON = "python"
 """The trace line with Python's own calls; there can be thousands of them."""
 
 
+@called_as("outlay.profile(program)", num_steps="steps=", batch="batches=[batch] * 3")
 def profile(
     program: Program,
     batches: Any = None,
@@ -49,7 +51,8 @@ def profile(
 
     Args:
         program: the program. It runs on its own devices, attached or simulated, from a freshly initialized state.
-        batches: one batch per step, as an iterable or as `batches[step]`, such as a recipe's data.
+        batches: one batch per step, as an iterable or as `batches[step]`, such as a recipe's data. Without them,
+            batches of the planned shapes are made up, as for `outlay.verify`.
         steps: the number of measured steps.
         trace: an earlier trace of this very program, to read instead of running anything: an `.xplane.pb` file, or the
             folder that `jax.profiler` wrote to.
@@ -78,8 +81,12 @@ def profile(
         return joined(explanation, events, _num_steps(explanation.schedule, explanation.hlo.num_devices, events))
     check_runnable(program.mesh, "a step cannot be profiled")
     with tempfile.TemporaryDirectory() as folder:
-        _run(program, take(batches, steps), folder)
+        _run(program, _made_up(program, steps) if batches is None else take(batches, steps), folder)
         return joined(explanation, read_trace(Path(folder), explanation.hlo.name), steps)
+
+
+def _made_up(program: Program, steps: int) -> list[Any]:
+    return make_up(program.batch_shapes, steps, None, next(iter(KINDS)))
 
 
 def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: int) -> Profile:

@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from outlay.arrays.host_values import take_tree
 from outlay.core.array_leaves import used_up
+from outlay.core.called_as import called_as
 from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
@@ -67,6 +68,9 @@ class Checkpoints:
         (100, P('a', 'b'))
     """
 
+    @called_as(
+        'outlay.Checkpoints("checkpoints")', path="folder, the first argument", directory="folder, the first argument"
+    )
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
         if not isinstance(keep, int) or keep < 1:
             raise CheckpointError(f"keep={keep!r}: 1 checkpoint or more must stay to restore from")

@@ -1,0 +1,53 @@
+"""The public names of a package: imported when first used; a name that is not there is answered with what to write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import lazy_loader
+
+
+def public_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package whose names stand in the `.pyi` beside it.
+
+    Args:
+        package: the name of the package.
+        file: its `__init__.py`.
+    """
+    load, listed, names = lazy_loader.attach_stub(package, file)
+
+    def find(name: str) -> Any:
+        if name in names:
+            return load(name)
+        if name == "__version__" and package == "outlay":
+            from importlib.metadata import version
+
+            return version(package)
+        if name.startswith("_"):  # Python, a debugger or a notebook asks whether there is one
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        raise AttributeError(_no_such_name(package, name, names))
+
+    module = sys.modules[package]
+    module.__class__ = type("PublicNames", (type(module),), {"__call__": _called})
+    return find, listed, names
+
+
+def _no_such_name(package: str, name: str, names: list[str]) -> str:
+    from outlay.core.guesses import NAMES
+    from outlay.core.suggest import did_you_mean
+
+    what = f"module {package!r} has no attribute {name!r}"
+    if package == "outlay" and name in NAMES:
+        return f"{what}\n  fix: {NAMES[name]}"
+    if package != "outlay" and name in sys.modules["outlay"].__all__:
+        return f"{what}\n  fix: outlay.{name}"
+    return f"{what}: {did_you_mean(name, names)}"
+
+
+def _called(module: Any, *_: Any, **__: Any) -> NoReturn:
+    from outlay.core.guesses import CALLED
+
+    line = CALLED.get(module.__name__, f"a name in it: dir({module.__name__}) lists them")
+    raise TypeError(f"{module.__name__} is a module, not a function\n  fix: {line}")
