@@ -6,13 +6,15 @@ import typer
 
 from outlay.cli.options import (
     CacheOption,
+    ForceOption,
+    HtmlOption,
     JsonOption,
     ProgramOptions,
     RecipeArgument,
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import print_facts, say
+from outlay.cli.output import check_outputs, print_facts, say, write_page
 
 
 @with_program_options()
@@ -20,6 +22,8 @@ def estimate(
     context: typer.Context,
     recipe: RecipeArgument,
     options: ProgramOptions,
+    html: HtmlOption = None,
+    force: ForceOption = False,
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -27,9 +31,11 @@ def estimate(
 
     If the program does not fit on the target, the report ends with changes that should make it fit.
     """
+    check_outputs(html, force=force)
     from outlay.cli.asked_before import Question
 
-    question = Question(recipe, options, context.args, ask=cache)
+    # An answer that is kept is what was printed: it would write no files.
+    question = Question(recipe, options, context.args, ask=cache and not html)
     question.answer_again()
     prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit
@@ -50,3 +56,4 @@ def estimate(
 
     tell()
     question.keep(tell)
+    write_page(html, estimated, force=force)

@@ -15,6 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from outlay.cli import interrupt, output
+from outlay.cli.command_help import write_groups
+from outlay.cli.words_of_options import in_options
 from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
 from outlay.jobs.exit_codes import Explained, is_echo
@@ -96,6 +98,11 @@ class Commands(TyperGroup):
             raise Explained(code)
         return code
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in groups, each with a whole sentence."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        write_groups({name: it for name, it in commands.items() if it and not it.hidden}, ctx, formatter)
+
     def invoke(self, ctx: typer.Context) -> Any:
         """Run the command; its errors bypass typer, which would print some itself and hide what they are."""
         try:
@@ -137,7 +144,7 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         message = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
         return Failure(interrupt.STOPPED, "KeyboardInterrupt", message, text=message)
     if isinstance(error, OutlayError):
-        return Failure(WRONG_USE, kind, str(error))
+        return Failure(WRONG_USE, kind, in_options(str(error)))
     if hasattr(error, "show") and hasattr(error, "format_message"):  # of typer: an option or an argument
         usage: Any = error
         usage.show(shown := io.StringIO())

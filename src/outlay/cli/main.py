@@ -14,9 +14,12 @@ from outlay.cli import interrupt, output
 from outlay.cli.calibrate_command import calibrate
 from outlay.cli.checkpoint_command import checkpoint
 from outlay.cli.choose_command import choose
+from outlay.cli.command_help import examples_of
+from outlay.cli.completion_command import completion
 from outlay.cli.diff_command import diff
 from outlay.cli.doctor_command import doctor
 from outlay.cli.estimate_command import estimate
+from outlay.cli.examples_command import examples
 from outlay.cli.explain_command import explain
 from outlay.cli.failures import EXIT_CODES, Commands
 from outlay.cli.launch_command import LaunchCommand, launch
@@ -40,13 +43,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for needs_recipe in (run, show, explain, estimate, profile, diff, verify, choose):
-    app.command(context_settings=RECIPE_OPTIONS)(needs_recipe)
-for other in (calibrate, doctor):
-    app.command()(other)
-app.command(cls=LaunchCommand)(launch)
+    app.command(context_settings=RECIPE_OPTIONS, epilog=examples_of(needs_recipe.__name__))(needs_recipe)
+for other in (calibrate, doctor, completion):
+    app.command(epilog=examples_of(other.__name__))(other)
+app.command(cls=LaunchCommand, epilog=examples_of("launch"))(launch)
 for command in COMMANDS:
     app.add_typer(load(command))
 app.add_typer(checkpoint)
+app.add_typer(examples)
 app.add_typer(slurm)
 
 
@@ -58,7 +62,10 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.")
+_CODES = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
+
+
+@app.callback(epilog=f"{examples_of('')}\n\n{_CODES}")
 def outlay(
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show Python's traceback with an error; for reports of bugs.")

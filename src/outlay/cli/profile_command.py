@@ -9,6 +9,7 @@ import typer
 
 from outlay.cli.options import (
     ForceOption,
+    HtmlOption,
     JsonOption,
     ProgramOptions,
     RecipeArgument,
@@ -16,7 +17,7 @@ from outlay.cli.options import (
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import check_outputs, print_facts, say, write_trace
+from outlay.cli.output import check_outputs, print_facts, say, write_page, write_trace
 
 
 @with_program_options()
@@ -37,6 +38,7 @@ def profile(
             help="Write the speeds that fit what was measured: --target FILE.toml:8.",
         ),
     ] = None,
+    html: HtmlOption = None,
     trace: TraceOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -47,12 +49,13 @@ def profile(
     """
     from outlay.report.profile.profile import profile as profile_program
 
-    check_outputs(trace, calibrate, force=force)
+    check_outputs(html, trace, calibrate, force=force)
     if calibrate is not None and calibrate.suffix != ".toml":
         raise typer.BadParameter(f"{calibrate}: a target names a file that ends in .toml", param_hint="--calibrate")
     prepared = prepare_program(context, recipe, options)
     measured = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read, target=options.target)
     print_facts(measured, as_json=as_json)
+    write_page(html, measured, force=force)
     write_trace(trace, measured.to_trace, force=force)
     if calibrate is not None:
         speeds = measured.fitted_speeds()

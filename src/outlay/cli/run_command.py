@@ -83,6 +83,9 @@ def run(
             help="With --processes: after a failure, start again from the last checkpoint, up to N times.",
         ),
     ] = 0,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="First print where every array lives, as outlay show; the report has it too.")
+    ] = False,
     in_order: InOrderOption = False,
     stuck_after: StuckAfterOption = None,
     start_within: StartWithinOption = None,
@@ -123,7 +126,6 @@ def run(
     prepared = own.prepare(load_recipe(context, recipe, own, record=record or (), stride=stride))
     from outlay.recipes.run_kind import ResultNotWritten, TrainingOptions
     from outlay.recipes.runner import open_folder, run_prepared
-    from outlay.report.show import show
     from outlay.train.multihost import is_first
     from outlay.train.patience import Patience
 
@@ -131,7 +133,10 @@ def run(
     asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
     folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
     if is_first() and not as_json:
-        print_picture(show(prepared.program.plan))
+        if plan:
+            from outlay.report.show import show
+
+            print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and its results are in {folder.path}")
     try:
         result = run_prepared(prepared, folder, **asked)

@@ -9,8 +9,16 @@ from typing import Annotated, Any, cast
 import typer
 
 from outlay.cli.failures import CHECK_FAILED, UNKNOWN
-from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
-from outlay.cli.output import give_back, print_facts, say
+from outlay.cli.options import (
+    ForceOption,
+    HtmlOption,
+    JsonOption,
+    ProgramOptions,
+    RecipeArgument,
+    load_recipe,
+    with_program_options,
+)
+from outlay.cli.output import check_outputs, give_back, print_facts, say, write_page
 
 EXIT_CODES = {"same": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
 ENOUGH = 8
@@ -31,12 +39,15 @@ def verify(
             "--tolerance", metavar="SHARE", help="How far an array may differ, as a share of its largest entry."
         ),
     ] = None,
+    html: HtmlOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check that a recipe computes what one device computes; exit code 1 if not, 3 if that is unknown.
 
     If only one device is attached, 8 are simulated.
     """
+    check_outputs(html, force=force)
     from outlay.analysis.verify.verify import verify as verify_program
 
     loaded = load_recipe(context, recipe, options)
@@ -48,6 +59,7 @@ def verify(
     key = jax.random.key(loaded.seed)
     verification = verify_program(program, steps, cast(Any, against), batches=loaded.data, key=key, tolerance=tolerance)
     print_facts(verification, as_json=as_json)
+    write_page(html, verification, force=force)
     if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)
 

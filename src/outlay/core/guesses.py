@@ -70,7 +70,6 @@ CALLED = {
     "outlay.recipes": 'outlay.run("digits"), or outlay.Recipe.training(...) for one of your own',
     "outlay.models": "outlay.models.TransformerConfig(...), or a model of your own",
     "outlay.jobs": "outlay.join() in a script that `outlay launch` starts",
-    "outlay.brain": "outlay.brain.Brain(...), or outlay.brain.read_brain(path)",
 }
 """What to write for a module that is called like a function."""
 

@@ -65,7 +65,7 @@ class Target(OneLine):
         match = _SHAPE.fullmatch(rest)
         if not colon or match is None:
             what = "it has no shape" if not rest else f"{rest!r} is not a shape"
-            raise TargetError(f"{text!r}: {what}\n  fix: write {_example(hardware)}; targets are {EXAMPLES}")
+            raise TargetError(f"{text!r}: {what}\n  fix: write {example_of(hardware)}; targets are {EXAMPLES}")
         shape = tuple(int(size) for size in match[1].split("x"))
         return cls(hardware, shape, int(match[2] or 1))
 
@@ -126,7 +126,7 @@ def _check(target: Target) -> None:
         fix = f"{hardware.key}:{shape[0] * target.num_slices}{''.join(f'x{size}' for size in shape[1:])}"
         raise TargetError(f"{str(target)!r}: only TPUs come in slices\n  fix: write {fix}")
     if not shape or min(shape) < 1 or target.num_slices < 1:
-        raise TargetError(f"{str(target)!r}: every size must be at least 1\n  fix: write {_example(hardware)}")
+        raise TargetError(f"{str(target)!r}: every size must be at least 1\n  fix: write {example_of(hardware)}")
     {"cpu": _check_cpu, "gpu": _check_gpu, "tpu": _check_tpu}[hardware.kind](target)
 
 
@@ -152,7 +152,7 @@ def _check_gpu(target: Target) -> None:
         _refuse(target, f"is {shape[0]} the hosts or the devices? A GPU target is hosts x devices per host", meanings)
     else:
         what = f"a GPU target is hosts x devices per host, but it has {len(shape)} numbers"
-        _refuse(target, what, [_example(target.hardware)])
+        _refuse(target, what, [example_of(target.hardware)])
 
 
 def _meanings(count: int, per_host: int) -> list[tuple[int, int]]:
@@ -191,7 +191,8 @@ def _near_cube(product: int, num_dims: int) -> tuple[int, ...]:
     return (size, *_near_cube(product // size, num_dims - 1))
 
 
-def _example(hardware: Hardware) -> str:
+def example_of(hardware: Hardware) -> str:
+    """Return a target of this hardware, as text: one host, or a small torus."""
     if hardware.kind == "cpu":
         return "cpu:8"
     if hardware.kind == "gpu":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, final
@@ -20,7 +19,7 @@ from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import has_flat_nodes
 from outlay.core.guesses import OF_A_PROGRAM
-from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices, memory_of
+from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
@@ -31,6 +30,7 @@ from outlay.program.by_source import why_no_source_rules
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
 from outlay.program.consistency import check_agreement, facts_of, processes_of, wait_for_all
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
+from outlay.program.donated_leaves import is_deleted, without_shared_memory
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
@@ -206,10 +206,8 @@ class Program(Report):
         try:
             leaves = jax.tree.leaves((state, batch))
             try:
-                is_used = any(map(_is_deleted, leaves))
-            except (
-                AttributeError
-            ):  # a host array; to ask each leaf for its type would double the cost of the usual call
+                is_used = any(map(is_deleted, leaves))
+            except AttributeError:  # a host array; to ask each leaf for its type would double the usual call's cost
                 state, batch = take_arguments(state, batch)
                 leaves = jax.tree.leaves((state, batch))
                 is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
@@ -237,11 +235,10 @@ class Program(Report):
         return replace(self.plan._page(), title=f"{name_of(self.step)} in mode {self.mode}", headline=repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data: how it is executed, and its plan."""
-        return {"step": name_of(self.step), "mode": self.mode, "plan": self.plan.to_dict()}
+        """Return JSON-ready data: its mode and its plan."""
+        return {"mode": self.mode, "plan": self.plan.to_dict()}
 
-    def __str__(self) -> str:
-        return repr(self)
+    __str__ = __repr__
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_fact = name in vars(self) or isinstance(vars(Program).get(name), property | functools.cached_property)
@@ -389,23 +386,3 @@ def _without_user_mesh(function: Callable[[Any], Any], state: Any) -> Any:
     is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state))
     with contextlib.nullcontext() if is_traced else jax.set_mesh(None):
         return function(state)
-
-
-_is_deleted = operator.methodcaller("is_deleted")
-
-
-def without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:
-    """Copy leaves of state and batch that share memory with an earlier leaf.
-
-    Tied weights, or a target network set to the parameters, are one array; donating it twice ends the process.
-    """
-    seen: set[int] = set()
-
-    def one(leaf: Any) -> Any:
-        memory = memory_of(leaf) if isinstance(leaf, jax.Array) else None
-        if memory is None or memory not in seen:
-            seen.update(() if memory is None else (memory,))
-            return leaf
-        return jax.device_put(leaf, leaf.sharding, may_alias=False) if leaf.committed else leaf.copy()
-
-    return jax.tree.map(one, state), jax.tree.map(one, batch)

@@ -16,10 +16,11 @@ from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
 from outlay.program.consistency import wait_for_all
 from outlay.program.diagnose import diagnose, take_arguments
+from outlay.program.donated_leaves import without_shared_memory
 from outlay.program.explicit import is_explicit
 from outlay.program.modes import in_mode
 from outlay.program.own_meshes import lower_on
-from outlay.program.program import Program, without_shared_memory
+from outlay.program.program import Program
 from outlay.program.storing import out_shardings, send_to_host, typed
 
 Several = Callable[[Any, Sequence[Any]], tuple[Any, Any]]

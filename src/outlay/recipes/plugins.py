@@ -19,6 +19,15 @@ RECIPES = {
     "ab_brain": "outlay.brain.run.from_file:ab_brain",
 }
 """The recipes that come with Outlay: name to the function that makes one."""
+LAYOUTS = {
+    "digits": ("dp", "replicated", "zero1", "zero2", "fsdp", "fsdp+tp"),
+    "lm": ("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"),
+    "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
+    "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),
+    "lora": ("fsdp", "dp", "tp"),
+    "ab_brain": ("copies", "by-neuron", "by-module"),
+}
+"""The layouts of these recipes, for a shell that completes a command: to make a recipe takes a second."""
 FILES = {
     ".toml": "outlay.brain.run.from_file:recipe_of",
     ".scfg": "outlay.brain.run.from_file:recipe_of",

@@ -149,8 +149,12 @@ class Selection(Report):
         layout = ["--layout", file] if file else ["--layout", chosen.layout, "--mesh", chosen.mesh]
         return (
             shlex.join(["outlay", "explain", *recipe, *layout, "--target", self.target]),
-            shlex.join(["outlay", "run", *recipe, *layout]),
+            shlex.join(["outlay", "run", *recipe, *layout, *self._devices()]),
         )
+
+    def _devices(self) -> list[str]:
+        """Return the option for the devices that the target is simulated with; other hardware has its own."""
+        return ["--devices", self.target.removeprefix("cpu:")] if self.target.startswith("cpu:") else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""

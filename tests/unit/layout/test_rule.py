@@ -41,9 +41,16 @@ def test_a_spec_of_sums_that_are_half_taken_is_refused():
         outlay.Rule("w", P("data", unreduced={"model"}))
 
 
-@pytest.mark.parametrize("placement", ["model", None, 3, ["data"]])
-def test_what_is_no_placement_is_refused_with_what_is_one(placement):
-    fix = r"outlay\.replicate\(\), .* from outlay\.layout on\("
+@pytest.mark.parametrize(
+    ("placement", "fix"),
+    [
+        ("model", r"fix: P\('model'\); from jax\.sharding import PartitionSpec as P"),
+        (["data"], r"fix: P\('data'\)"),
+        (None, r"fix: P\(\) or outlay\.replicate\(\)"),
+        (3, r"outlay\.replicate\(\), .* from outlay\.layout on\("),
+    ],
+)
+def test_what_is_no_placement_is_refused_with_what_is_one(placement, fix):
     with pytest.raises(outlay.errors.LayoutError, match=rf"(?s)not a placement: w.*{fix}"):
         outlay.Rule("w", placement)
 
@@ -63,7 +70,7 @@ def test_everything_wrong_with_one_rule_is_said_at_once():
 
 @pytest.mark.parametrize("item", ["params.w", ("w",), ("w", P(), "error"), 3, (P(), "w")])
 def test_an_item_of_a_layout_that_is_no_rule_is_refused(item):
-    with pytest.raises(outlay.errors.LayoutError, match=r"not a rule: .*\n.*\n.*fix: write \("):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a rule: .*\n.*\n.*fix: .*\(.*, P\(None, .model.\)\)"):
         outlay.Layout([item])
 
 

@@ -73,7 +73,10 @@ def test_a_rule_that_stores_covers_no_leaf():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (("layer_inputs", outlay.layout.keep()), r"matches none of the 7 leaves\s+fix: did you mean 'layer_input'"),
+        (
+            ("layer_inputs", outlay.layout.keep()),
+            r"matches none of the 4 leaves and 3 named values of the step\s+fix: did you mean 'layer_input'",
+        ),
         (
             ("params.**", outlay.layout.recompute()),
             r"params\.w\s+the state is what a step keeps .* asked by rule \(\"params",

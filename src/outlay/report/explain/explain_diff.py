@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import starred
-from outlay.core.error_types import ExplainError
-from outlay.core.quantities import format_bytes, format_flops, format_seconds
+from outlay.core.error_types import ExplainError, visible
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.render.page import Column, Page, Section, Table
 from outlay.render.report import Report
 
@@ -43,11 +44,13 @@ class ExplainDiff(Report):
         names: the subject of each report, with its mesh and target.
         totals: the figures that differ, per device and step.
         lines: collectives, copies to and from the host, and recomputed products that differ, largest first.
+        sides: what is compared, such as two layouts; empty if the names say that.
     """
 
     names: tuple[str, str]
     totals: tuple[Difference, ...]
     lines: tuple[Difference, ...]
+    sides: tuple[str, str] = ("", "")
 
     def __bool__(self) -> bool:
         return bool(self.totals or self.lines) or self.names[0] != self.names[1]
@@ -55,23 +58,51 @@ class ExplainDiff(Report):
     def _page(self) -> Page:
         if not self:
             return Page("the same: memory, time, and every line that moves something", [])
-        first, second = self.names
         tables = {"of a device in a step": self.totals, "by line": self.lines}
-        sections = [Section(title, [_table(differences)]) for title, differences in tables.items() if differences]
-        return Page(first if first == second else f"{first}  ->  {second}", sections)
+        sections = [
+            Section(title, [_table(differences, self._heads)]) for title, differences in tables.items() if differences
+        ]
+        return Page(self._title, sections)
+
+    @property
+    def _heads(self) -> tuple[str, str]:
+        return ("before", "after") if self.sides[0] == self.sides[1] else self.sides
+
+    @property
+    def _title(self) -> str:
+        first, second = self.names
+        names = first if first == second else f"{first}  ->  {second}"
+        return names if self.sides[0] == self.sides[1] else f"{self.sides[0]} -> {self.sides[1]}: {names}"
+
+    def to_markdown(self, broken: Sequence[str] = ()) -> str:
+        """Return it for a comment on a change in review: what broke a limit, the figures, and folded the lines.
+
+        Args:
+            broken: a sentence for each limit that is exceeded.
+        """
+        if not self:
+            return "**Layout**: the same memory, time, and every line that moves something\n"
+        parts = [f"**Layout** {self._title}", *(f"- :x: {_escaped(sentence)}" for sentence in broken)]
+        if self.totals:
+            parts.append(_markdown(self.totals, self._heads))
+        if self.lines:
+            folded = f"<details><summary>{counted(len(self.lines), 'line')} that move something else</summary>"
+            parts += [folded, _markdown(self.lines[:_MOST_LINES], self._heads), "</details>"]
+        return "\n\n".join(parts) + "\n"
 
 
-def diff_reports(before: Saved, after: Saved) -> ExplainDiff:
+def diff_reports(before: Saved, after: Saved, sides: tuple[str, str] = ("", "")) -> ExplainDiff:
     """Compare two reports.
 
     Args:
         before: the first.
         after: the second.
+        sides: what they are of, such as two layouts.
     """
     totals = _differing(_totals(before), _totals(after))
     lines = _differing(_lines(before), _lines(after))
     largest = sorted(lines, key=lambda one: -abs(one.after - one.before))
-    return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest))
+    return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest), sides)
 
 
 def read_report(path: Path) -> Saved:
@@ -90,6 +121,9 @@ def read_report(path: Path) -> Saved:
         raise ExplainError(f"{path} is not a report of outlay explain: it lacks {', '.join(missing)}\n  fix: {fix}")
     return report
 
+
+_MOST_LINES = 50
+"""Lines of a comment: GitHub refuses one of more than 65,536 characters."""
 
 _NEEDED = ("name", "bytes_per_step", "collectives", "memory", "work", "estimate")
 _OF_MEMORY = ("peak", "arguments", "outputs", "temporaries", "constants", "on_host")
@@ -138,7 +172,13 @@ def _lines(report: Saved) -> Figures:
 
 def _at(one: Saved) -> str:
     source = one["source"]
-    return f" at {source['file']}:{source['line']}" if source else ""
+    return f" at {_from_here(source['file'])}:{source['line']}" if source else ""
+
+
+def _from_here(file: str) -> str:
+    """Return a path below the working folder as it is written there, as everybody sees it who has the repository."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _differing(before: Figures, after: Figures) -> list[Difference]:
@@ -150,11 +190,24 @@ def _differing(before: Figures, after: Figures) -> list[Difference]:
     return [pair for pair in differing if pair.unit != "runs" or pair.what not in compared]
 
 
-def _table(differences: Sequence[Difference]) -> Table:
+def _markdown(differences: Sequence[Difference], heads: tuple[str, str]) -> str:
+    rows = [("figure", *heads, "change"), ("---", "---:", "---:", "---:")]
+    for one in differences:
+        words = _WORDS[one.unit]
+        rows.append((one.what, words(one.before), words(one.after), _change(one)))
+    return "\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in rows)
+
+
+def _escaped(text: str) -> str:
+    """Return a text that GitHub shows as it is: a path is no markup, and ends no cell."""
+    return re.sub(r"([|*_<>`\\])", r"\\\1", visible(text)).replace("\n", " ")
+
+
+def _table(differences: Sequence[Difference], heads: tuple[str, str]) -> Table:
     columns = [
         (Column("figure"), lambda one: one.what),
-        (Column("before", "number"), lambda one: _WORDS[one.unit](one.before)),
-        (Column("after", "number"), lambda one: _WORDS[one.unit](one.after)),
+        (Column(heads[0], "number"), lambda one: _WORDS[one.unit](one.before)),
+        (Column(heads[1], "number"), lambda one: _WORDS[one.unit](one.after)),
         (Column("change", "number"), _change),
     ]
     return Table.of(differences, columns)
