@@ -93,7 +93,7 @@ PROGRAMS = {
     "made.plann": "did you mean 'plan'?",
     "made.plan.show()": "outlay.show(value)",
     "made.plan['ww']": "did you mean 'w'?",
-    "made(made.init(jax.random.key(0)), batch[:7])": "program.with_batch(batch)",
+    "made(made.init(jax.random.key(0)), batch[:7])": "it is a last batch of 7 samples",
 }
 
 VERBS = {
