@@ -6,13 +6,13 @@ A row is what was typed, and what comes back: `WORKS`, or a part of the message 
 import functools
 from typing import Any
 
-import flax.linen as nn  # noqa: F401 - named by what is typed
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx  # noqa: F401
+from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import outlay
@@ -162,6 +162,8 @@ def names() -> dict[str, Any]:
     return {
         **globals(),
         **usual,
+        "nn": nn,
+        "nnx": nnx,
         "dp": dp,
         "batch": batch,
         "batches": [batch] * 3,

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from outlay.cli.output import say
-from outlay.core.own_folder import MARK
-from outlay.core.suggest import did_you_mean
 from outlay.recipes.plugins import FILES, LAYOUTS, RECIPES
 
 _SCRIPTS = {
@@ -55,6 +53,8 @@ def completion(
             say(word)
         return
     if shell not in _SCRIPTS:
+        from outlay.core.suggest import did_you_mean
+
         raise typer.BadParameter(f"{shell or 'no shell'}: {did_you_mean(shell or '', _SCRIPTS)}", param_hint="SHELL")
     say(_SCRIPTS[shell].rstrip("\n"))
 
@@ -131,6 +131,8 @@ def _layouts(rest: Sequence[str]) -> list[str]:
 
 def _folders(typed: str) -> list[str]:
     """Return folders, and first of all those of runs."""
+    from outlay.core.own_folder import MARK
+
     runs = [str(path.parent) for path in Path("runs").glob(f"*/{MARK}")]
     return [*runs, *(path for path in _paths(typed, ()) if path.endswith("/"))]
 

@@ -9,8 +9,6 @@ import typer
 
 from outlay.cli.options import command_group
 from outlay.cli.output import say
-from outlay.core.error_types import RecipeError
-from outlay.core.suggest import did_you_mean
 
 examples = command_group(
     "examples",
@@ -47,7 +45,9 @@ def copy_examples(
     force: Annotated[bool, typer.Option("--force", help="Also replace files that are there.")] = False,
 ) -> None:
     """Copy examples into a folder, by default the working folder."""
+    from outlay.core.error_types import RecipeError
     from outlay.core.output_file import check_writable, write_output
+    from outlay.core.suggest import did_you_mean
 
     files = _files()
     known = {**files, **{path.stem: path for path in files.values()}}

@@ -15,6 +15,7 @@ from outlay.core.jax_compat import attached_devices
 from outlay.devices.arrange import arrange, group_by_host
 from outlay.devices.compile_only import target_devices
 from outlay.devices.device_identity import host_of
+from outlay.devices.hardware import known_hardware
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
@@ -120,7 +121,7 @@ def _spec_of(
         raise MeshError("a mesh needs axes: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices")
     if spec is None:
         return MeshSpec(axes, over)
-    if isinstance(spec, str) and ":" in spec and "=" not in spec:
+    if isinstance(spec, str) and spec.partition(":")[0] in known_hardware():
         raise MeshError(f"{spec!r} is a target, not a mesh\n  fix: outlay.mesh(data=-1, target={spec!r})")
     if isinstance(spec, str) and spec.strip().isdigit():
         raise _without_names(int(spec))

@@ -39,7 +39,7 @@ def check_arguments(step: Any, init: Any, mesh: Any) -> None:
             fix = "init=lambda key: state" if name == "init" else f"def {form.partition(' ->')[0]}: ..."
             raise ProgramError(f"{what}\n  fix: {fix}")
         if fix := _model_refused(name, given):
-            what = f"{name} must be a function {form}, and is a model, a {type(given).__name__}"
+            what = f"{name} must be a function {form}, and is a model, a {type(inspect.unwrap(given)).__name__}"
             raise ProgramError(f"{what}\n  fix: {fix}")
     if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
         raise ProgramError(
@@ -62,6 +62,7 @@ def with_key(init: Any) -> Any:
 
 def _model_refused(name: str, given: Any) -> str:
     """Return what to write instead of a model; empty if this is none."""
+    given = inspect.unwrap(given)  # what the program has made of it wraps it
     of_flax = any(kind.__module__.startswith(("flax.nnx", "flax.linen")) for kind in type(given).__mro__)
     if isinstance(given, type) or not of_flax:
         return ""

@@ -27,7 +27,7 @@ def recipe():
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "mine.py").write_text(ASKS_FOR_TWO)
-    arguments = ("run", "mine.py:recipe", "--devices", "4", "--layout", "fsdp", "--steps", "3")
+    arguments = ("run", "mine.py:recipe", "--devices", "4", "--layout", "fsdp", "--steps", "3", "--plan")
     return folder, outlay_command(*arguments, cwd=folder)
 
 
