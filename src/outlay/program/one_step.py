@@ -38,6 +38,7 @@ from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
 from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
+from outlay.program.independent_dims import not_split
 from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, lower_on
@@ -141,7 +142,7 @@ class OneStep:
             run = in_mode("auto", self._traced.replaying(self.step), plan, mesh, sums_over_batch=self.sums_over_batch)
         else:
             run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self.sums_over_batch)
-        run = send_to_host(run, plan, mesh) if self._donate else run
+        run = send_to_host(self.per_shard(run), plan, mesh) if self._donate else self.per_shard(run)
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
@@ -154,6 +155,23 @@ class OneStep:
             with fresh_traces():
                 return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
         return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
+
+    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
+        mesh, plan = self._mesh, self.plan
+        jaxpr = self._traced.jaxpr
+        if self._mode != "auto" or mesh.size == 1 or jaxpr is None or is_explicit(mesh):
+            return function
+        names = not_split(jaxpr)
+        if not names:
+            return function
+        from outlay.program.per_shard_operations import run_per_shard_where_split
+
+        state, batch = (
+            shardings(plan, self.state_shapes, mesh),
+            shardings(plan, self.batch_shapes, mesh, root="batch"),
+        )
+        return run_per_shard_where_split(function, [(state, 1), (batch, 0)], mesh, names)
 
     def _trace(self, mode: str) -> Traced:
         with fresh_traces():

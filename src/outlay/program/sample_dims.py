@@ -26,10 +26,10 @@ _ARITHMETIC = (
     "zeta"
 )
 _COPIES = "bitcast_convert_type convert_element_type copy copy_p name pcast pvary reduce_precision stop_gradient"
-_EACH_ENTRY = frozenset([*_ARITHMETIC.split(), *_COPIES.split()])
+EACH_ENTRY = frozenset([*_ARITHMETIC.split(), *_COPIES.split()])
 _EACH_KEY = frozenset(["random_bits", "random_fold_in", "random_split", "random_unwrap", "random_wrap", "random_seed"])
 _REDUCTIONS = "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
-_REDUCES = frozenset(_REDUCTIONS.split())
+REDUCES = frozenset(_REDUCTIONS.split())
 _ALONG = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), "axis"),
     **dict.fromkeys(("concatenate", "sort"), "dimension"),
@@ -119,7 +119,7 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
             return before == after
         case _ if name in _EACH_KEY and shapes[0] and dim is not None:
             return result == dim and before[1:] in ([], [dim], [None])
-        case _ if name in _EACH_ENTRY:
+        case _ if name in EACH_ENTRY:
             return same
         case "broadcast_in_dim":
             return dim is None or params["broadcast_dimensions"][dim] == result
@@ -127,7 +127,7 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
             return _keeps_samples_first(shapes[0], dim, _shape(own.outvars[0]), result)
         case "transpose" | "squeeze" | "expand_dims":
             return True
-        case _ if name in _REDUCES:
+        case _ if name in REDUCES:
             return dim not in params["axes"]
         case _ if name in _ALONG:
             along = params[_ALONG[name]]

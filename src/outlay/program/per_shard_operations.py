@@ -1,0 +1,174 @@
+"""Run operations that XLA does not split on each device's own entries, where their batch dims are split.
+
+XLA gathers the whole batch to every device for each FFT of it, on CPUs and GPUs, and cuDNN's attention is refused where
+weights rather than samples are split. Such operations of a traced step are put into `jax.shard_map`, over the axes that
+hold their batch dims (`propagated_splits.py`). A step without them is not run again, and none of this is imported for
+it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from outlay.core.jax_tracing import operations, run_jaxpr
+from outlay.program.independent_dims import CUMULATIVE, FFT, Factors, Independent, independent
+from outlay.program.propagated_splits import Inner, Propagation, Split, axes_of, joined, split_of
+
+
+def run_per_shard_where_split(
+    function: Callable[..., Any], shardings: Sequence[tuple[Any, int]], mesh: Mesh, names: frozenset[str]
+) -> Callable[..., Any]:
+    """Wrap a function so that operations of its trace run on shards.
+
+    Args:
+        function: takes trees of arrays, and returns one.
+        shardings: for each argument, a tree of its arrays' shardings, and the rank of their claims.
+        mesh: the mesh, with automatic axes.
+        names: the names of the operations.
+    """
+    given = [
+        split_of(one.spec, rank) if isinstance(one, NamedSharding) else {}
+        for tree, rank in shardings
+        for one in jax.tree.leaves(tree)
+    ]
+
+    @functools.wraps(function, updated=())
+    def run(*args: Any) -> Any:
+        # The lambda is a new function each time, so JAX cannot return a cached trace.
+        jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
+        values = [_Value(value, split) for value, split in zip(jax.tree.leaves(args), given, strict=True)]
+        results = _Rewriting(mesh, names).run(jaxpr, values, [{} for _ in jaxpr.jaxpr.outvars])
+        return jax.tree.unflatten(jax.tree.structure(result), results)
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Value:
+    """An array while it is traced, and how it is split."""
+
+    array: Any
+    split: Split
+
+
+class _Rewriting:
+    """Runs a traced program again."""
+
+    def __init__(self, mesh: Mesh, names: frozenset[str]) -> None:
+        self._mesh, self._names = mesh, names
+        self._follow = Propagation({axis: size for axis, size in mesh.shape.items() if size > 1})
+        self._is_on_cpu = mesh.devices.flat[0].platform == "cpu"
+
+    def run(self, jaxpr: Any, values: Sequence[Any], asked: Sequence[Split]) -> list[Any]:
+        """Run a program; `asked` says how those who take its results would have them split."""
+        known = self._follow.forward(jaxpr, [value.split for value in values])
+        suiting = self._follow.backward(jaxpr, known, asked)
+
+        def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+            arrays = [value.array if isinstance(value, _Value) else value for value in values]
+            splits: list[Split] = [value.split if isinstance(value, _Value) else {} for value in values]
+            after = [joined(known[one], suiting.get(one, {})) for one in eqn.outvars]
+            if eqn.primitive.name in self._names:
+                results = self._per_shard(eqn, arrays, splits, after, bind)
+            elif any(inner.primitive.name in self._names for inner in _inside(eqn)):
+                results = self._with_others(eqn, arrays, splits, after)
+            else:
+                results = bind(*arrays)
+            return [_Value(*both) for both in zip(results, after, strict=True)]
+
+        return [one.array if isinstance(one, _Value) else one for one in run_jaxpr(jaxpr, values, evaluate)]
+
+    def _with_others(self, eqn: Any, arrays: list[Any], splits: list[Split], after: list[Split]) -> list[Any]:
+        """Run an operation that holds programs with others in their place; all else of it stays as it was traced."""
+        params = dict(eqn.params)
+        for inner in self._follow.inside(eqn, splits, after):
+            other = self._rewritten(inner)
+            if inner.place is None:
+                params[inner.param] = other
+            elif isinstance(inner.place, int):
+                params[inner.param] = tuple(
+                    other if place == inner.place else one for place, one in enumerate(params[inner.param])
+                )
+            else:
+                params[inner.param] = params[inner.param]._replace(**{inner.place: other})
+        results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
+        return results if eqn.primitive.multiple_results else [results]
+
+    def _rewritten(self, inner: Inner) -> Jaxpr | ClosedJaxpr:
+        def run(*arrays: Any) -> list[Any]:
+            values = [_Value(*both) for both in zip(arrays, inner.splits, strict=True)]
+            return self.run(inner.jaxpr, values, inner.asked)
+
+        is_closed = isinstance(inner.jaxpr, ClosedJaxpr)
+        variables = (inner.jaxpr.jaxpr if is_closed else inner.jaxpr).invars
+        other = jax.make_jaxpr(run)(*(variable.aval for variable in variables))
+        return other if is_closed else other.jaxpr
+
+    def _per_shard(
+        self,
+        eqn: Any,
+        arrays: list[Any],
+        splits: list[Split],
+        after: list[Split],
+        bind: Callable[..., list[Any]],
+    ) -> list[Any]:
+        factors = independent(eqn)
+        if factors is None:
+            return bind(*arrays)
+        axes = self._axes(eqn, factors, splits, after)
+        is_fft_on_cpu = eqn.primitive.name == FFT and self._is_on_cpu
+        if not axes and not is_fft_on_cpu and eqn.primitive.name not in CUMULATIVE:
+            return bind(*arrays)
+
+        def of_shards(*shards: Any) -> Any:
+            if not is_fft_on_cpu:
+                return bind(*shards)
+            # XLA's CPU compiler gives an FFT's operand and result any order in memory, and its runtime then refuses it.
+            return [_in_rows(result) for result in bind(*map(_in_rows, shards))]
+
+        # check_vma is off: cuDNN's operations do not say over which axes their results vary.
+        return jax.shard_map(
+            of_shards,
+            mesh=self._mesh,
+            in_specs=tuple(_spec(of_dims, axes) for of_dims in factors.operands),
+            out_specs=[_spec(of_dims, axes) for of_dims in factors.results],
+            check_vma=False,
+        )(*arrays)
+
+    def _axes(
+        self, eqn: Any, factors: Independent, splits: list[Split], after: list[Split]
+    ) -> dict[Hashable, tuple[str, ...]]:
+        """Return the mesh axes that hold each factor, those that divide all dims of that factor."""
+        shapes = [variable.aval.shape for variable in (*eqn.invars, *eqn.outvars)]
+        sizes: dict[Hashable, set[int]] = {}
+        for of_dims, shape in zip((*factors.operands, *factors.results), shapes, strict=True):
+            for factor, size in zip(of_dims, shape, strict=True):
+                sizes.setdefault(factor, set()).add(size)
+        axes: dict[Hashable, tuple[str, ...]] = {}
+        parts: dict[Hashable, int] = {}
+        for axis, (factor, _) in axes_of([*factors.operands, *factors.results], [*splits, *after]).items():
+            num = parts.get(factor, 1) * self._mesh.shape[axis]
+            if all(size and size % num == 0 for size in sizes[factor]):
+                axes[factor], parts[factor] = (*axes.get(factor, ()), axis), num
+        return axes
+
+
+def _spec(of_dims: Factors, axes: Mapping[Hashable, tuple[str, ...]]) -> PartitionSpec:
+    return PartitionSpec(*(axes.get(factor) if factor is not None else None for factor in of_dims))
+
+
+def _in_rows(array: jax.Array) -> jax.Array:
+    """Have an array in memory in the order of its dims, the last one fastest."""
+    return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
+
+
+def _inside(eqn: Any) -> Iterator[Any]:
+    return (one for inner in jaxprs_in_params(eqn.params) for one in operations(inner))

@@ -1,0 +1,417 @@
+"""Follow through a traced step over which mesh axes the dims of its values are split, from its inputs on.
+
+The compiler settles this for itself. What it is needed for here: an operation that works on each sample by itself, and
+that the compiler does not split, is told over which axes its samples lie (`per_shard_operations.py`). A wrong answer
+moves more data than it must, and changes no number. Where two operands disagree, samples go before parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.sharding import PartitionSpec
+
+from outlay.core.jax_tracing import COND, SCAN, WHILE, scan_operands
+from outlay.layout.placement import spec_dims
+from outlay.program.independent_dims import Factors, independent
+from outlay.program.sample_dims import EACH_ENTRY, REDUCES
+
+
+class Claim(NamedTuple):
+    """A dim that a mesh axis splits, and how much that says: 0 for samples and constraints, 1 for other inputs."""
+
+    dim: int
+    rank: int
+
+
+Split = Mapping[str, Claim]
+"""How an array is split: its dim by mesh axis."""
+
+Dims = dict[int, int]
+"""To which dim of a result a dim of an operand goes."""
+
+
+def split_of(spec: PartitionSpec, rank: int) -> Split:
+    """Return how an array under a spec is split."""
+    return {axis: Claim(dim, rank) for dim, axes in enumerate(spec_dims(spec, 0)) for axis in axes}
+
+
+def joined(*splits: Split) -> Split:
+    """Join what several say of one array: the claim of the lowest rank, the first of equal ones, holds an axis."""
+    claims: dict[str, Claim] = {}
+    for split in splits:
+        for axis, claim in split.items():
+            if axis not in claims or claim.rank < claims[axis].rank:
+                claims[axis] = claim
+    return claims
+
+
+def moved(split: Split, dims: Mapping[int, int]) -> Split:
+    """Return a split with its dims renumbered, without those that are not listed."""
+    return {axis: Claim(dims[dim], rank) for axis, (dim, rank) in split.items() if dim in dims}
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A program inside an operation.
+
+    Attributes:
+        param: the parameter of the operation that holds it.
+        place: its place there, if that holds several.
+        jaxpr: the program.
+        splits: how its operands are split.
+        asked: how those who take its results would have them split.
+    """
+
+    param: str
+    place: int | str | None
+    jaxpr: Any
+    splits: list[Split]
+    asked: list[Split]
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """Follows splits over a mesh.
+
+    Attributes:
+        sizes: the size of each mesh axis that splits something.
+    """
+
+    sizes: Mapping[str, int]
+    _results: dict[Any, list[Split]] = field(default_factory=dict, compare=False)
+
+    def forward(self, jaxpr: Any, splits: Sequence[Split]) -> dict[Any, Split]:
+        """Return how the values of a traced program are split, from how its operands are."""
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        known = dict(zip(jaxpr.invars, splits, strict=True))
+        for eqn in jaxpr.eqns:
+            results = self.results(eqn, [_read(known, atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, results, strict=True))
+        return known
+
+    def backward(self, jaxpr: Any, known: Mapping[Any, Split], asked: Sequence[Split]) -> dict[Any, Split]:
+        """Return how the values of a traced program would be split to suit those that take them.
+
+        Args:
+            jaxpr: the program.
+            known: how its values are split, as `forward` returns it.
+            asked: how those who take its results would have them split.
+        """
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        suiting: dict[Any, Split] = {}
+        for atom, split in zip(jaxpr.outvars, asked, strict=True):
+            if not isinstance(atom, Literal):
+                suiting[atom] = joined(suiting.get(atom, {}), split)
+        for eqn in reversed(jaxpr.eqns):
+            results = [joined(known.get(one, {}), suiting.get(one, {})) for one in eqn.outvars]
+            operands = self._suiting(eqn, [_read(known, atom) for atom in eqn.invars], results)
+            for atom, split in zip(eqn.invars, operands, strict=True):
+                if split and not isinstance(atom, Literal):
+                    suiting[atom] = joined(suiting.get(atom, {}), self._fitting(_weaker(split), atom.aval))
+        return suiting
+
+    def through(self, jaxpr: Any, splits: Sequence[Split]) -> list[Split]:
+        """Return how the results of a traced program are split, from how its operands are."""
+        key = (id(jaxpr), tuple(tuple(sorted(split.items())) for split in splits))
+        if key not in self._results:
+            known = self.forward(jaxpr, splits)
+            self._results[key] = [_read(known, atom) for atom in getattr(jaxpr, "jaxpr", jaxpr).outvars]
+        return self._results[key]
+
+    def _suiting(self, eqn: Any, splits: Sequence[Split], results: Sequence[Split]) -> list[Split]:
+        """Return how the operands of an operation would be split to suit its results, and one another."""
+        name = eqn.primitive.name
+        if name == "optimization_barrier":
+            return list(results)
+        if name in (SCAN, WHILE, COND, "custom_linear_solve"):
+            return [{} for _ in splits]
+        inner = list(self.inside(eqn, splits, results))
+        if inner:
+            one = inner[0]
+            suiting = self.backward(one.jaxpr, self.forward(one.jaxpr, one.splits), one.asked)
+            return [suiting.get(variable, {}) for variable in getattr(one.jaxpr, "jaxpr", one.jaxpr).invars]
+        factors = independent(eqn)
+        if factors is not None:
+            held = axes_of(factors.results, results)
+            return [_of_factors(held, of_dims) for of_dims in factors.operands]
+        dims = dims_of(eqn)
+        suiting = [moved(results[0], {to: dim for dim, to in each.items()}) for each in dims] if results else []
+        suiting += [{} for _ in splits[len(suiting) :]]
+        if name == "dot_general":
+            (left, right), _ = eqn.params["dimension_numbers"]
+            pairs = {int(there): int(here) for here, there in zip(left, right, strict=True)}
+            suiting[0] = joined(suiting[0], moved(splits[1], pairs))
+            suiting[1] = joined(suiting[1], moved(splits[0], {here: there for there, here in pairs.items()}))
+        return suiting
+
+    def results(self, eqn: Any, splits: Sequence[Split]) -> list[Split]:
+        """Return how the results of an operation are split."""
+        results = self._of_inner(eqn, splits) or self._of_rule(eqn, splits)
+        return [self._fitting(split, variable.aval) for split, variable in zip(results, eqn.outvars, strict=True)]
+
+    def inside(self, eqn: Any, splits: Sequence[Split], asked: Sequence[Split] = ()) -> Iterator[Inner]:
+        """Yield the programs inside an operation.
+
+        Args:
+            eqn: the operation.
+            splits: how its operands are split.
+            asked: how those who take its results would have them split.
+        """
+        params, name = eqn.params, eqn.primitive.name
+        asked = list(asked or [{} for _ in eqn.outvars])
+        if name == SCAN:
+            _, num_carried = scan_operands(params)
+            of_turn = [*asked[:num_carried], *(_shifted(split, -1) for split in asked[num_carried:])]
+            yield Inner("jaxpr", None, params["jaxpr"], self._turn(params, splits), of_turn)
+        elif name == WHILE:
+            first, second = params["cond_nconsts"], params["body_nconsts"]
+            of_body, start = list(splits[first : first + second]), list(splits[first + second :])
+            carried = self._settled(lambda now: self.through(params["body_jaxpr"], [*of_body, *now]), start)
+            yield Inner("cond_jaxpr", None, params["cond_jaxpr"], [*splits[:first], *carried], [{}])
+            yield Inner("body_jaxpr", None, params["body_jaxpr"], [*of_body, *carried], asked)
+        elif name == COND:
+            for place, branch in enumerate(params["branches"]):
+                yield Inner("branches", place, branch, list(splits[1:]), asked)
+        elif name == "custom_linear_solve":
+            yield self._solve(params, splits, asked)
+        else:
+            of_params = [(key, value) for key, value in params.items() if isinstance(value, Jaxpr | ClosedJaxpr)]
+            if name != "shard_map" and len(of_params) == 1:
+                key, jaxpr = of_params[0]
+                if len(getattr(jaxpr, "jaxpr", jaxpr).invars) == len(splits):
+                    yield Inner(key, None, jaxpr, list(splits), asked)
+
+    def _of_inner(self, eqn: Any, splits: Sequence[Split]) -> list[Split]:
+        """Return the results' splits of an operation that holds programs; empty for any other."""
+        inner = list(self.inside(eqn, splits))
+        if not inner:
+            return []
+        if eqn.primitive.name != COND:
+            inner = inner[-1:]
+        ends = [self.through(one.jaxpr, one.splits) for one in inner]
+        results = [joined(*of_one) for of_one in zip(*ends, strict=True)]
+        if eqn.primitive.name != SCAN:
+            return results
+        _, num_carried = scan_operands(eqn.params)
+        return [*results[:num_carried], *(_shifted(split, 1) for split in results[num_carried:])]
+
+    def _turn(self, params: Any, splits: Sequence[Split]) -> list[Split]:
+        """Return how the operands of a turn of a scan are split."""
+        num_consts, num_carried = scan_operands(params)
+        consts, start = list(splits[:num_consts]), list(splits[num_consts:][:num_carried])
+        slices = [_shifted(split, -1) for split in splits[num_consts + num_carried :]]
+
+        def body(now: list[Split]) -> list[Split]:
+            return self.through(params["jaxpr"], [*consts, *now, *slices])[:num_carried]
+
+        return [*consts, *self._settled(body, start), *slices]
+
+    def _settled(self, body: Callable[[list[Split]], list[Split]], start: list[Split]) -> list[Split]:
+        """Return how what a loop carries is split: as it starts, and as its turns leave it."""
+        carried = start
+        for _ in range(len(self.sizes) + 1):
+            after = [joined(*both) for both in zip(carried, body(carried), strict=True)]
+            if after == carried:
+                break
+            carried = after
+        return carried
+
+    @staticmethod
+    def _solve(params: Any, splits: Sequence[Split], asked: list[Split]) -> Inner:
+        """Return the program that a linear solve runs; the others are for its derivatives."""
+        lengths = params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        consts = splits[first : first + lengths.solve]
+        right_sides = splits[sum(lengths) :]
+        return Inner("jaxprs", "solve", params["jaxprs"].solve, [*consts, *right_sides], asked)
+
+    def _of_rule(self, eqn: Any, splits: Sequence[Split]) -> list[Split]:
+        if eqn.primitive.name == "sharding_constraint":
+            return [_constrained(eqn.params["sharding"], splits[0])]
+        if eqn.primitive.name == "optimization_barrier":
+            return list(splits)
+        if eqn.primitive.name == "shard_map":
+            return [split_of(spec, 0) for spec in eqn.params["out_specs"]]
+        factors = independent(eqn)
+        if factors is not None:
+            axes = axes_of(factors.operands, splits)
+            return [_of_factors(axes, one) for one in factors.results]
+        operands = dims_of(eqn)
+        split = joined(*(moved(split, dims) for split, dims in zip(splits, operands, strict=False)))
+        return [split] * len(eqn.outvars)
+
+    def _fitting(self, split: Split, aval: Any) -> Split:
+        """Leave out axes that do not divide their dim."""
+        shape, parts, fitting = getattr(aval, "shape", ()), {}, {}
+        for axis, claim in split.items():
+            num = parts.get(claim.dim, 1) * self.sizes.get(axis, 1)
+            if axis in self.sizes and claim.dim < len(shape) and shape[claim.dim] and shape[claim.dim] % num == 0:
+                parts[claim.dim], fitting[axis] = num, claim
+        return fitting
+
+
+Held = dict[str, tuple[Hashable, int]]
+"""By mesh axis: the factor of an operation whose dims it splits, and the rank of that claim."""
+
+
+def axes_of(factors: Sequence[Factors], splits: Sequence[Split]) -> Held:
+    """Return which mesh axes hold the factors of an operation, from how its operands or results are split."""
+    held: Held = {}
+    for of_dims, split in zip(factors, splits, strict=True):
+        for axis, (dim, rank) in split.items():
+            if of_dims[dim] is not None and (axis not in held or rank < held[axis][1]):
+                held[axis] = of_dims[dim], rank
+    return held
+
+
+def _of_factors(held: Held, of_dims: Factors) -> Split:
+    return {axis: Claim(of_dims.index(factor), rank) for axis, (factor, rank) in held.items() if factor in of_dims}
+
+
+def _read(known: Mapping[Any, Split], atom: Any) -> Split:
+    return {} if isinstance(atom, Literal) else known.get(atom, {})
+
+
+def _weaker(split: Split) -> Split:
+    """Return the same claims, behind all that follow from inputs."""
+    return {axis: Claim(claim.dim, 2) for axis, claim in split.items()}
+
+
+def _shifted(split: Split, by: int) -> Split:
+    """Return the split of a stack from that of its entries, or the other way round."""
+    return {axis: Claim(dim + by, rank) for axis, (dim, rank) in split.items() if dim + by >= 0}
+
+
+def _constrained(sharding: Any, before: Split) -> Split:
+    spec = getattr(sharding, "spec", None)
+    if spec is None:
+        return before
+    is_open = {dim for dim, axes in enumerate(spec) if axes is PartitionSpec.UNCONSTRAINED}
+    free = {axis: claim for axis, claim in before.items() if claim.dim in is_open}
+    return {**split_of(PartitionSpec(*(None if dim in is_open else axes for dim, axes in enumerate(spec))), 0), **free}
+
+
+def dims_of(eqn: Any) -> list[Dims]:
+    """Return, for each operand of an operation, which of its dims are which dims of the results.
+
+    Dims along which the operation goes are left out, and so are all dims of an operation that is not listed.
+    """
+    name, params = eqn.primitive.name, eqn.params
+    shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in eqn.invars]
+    result = tuple(getattr(eqn.outvars[0].aval, "shape", ())) if eqn.outvars else ()
+    if name in EACH_ENTRY:
+        return [{dim: dim for dim in range(len(shape))} if len(shape) == len(result) else {} for shape in shapes]
+    if name in REDUCES:
+        return [_without(shapes[0], params["axes"])]
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule(params, shapes, result)
+    if name not in _ALONG or not shapes:
+        return [{} for _ in shapes]
+    along = params[_ALONG[name]]
+    along = along if isinstance(along, tuple) else (along,)
+    return [{dim: dim for dim in range(len(shape)) if dim not in along} for shape in shapes]
+
+
+_ALONG = {"split": "axis", "concatenate": "dimension", "sort": "dimension", "rev": "dimensions"}
+"""By which parameter an operation says along which dims it goes."""
+
+
+def _without(shape: tuple[int, ...], dims: Sequence[int]) -> Dims:
+    """Number the dims that are left when some are taken out."""
+    left = [dim for dim in range(len(shape)) if dim not in dims]
+    return {dim: position for position, dim in enumerate(left)}
+
+
+def _broadcast(params: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
+    to = params["broadcast_dimensions"]
+    return [{dim: int(to[dim]) for dim, size in enumerate(shapes[0]) if size == result[to[dim]]}]
+
+
+def _reshape(params: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
+    """Pair the dims that begin at the same entry: pieces of one are then pieces of the other, if they divide it."""
+    if params.get("dimensions") is not None:
+        return [{}]
+    starts = {math.prod(result[:dim]): dim for dim in reversed(range(len(result))) if result[dim] > 1}
+    begins = {dim: math.prod(shapes[0][:dim]) for dim, size in enumerate(shapes[0]) if size > 1}
+    return [{dim: starts[start] for dim, start in begins.items() if start in starts}]
+
+
+def _transpose(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
+    return [{int(dim): position for position, dim in enumerate(params["permutation"])}]
+
+
+def _squeeze(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
+    return [_without(shapes[0], [dim % len(shapes[0]) for dim in params["dimensions"]])]
+
+
+def _whole_dims(_: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
+    """Keep the dims of which all entries are in operand and result: of slices, of their updates, and of padding."""
+    same = [
+        {dim: dim for dim, size in enumerate(shape) if size == result[dim]} if len(shape) == len(result) else {}
+        for shape in shapes[:2]
+    ]
+    return same
+
+
+def _product(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
+    (summed, (left_batch, right_batch)) = params["dimension_numbers"]
+    left = [dim for dim in range(len(shapes[0])) if dim not in (*summed[0], *left_batch)]
+    right = [dim for dim in range(len(shapes[1])) if dim not in (*summed[1], *right_batch)]
+    num_batch = len(left_batch)
+    of_left = {dim: position for position, dim in enumerate([*left_batch, *left])}
+    of_right = {dim: position for position, dim in enumerate(right_batch)}
+    of_right.update({dim: num_batch + len(left) + position for position, dim in enumerate(right)})
+    return [of_left, of_right]
+
+
+def _convolution(params: Any, *_: Any) -> list[Dims]:
+    numbers = params["dimension_numbers"]
+    samples = {numbers.lhs_spec[0]: numbers.out_spec[0]} if params["batch_group_count"] == 1 else {}
+    return [samples, {numbers.rhs_spec[0]: numbers.out_spec[1]}]
+
+
+def _gather(params: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    given = [dim for dim in range(len(result)) if dim not in numbers.offset_dims]
+    of_indices = dict(zip(range(len(shapes[1]) - 1), given, strict=False))
+    taken = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    left = [dim for dim in range(len(shapes[0])) if dim not in taken]
+    of_operand = {
+        dim: int(to) for dim, to in zip(left, numbers.offset_dims, strict=True) if sizes[dim] == shapes[0][dim]
+    }
+    pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    of_operand.update({int(dim): of_indices[int(index)] for dim, index in pairs})
+    return [of_operand, of_indices]
+
+
+def _scatter(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
+    numbers = params["dimension_numbers"]
+    untouched = {dim: dim for dim in range(len(shapes[0])) if dim not in numbers.scatter_dims_to_operand_dims}
+    pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    return [untouched, {int(index): int(dim) for dim, index in pairs}]
+
+
+def _keys(_: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
+    return [{dim: dim for dim, size in enumerate(shapes[0]) if dim < len(result) and size == result[dim]}]
+
+
+_RULES: dict[str, Callable[[Any, list[tuple[int, ...]], tuple[int, ...]], list[Dims]]] = {
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "squeeze": _squeeze,
+    "dot_general": _product,
+    "conv_general_dilated": _convolution,
+    "gather": _gather,
+    **dict.fromkeys(("slice", "dynamic_slice", "dynamic_update_slice", "pad"), _whole_dims),
+    **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _whole_dims),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"), _scatter),
+    **dict.fromkeys(("random_bits", "random_fold_in", "random_split", "random_wrap", "random_unwrap"), _keys),
+}
+"""How the dims of the operands go to those of the result, for operations along none or some of them."""
