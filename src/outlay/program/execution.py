@@ -77,6 +77,10 @@ class Execution(Protocol):
         """Lower the step: one program, or one for each group of devices."""
         ...
 
+    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
+        ...
+
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile what `lower` returned."""
         ...

@@ -101,7 +101,8 @@ class OneStep:
         self._traced = traced
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        self._init = init_sharded(init, self.state_shapes, self.plan, mesh)
+        instead = self._init_per_shard if self._is_placed_by_xla else None
+        self._init = init_sharded(init, self.state_shapes, self.plan, mesh, instead)
 
     def check_key(self, key: Any) -> None:
         """Raise for a key that makes a state with other leaves than the plan has, such as keys of its own kind."""
@@ -158,20 +159,29 @@ class OneStep:
 
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
-        mesh, plan = self._mesh, self.plan
-        jaxpr = self._traced.jaxpr
-        if self._mode != "auto" or mesh.size == 1 or jaxpr is None or is_explicit(mesh):
-            return function
-        names = not_split(jaxpr)
+        names = not_split(self._traced.jaxpr) if self._is_placed_by_xla else frozenset()
         if not names:
             return function
         from outlay.program.per_shard_operations import run_per_shard_where_split
 
-        state, batch = (
-            shardings(plan, self.state_shapes, mesh),
-            shardings(plan, self.batch_shapes, mesh, root="batch"),
-        )
-        return run_per_shard_where_split(function, [(state, 1), (batch, 0)], mesh, names)
+        state = shardings(self.plan, self.state_shapes, self._mesh)
+        batch = shardings(self.plan, self.batch_shapes, self._mesh, root="batch")
+        results = state if self._donate else ()
+        return run_per_shard_where_split(function, [(state, 1), (batch, 0)], results, self._mesh, names)
+
+    def _init_per_shard(self, jaxpr: Any) -> Callable[..., Any] | None:
+        """Return a traced init as a function in which what XLA does not split runs on shards; None if it has none."""
+        names = not_split(jaxpr)
+        if not names:
+            return None
+        from outlay.program.per_shard_operations import per_shard_in
+
+        return per_shard_in(jaxpr, shardings(self.plan, self.state_shapes, self._mesh), self._mesh, names)
+
+    @property
+    def _is_placed_by_xla(self) -> bool:
+        """Whether XLA alone decides where values inside the step live."""
+        return self._mode == "auto" and self._mesh.size > 1 and not is_explicit(self._mesh)
 
     def _trace(self, mode: str) -> Traced:
         with fresh_traces():

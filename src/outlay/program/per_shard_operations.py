@@ -20,35 +20,63 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.jax_tracing import operations, run_jaxpr
 from outlay.program.independent_dims import CUMULATIVE, FFT, Factors, Independent, independent
-from outlay.program.propagated_splits import Inner, Propagation, Split, axes_of, joined, split_of
+from outlay.program.propagated_splits import WEAK, Inner, Propagation, Split, axes_of, joined, split_of
 
 
 def run_per_shard_where_split(
-    function: Callable[..., Any], shardings: Sequence[tuple[Any, int]], mesh: Mesh, names: frozenset[str]
+    function: Callable[..., Any],
+    shardings: Sequence[tuple[Any, int]],
+    results: Any,
+    mesh: Mesh,
+    names: frozenset[str],
 ) -> Callable[..., Any]:
     """Wrap a function so that operations of its trace run on shards.
 
     Args:
         function: takes trees of arrays, and returns one.
         shardings: for each argument, a tree of its arrays' shardings, and the rank of their claims.
+        results: a tree of the shardings of the first results.
         mesh: the mesh, with automatic axes.
         names: the names of the operations.
     """
-    given = [
-        split_of(one.spec, rank) if isinstance(one, NamedSharding) else {}
-        for tree, rank in shardings
-        for one in jax.tree.leaves(tree)
-    ]
+    given = [_split(one, rank) for tree, rank in shardings for one in jax.tree.leaves(tree)]
 
     @functools.wraps(function, updated=())
     def run(*args: Any) -> Any:
         # The lambda is a new function each time, so JAX cannot return a cached trace.
         jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
-        values = [_Value(value, split) for value, split in zip(jax.tree.leaves(args), given, strict=True)]
-        results = _Rewriting(mesh, names).run(jaxpr, values, [{} for _ in jaxpr.jaxpr.outvars])
-        return jax.tree.unflatten(jax.tree.structure(result), results)
+        values = [_Value(*both) for both in zip(jax.tree.leaves(args), given, strict=True)]
+        leaves = _Rewriting(mesh, names).run(jaxpr, values, _asked(jaxpr, results))
+        return jax.tree.unflatten(jax.tree.structure(result), leaves)
 
     return run
+
+
+def per_shard_in(jaxpr: ClosedJaxpr, results: Any, mesh: Mesh, names: frozenset[str]) -> Callable[..., list[Any]]:
+    """Return a traced program of arguments that are whole as a function in which operations run on shards.
+
+    Args:
+        jaxpr: the program.
+        results: a tree of the shardings of its results.
+        mesh: the mesh, with automatic axes.
+        names: the names of the operations.
+    """
+
+    def run(*args: Any) -> list[Any]:
+        values = [_Value(leaf, {}) for leaf in jax.tree.leaves(args)]
+        return _Rewriting(mesh, names).run(jaxpr, values, _asked(jaxpr, results))
+
+    return run
+
+
+def _split(sharding: Any, rank: int) -> Split:
+    return split_of(sharding.spec, rank) if isinstance(sharding, NamedSharding) else {}
+
+
+def _asked(jaxpr: ClosedJaxpr, results: Any) -> list[Split]:
+    """Return how the results of a program are to be split, as far as that is known."""
+    asked = [_split(one, WEAK) for one in jax.tree.leaves(results)]
+    return [*asked, *({} for _ in jaxpr.jaxpr.outvars[len(asked) :])]
 
 
 @dataclass(frozen=True)

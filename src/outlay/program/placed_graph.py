@@ -110,6 +110,10 @@ class PlacedGraph:
         return joined(made, caches)
 
     @_without_mesh
+    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return the function: each part runs on devices of its own."""
+        return function
+
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the steps of a dispatch, one program for each group."""
         with fresh_traces():

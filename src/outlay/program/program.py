@@ -138,7 +138,8 @@ class Program(Report):
         self.agree(key=key)
         self._execution.check_key(key)
         wait_for_all("init", self.step, self.mesh)
-        return self._execution.init(key)
+        # Wait, so that it is init that fails where it does, and not the first step.
+        return jax.block_until_ready(self._execution.init(key))
 
     def with_layout(self, layout: Layout) -> Program:
         """Make a program of the same step on the same mesh under another layout; it is planned, not yet compiled."""
@@ -293,6 +294,10 @@ class Program(Report):
     def is_compiled(self) -> bool:
         """Whether the compiler has run; reading `compiled_parts` runs it."""
         return "compiled_parts" in vars(self)
+
+    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
+        return self._execution.per_shard(function)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""

@@ -22,11 +22,14 @@ from outlay.program.sample_dims import EACH_ENTRY, REDUCES
 
 
 class Claim(NamedTuple):
-    """A dim that a mesh axis splits, and how much that says: 0 for samples and constraints, 1 for other inputs."""
+    """A dim that a mesh axis splits, and how little that says: 0 for samples and constraints, 1 for other inputs."""
 
     dim: int
     rank: int
 
+
+WEAK = 2
+"""The rank of claims of those that take a value: behind all that follow from inputs."""
 
 Split = Mapping[str, Claim]
 """How an array is split: its dim by mesh axis."""
@@ -279,7 +282,7 @@ def _read(known: Mapping[Any, Split], atom: Any) -> Split:
 
 def _weaker(split: Split) -> Split:
     """Return the same claims, behind all that follow from inputs."""
-    return {axis: Claim(claim.dim, 2) for axis, claim in split.items()}
+    return {axis: Claim(claim.dim, WEAK) for axis, claim in split.items()}
 
 
 def _shifted(split: Split, by: int) -> Split:

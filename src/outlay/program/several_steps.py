@@ -55,7 +55,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
     by_sums = program.has_manual_collectives and not program.runs_per_shard
     step = in_mode(program.mode, by_source(program.step, program.layout), plan, mesh, sums_over_batch=by_sums)
-    step = send_to_host(step, plan, mesh)
+    step = send_to_host(program.per_shard(step), plan, mesh)
 
     def one(state: Any, batch: Any) -> tuple[Any, Any]:
         state, outputs = step(state, batch)

@@ -272,7 +272,8 @@ def one_device(program: Program) -> Variant:
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
     step, runner = program.step_in(mode)
-    return _with_gradients(step, runner or _directly)
+    stepped = _with_gradients(step, runner or _directly)
+    return program.per_shard(stepped) if mode == program.mode else stepped
 
 
 def _shapes(program: Program) -> tuple[Any, Any]:
