@@ -27,7 +27,6 @@ from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.plan import Plan
 
-
 Instead = Callable[[Any], "Callable[..., Any] | None"]
 """Takes a traced function, and may return another of the same arguments, which returns its leaves."""
 
