@@ -137,7 +137,7 @@ def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering_for(device: jax.Device) -> Iterator[None]:
-    """Answer cuDNN's questions about the GPU for a device that is not attached, while attention is traced.
+    """Answer cuDNN's questions about the GPU for a device that is not attached, while a step or attention is traced.
 
     Args:
         device: the device compiled for; an attached one is asked by JAX itself.

@@ -15,6 +15,7 @@ from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
+from outlay.core.jax_kernels import answering_for
 from outlay.core.jax_tracing import fresh_traces, settings
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
@@ -184,7 +185,7 @@ class OneStep:
         return self._mode == "auto" and self._mesh.size > 1 and not is_explicit(self._mesh)
 
     def _trace(self, mode: str) -> Traced:
-        with fresh_traces():
+        with fresh_traces(), answering_for(self._mesh.devices.flat[0]):
             return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
 
     @property

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_kernels import lowering_callbacks
+from outlay.core.jax_kernels import answering_for, lowering_callbacks
 from outlay.core.jax_source import source_line, source_line_of_error
 from outlay.core.jax_tracing import fresh_traces, operations
 from outlay.core.quantities import counted, plural
@@ -126,8 +126,9 @@ def lower_on(
         what: what it is, for messages.
         context: makes the context in which it is traced; `jax.set_mesh` sets the mesh when it is called.
     """
-    callbacks = lowering_callbacks(mesh.devices.flat[0])
-    with explaining_mesh_errors(what, mesh, mode), context(), callbacks, fresh_traces():
+    device = mesh.devices.flat[0]
+    of_device = lowering_callbacks(device), answering_for(device)
+    with explaining_mesh_errors(what, mesh, mode), context(), of_device[0], of_device[1], fresh_traces():
         return jitted.lower(*shapes)
 
 

@@ -1,4 +1,4 @@
-"""Count the FLOPs of one instruction of a compiled program: matrix products, convolutions, and custom calls.
+"""Count the FLOPs of one instruction of a compiled program: products, convolutions, transforms, and custom calls.
 
 A custom call may be a library's product, a kernel of fused attention, which is counted by its mask, or anybody's
 kernel: of that the compiler knows the operands, and its FLOPs only if its author declares them.
@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 
 from outlay.analysis.hlo.hlo_module import Instruction, Shape, dtype_bits
+from outlay.analysis.work.factorizations import fft_flops, library_flops
 
-_DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_DTYPES = {
+    "f64": "float64",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "c64": "float32",
+    "c128": "float64",
+}
 _CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
 # Which operand is the image, which the kernel and which the result; "r" stands for the call's own result.
 _CUDNN = {
@@ -29,15 +37,17 @@ _CUDNN = {
 _NO_PRODUCT = (
     *("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "AllocateBuffer"),
     *("annotate_device_placement", "AssumeGatherIndicesInBound", "TopK", "__gpu$TopK", "SliceToDynamic", "PadToStatic"),
+    "cu_lu_pivots_to_permutation",
     *("xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "cub$DeviceRadixSort", "__cub$DeviceRadixSort"),
     *("ConcatBitcast", "AsyncCollectiveStart", "AsyncCollectiveDone"),
 )
+_EXACT = ("fft", "cholesky", "triangular-solve")
 NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
 """Custom calls that are library functions; all others are somebody's kernels."""
 
 
 def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> float | None:
-    """Return the FLOPs of a matrix product or convolution; 0 for any other instruction, None if unknown.
+    """Return the FLOPs of a matrix product, convolution, transform or factorization; 0 for others, None if unknown.
 
     Args:
         instruction: the instruction.
@@ -49,6 +59,14 @@ def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> flo
         return _convolution(instruction, operands[0], operands[1], instruction.shapes[0])
     if instruction.opcode == "custom-call":
         return _custom_call(instruction, operands)
+    if instruction.opcode == "fft":
+        points = max(_size(instruction.shapes[0]), _size(operands[0]))
+        return fft_flops(points, math.prod(numbers(instruction.attributes.get("fft_length", ""))))
+    if instruction.opcode == "cholesky":
+        *batch, n, _ = operands[0].dims
+        return math.prod(batch) * n**3 / 3
+    if instruction.opcode == "triangular-solve":
+        return float(_size(operands[1]) * operands[0].dims[-1])
     return 0.0
 
 
@@ -66,6 +84,8 @@ def dtype_of_product(instruction: Instruction, operands: Sequence[Shape]) -> str
     precise = "highest" in instruction.attributes.get("operand_precision", "") or "HIGHEST" in str(
         _config(instruction).get("gemm_backend_config", {}).get("precision_config", "")
     )
+    # Transforms and factorizations do not run on the units for matrix products.
+    precise = precise or instruction.opcode in _EXACT or library_flops(custom_call_target(instruction), [(1, 1)] * 2)
     return "float32-highest" if name == "float32" and precise else name
 
 
@@ -112,7 +132,10 @@ def _custom_call(instruction: Instruction, operands: Sequence[Shape]) -> float |
         return 2.0 * result.dims[-1] * _size(operands[0])
     if called.startswith("__cudnn$fmha"):
         return _cudnn_attention(called, _config(instruction), operands)
-    return 0.0 if called in _NO_PRODUCT else _estimated_by_author(instruction)
+    if called in _NO_PRODUCT:
+        return 0.0
+    flops = library_flops(called, [shape.dims for shape in operands])
+    return _estimated_by_author(instruction) if flops is None else flops
 
 
 def _config(instruction: Instruction) -> Mapping[str, Any]:

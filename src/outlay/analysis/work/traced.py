@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
+from outlay.analysis.work.factorizations import factorization_flops, fft_flops
 from outlay.analysis.work.products import attention_flops, convolution_flops
 
 _REPLACED = ("pallas_call", "mpmd_map", "custom_partitioning")
@@ -226,22 +227,12 @@ def _sort(eqn: JaxprEqn) -> float:
 
 
 def _fft(eqn: JaxprEqn) -> float:
-    # 5 n log2 n real operations, the usual count of a radix-2 transform.
-    length = math.prod(eqn.params["fft_lengths"])
-    num_points = max(_size(eqn.invars[0]), _size(eqn.outvars[0]))
-    return 5 * num_points * math.log2(max(length, 2))
+    return fft_flops(max(_size(eqn.invars[0]), _size(eqn.outvars[0])), math.prod(eqn.params["fft_lengths"]))
 
 
-def _cholesky(eqn: JaxprEqn) -> float:
-    *batch, n, _ = _shape(eqn.invars[0])
-    return math.prod(batch) * n**3 / 3
-
-
-def _lu(eqn: JaxprEqn) -> float:
+def _factorization(eqn: JaxprEqn) -> float:
     *batch, m, n = _shape(eqn.invars[0])
-    # 2/3 n^3 for a square matrix.
-    k = min(m, n)
-    return math.prod(batch) * (2 * m * n * k - (m + n) * k**2 + 2 * k**3 / 3)
+    return math.prod(batch) * (factorization_flops(eqn.primitive.name, m, n) or 0.0)
 
 
 def _triangular_solve(eqn: JaxprEqn) -> float:
@@ -284,8 +275,8 @@ _COUNTED: dict[str, Callable[[JaxprEqn], float]] = {
     "select_and_scatter_add": _select_and_scatter_add,
     "sort": _sort,
     "fft": _fft,
-    "cholesky": _cholesky,
-    "lu": _lu,
+    **dict.fromkeys(("cholesky", "lu", "geqrf", "qr", "householder_product", "eigh", "svd"), _factorization),
+    **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), _factorization),
     "triangular_solve": _triangular_solve,
     "scatter-add": _updates,
     "scatter-sub": _updates,
