@@ -62,7 +62,7 @@ def init_sharded(
     return lambda *args: jax.tree.unflatten(structure, leaves(*args))
 
 
-def _leaves(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh, instead: Instead | None) -> Any:
+def _leaves(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh, instead: Instead | None = None) -> Any:
     """Compile the function that returns the leaves of `init`'s result, in order."""
     compiled = functools.partial(
         jax.jit,

@@ -42,12 +42,12 @@ def spectral(x):
 
 def in_loops(x):
     """A spectral layer inside of every transformation that holds a program."""
-    x, kept = jax.lax.scan(lambda carried, _: (spectral(carried), jnp.abs(jnp.fft.fft(carried))), x, None, length=2)
+    x, stacked = jax.lax.scan(lambda carried, _: (spectral(carried), jnp.abs(jnp.fft.fft(carried))), x, None, length=2)
     x = jax.lax.fori_loop(0, 2, lambda _, carried: spectral(carried), x)
     x = jax.lax.while_loop(lambda pair: pair[0] < 2, lambda pair: (pair[0] + 1, spectral(pair[1])), (0, x))[1]
     x = jax.lax.cond(x.sum() > 0, spectral, lambda x: -spectral(x), x)
     x = jax.jit(jax.checkpoint(spectral))(x)
-    return {"kept": kept, "x": x, "gradient": jax.grad(lambda x: jax.checkpoint(spectral)(x).sum())(x)}
+    return {"stacked": stacked, "x": x, "gradient": jax.grad(lambda x: jax.checkpoint(spectral)(x).sum())(x)}
 
 
 def program_of(step, inputs=SAMPLES, layout=None, init=lambda key: jnp.zeros(()), mesh="data=8"):
@@ -56,8 +56,8 @@ def program_of(step, inputs=SAMPLES, layout=None, init=lambda key: jnp.zeros(())
 
 
 def collectives(program):
-    found = re.findall(r" (all-gather|all-to-all|collective-permute)(?:-start)?\(", program.compiled.as_text())
-    return sorted(set(found))
+    kinds = re.findall(r" (all-gather|all-to-all|collective-permute)(?:-start)?\(", program.compiled.as_text())
+    return sorted(set(kinds))
 
 
 def check_equal(step, program, batch=SAMPLES):
@@ -114,7 +114,7 @@ def test_a_spectral_layer_moves_the_bytes_of_mode_manual():
     assert collectives(auto) == []
     moved = [sum(one.bytes_per_step for one in outlay.explain(program).collectives) for program in (auto, manual)]
     assert moved[0] == pytest.approx(moved[1], rel=0.01)
-    ends = [program(program.init(jax.random.key(0)), batch)[0]["params"] for program in (auto, manual)]
+    ends = [program(program.init(jax.random.key(0)), batch)[0].params for program in (auto, manual)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *ends)
 
 

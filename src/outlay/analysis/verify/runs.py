@@ -218,7 +218,8 @@ class Variant:
 
 def as_planned(program: Program) -> tuple[Run, Variant]:
     """Return what a call of the program runs, and the same to replay."""
-    variant = Variant(program, _in_mode(program, program.mode), program.mesh, _shardings_of(program))
+    stepped = program.per_shard(_in_mode(program, program.mode))
+    variant = Variant(program, stepped, program.mesh, _shardings_of(program))
     gradients = jax.jit(lambda state, batch: variant._stepped(state, batch)[2]) if program.sums_over_batch else None
 
     def run(state: Any, batch: Any) -> Result:
@@ -272,8 +273,7 @@ def one_device(program: Program) -> Variant:
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
     step, runner = program.step_in(mode)
-    stepped = _with_gradients(step, runner or _directly)
-    return program.per_shard(stepped) if mode == program.mode else stepped
+    return _with_gradients(step, runner or _directly)
 
 
 def _shapes(program: Program) -> tuple[Any, Any]:

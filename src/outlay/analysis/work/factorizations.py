@@ -40,10 +40,10 @@ def factorization_flops(name: str, m: int, n: int) -> float | None:
             return n**3 / 3
         case "lu":
             return 2 * m * n * k - (m + n) * k**2 + 2 * k**3 / 3
-        case "geqrf" | "qr":
+        case "geqrf" | "householder_product":
             return 2 * larger * k**2 - 2 * k**3 / 3
-        case "householder_product":
-            return 2 * larger * k**2 - 2 * k**3 / 3
+        case "qr":  # the reflections, and their product
+            return 4 * larger * k**2 - 4 * k**3 / 3
         case "eigh":  # with vectors
             return 9.0 * n**3
         case "svd":  # with vectors of both sides

@@ -332,3 +332,16 @@ def test_attention_is_the_same_work_traced_compiled_and_on_paper():
     assert compiled.flops_by_dtype == {"bfloat16": on_paper / 8}
     assert on_paper < traced_work(traced.jaxpr).flops < 1.05 * on_paper
     assert traced_work(traced.jaxpr).unknown == ()
+
+
+def test_transforms_and_factorizations_count_whatever_library_does_them():
+    matrices = jnp.broadcast_to(jnp.eye(8) * 2, (4, 8, 8))
+
+    def all_of_them(x):
+        lower = jax.lax.linalg.cholesky(x, symmetrize_input=False)
+        return jnp.fft.fft(x), jax.lax.linalg.eigh(x), jax.lax.linalg.triangular_solve(lower, x), jax.lax.linalg.qr(x)
+
+    expected = 4 * (5 * 64 * 3 + 8**3 / 3 + 9 * 8**3 + 8**3 + 8 * 8**3 / 3)
+    work = compiled_work(parse_hlo(jax.jit(all_of_them).lower(matrices).compile().as_text()))
+    assert work.flops_by_dtype["float32-highest"] == pytest.approx(expected)
+    assert not work.unknown

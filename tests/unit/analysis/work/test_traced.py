@@ -155,7 +155,10 @@ def test_linear_algebra_by_its_textbook_count_and_what_has_none_is_named():
     )  # and clears a triangle
     assert flops(lambda a: jax.lax.linalg.lu(a)[0], eye) == pytest.approx(2 * n**3 / 3)
     assert flops(jnp.linalg.solve, eye, jnp.ones(n)) == pytest.approx(2 * n**3 / 3 + 2 * n**2, rel=0.01)
-    assert traced_work(jax.make_jaxpr(jnp.linalg.svd)(eye)).unknown == ("svd: FLOPs unknown; not counted",)
+    assert flops(jax.lax.linalg.svd, eye) == 21 * n**3
+    assert flops(jax.lax.linalg.qr, eye) == pytest.approx(8 * n**3 / 3, rel=0.1)  # the factor and the reflections
+    tridiagonal = jax.make_jaxpr(jax.lax.linalg.tridiagonal_solve)(*jnp.ones((3, n)), eye)
+    assert traced_work(tridiagonal).unknown == ("tridiagonal_solve: FLOPs unknown; not counted",)
 
 
 def test_a_kernel_counts_what_its_author_says():
