@@ -34,7 +34,7 @@ ON_NEWEST_JAX := -m 'not any_jax' \
   tests/unit/report/explain/test_explain.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-here test-newest lint bench docs lock snapshots clean
+.PHONY: help demo check test test-here test-newest lint bench docs lock snapshots wheels clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
@@ -45,6 +45,7 @@ help:
 	@echo 'make docs       the site, in docs/_build/html'
 	@echo 'make lock       pin the newest versions of everything in requirements/dev.txt'
 	@echo 'make snapshots  accept the present public names and command-line options as intended'
+	@echo 'make wheels     each extra alone in an empty environment, from the built wheel: every command that it is for'
 	@echo 'make clean      remove what these targets made'
 
 demo: $(VENV)
@@ -101,6 +102,10 @@ lock: $(VENV)
 snapshots: $(VENV)
 	@$(BIN)/python tests/architecture/test_public_api.py
 	@$(BIN)/python tests/architecture/test_cli_options.py
+
+# Installs packages from the registry, for minutes, so it is no part of `make test`.
+wheels: $(VENV)
+	@$(RUN); run $(BIN)/python .ci/wheels.py
 
 clean:
 	rm -rf .venv .venv-newest build dist docs/_build docs/jupyter_execute runs/demo

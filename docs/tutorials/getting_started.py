@@ -12,6 +12,8 @@
 # %% [markdown]
 # # Getting started
 #
+# `pip install 'outlay[train]'` installs what this needs ([all extras](../guides/install.md)).
+#
 # In this tutorial you train a small classifier on one device in plain JAX, then train the same one on
 # eight devices. The model and the training step do not change. You write rules that say where the arrays
 # live, look at the resulting plan, run it, and check that it computes the same numbers.

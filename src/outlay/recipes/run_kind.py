@@ -6,10 +6,11 @@ import abc
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from outlay.core.error_types import RecipeError, RunFolderError
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, plural
 from outlay.recipes.prepare import Prepared
 from outlay.render.page import Code, Facts, Line, Page
 from outlay.render.report import Report
@@ -88,11 +89,13 @@ class RunKind(abc.ABC):
         identity: entries of the config that must not change for a run to be continued.
         results: files that a run of this kind leaves in its folder besides those of every run.
         collects: whether something on the host is saved beside the state.
+        extras: packages that a run can need, each with the extra that brings it for this kind.
     """
 
     identity: ClassVar[tuple[str, ...]] = ("recipe", "seed", "record", "stride")
     results: ClassVar[tuple[str, ...]] = ()
     collects: ClassVar[bool] = False
+    extras: ClassVar[Mapping[str, str]] = {"matplotlib": "train", "orbax": "train", "tensorstore": "zarr"}
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared, self.recipe, self.program = prepared, prepared.recipe, prepared.program
@@ -108,6 +111,27 @@ class RunKind(abc.ABC):
 
     def check(self, steps: int) -> None:  # noqa: B027  # not every kind has something to check
         """Raise if the recipe cannot be run; nothing in the run folder has been touched."""
+
+    def check_installed(self, *, saves: bool) -> None:
+        """Raise if a package is missing that the run would need at its end, or on its way; nothing is written yet.
+
+        Args:
+            saves: whether checkpoints are saved or restored.
+
+        Raises:
+            RecipeError: with all of them, and what installs them.
+        """
+        needs = {"matplotlib": "figures"}
+        needs |= {"tensorstore": "recordings"} if self.recipe.record else {}
+        needs |= {"orbax": "checkpoints"} if saves else {}
+        missing = [name for name in needs if find_spec(name) is None]
+        if missing:
+            words = ", ".join(f"{name} for its {needs[name]}" for name in missing)
+            extras = ",".join(dict.fromkeys(self.extras[name] for name in missing))
+            raise RecipeError(
+                f"a run of {self.recipe.name} needs {words}, and {plural(len(missing), 'that is', 'those are')} not "
+                f"installed\n  fix: pip install 'outlay[{extras}]'"
+            )
 
     def for_steps(self, num_steps: int) -> RunKind:
         """Return the kind with the program that a run of so many more steps needs; most programs take any number."""

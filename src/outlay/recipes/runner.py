@@ -51,10 +51,12 @@ def open_folder(
         training: likewise.
 
     Raises:
+        RecipeError: a package that the run needs is not installed.
         ProgramError: in every process, where they differ.
         RunFolderError: there is something else, or nobody can write there.
     """
     path = own_folder_of(prepared.recipe.name) if run_folder is None else Path(run_folder)
+    load(prepared.recipe.runner)(prepared).check_installed(saves=bool(checkpoint_every) or resume)
     prepared.program.agree(
         recipe=prepared.recipe.name,
         layout=prepared.layout_name,

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,12 +201,21 @@ class RunFolder:
                 f"\n  fix: rename {strange[0]}, or --run-folder {_free(self.path)} for a new one"
             )
         entries = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
-        if not entries or force:
+        if not entries or force or self._never_began(entries, names):
             return
         raise RunFolderError(
             f"the run folder {self.path} exists and holds {counted(len(entries), 'file')}: {listed(entries, 6)}\n"
             f"  fix: --run-folder {_free(self.path)} for a new one, or --force to replace the run in it"
         )
+
+    def _never_began(self, entries: Sequence[str], names: Collection[str]) -> bool:
+        """Return whether this is what a run left that ended before its first step: nothing in it is worth keeping."""
+        if not set(entries) <= {_CONFIG, "plan.json", _METRICS, RECORDING} & set(names):
+            return False
+        metrics, recording = self.path / _METRICS, self.path / RECORDING
+        if os.path.lexists(metrics) and metrics.stat(follow_symlinks=False).st_size > 0:
+            return False
+        return not recording.is_dir() or {path.name for path in recording.iterdir()} <= {"zarr.json"}
 
 
 def _free(path: Path) -> Path:

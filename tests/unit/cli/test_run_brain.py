@@ -1,6 +1,7 @@
 """`outlay run` of a Brain's file, inside this process, which has eight simulated devices."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,13 @@ def test_a_file_that_does_not_say_the_shapes_of_its_inputs_runs_with_shape(pair)
     assert done.exit_code == 0, done.output
     shown = outlay("show", newest, "--shape", "drive=4")
     assert shown.exit_code == 0, shown.output
+
+
+def test_a_package_that_is_missing_is_named_before_anything_is_written(pair, monkeypatch):
+    for package in ("tensorstore", "matplotlib"):
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    refused = outlay("run", "pair.toml", "--steps", "3", "--record", "*:out_spikes")
+    assert refused.exit_code == 2
+    assert "needs matplotlib for its figures, tensorstore for its recordings" in refused.stderr
+    assert "fix: pip install 'outlay[brain]'" in refused.stderr
+    assert not (pair / "runs").exists()

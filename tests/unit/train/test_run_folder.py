@@ -44,3 +44,33 @@ def test_the_loss_becomes_a_picture(tmp_path):
     history = [{"step": step, "loss": 1 / step} for step in range(1, 101)]
     picture = RunFolder(tmp_path).write_loss(history)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def begun(path, metrics=""):
+    folder = RunFolder(path)
+    folder.write_config({"num_steps": 3})
+    folder.will_write("recording.zarr")
+    (path / "recording.zarr").mkdir()
+    (path / "recording.zarr" / "zarr.json").write_text("{}")
+    if metrics:
+        (path / "metrics.jsonl").write_text(metrics)
+    folder.close()
+
+
+def test_a_run_that_ended_before_its_first_step_is_not_in_the_way(tmp_path):
+    begun(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.write_config({"num_steps": 5})
+    folder.close()
+    assert '"num_steps": 5' in (tmp_path / "run" / "config.json").read_text()
+
+
+def test_a_run_with_one_step_or_anything_of_the_users_own_is_in_the_way(tmp_path):
+    begun(tmp_path / "one_step", '{"step": 1}\n')
+    begun(tmp_path / "own")
+    (tmp_path / "own" / "notes.txt").touch()
+    begun(tmp_path / "recorded")
+    (tmp_path / "recorded" / "recording.zarr" / "steps").mkdir()
+    for name in ("one_step", "own", "recorded"):
+        with pytest.raises(RunFolderError, match="--force to replace the run in it"):
+            RunFolder(tmp_path / name)

@@ -7,7 +7,7 @@ import dataclasses
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from outlay.analysis.parts.measure_parts import measure_parts
 from outlay.brain.run.brain_recipe import BrainRecipe, Chunks
@@ -42,6 +42,7 @@ class BrainKind(RunKind):
     identity = (*RunKind.identity, "inputs", "dt", "dtype", "windows", "triggers")
     results = (_RATES, *(f"{name}.png" for name in _PICTURES))
     collects = True
+    extras: ClassVar[Mapping[str, str]] = {**RunKind.extras, "matplotlib": "brain", "tensorstore": "brain"}
 
     @property
     def brain_recipe(self) -> BrainRecipe:
