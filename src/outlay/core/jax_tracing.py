@@ -25,6 +25,12 @@ def in_backward_pass() -> bool:
     return "transpose" in str(source_info_util.current().name_stack)
 
 
+def made_at(tracer: Any) -> str:
+    """Return the line that made a traced value, as `file:line (function)`; empty where JAX does not say."""
+    info = getattr(tracer, "_line_info", None)
+    return "" if info is None or info.traceback is None else source_info_util.summarize(info)
+
+
 def varying_axes(x: Any) -> frozenset[str]:
     """Return the mesh axes over which a value varies (JAX's "vma"), while `jax.shard_map` traces and checks it."""
     return frozenset(jax.typeof(x).mat.varying)

@@ -287,7 +287,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
     def checked(state: Any, batch: Any) -> Any:
         with resolving(record), summing(run):
             result = step(state, batch)
-        check_results(step, result)
+        check_results(step, result, state)
         if jax.tree.leaves(result[1]):
             record(OUTPUTS, result[1], True)
         return result
@@ -336,13 +336,28 @@ def _check_arrays(tree: Any, what: str) -> None:
         raise ProgramError(head, problems)
 
 
-def check_results(step: Callable[..., Any], result: Any) -> None:
-    """Raise if a step returned anything but a pair of state and arrays."""
+def check_results(step: Callable[..., Any], result: Any, state: Any) -> None:
+    """Raise if a step returned anything but a pair of state and arrays.
+
+    Args:
+        step: the step.
+        result: what it returned.
+        state: the state that it took.
+    """
+    # A pair whose first entry is such a state is never itself of the state's structure.
+    is_of_state = jax.tree.leaves(state) and jax.tree.structure(result) == jax.tree.structure(state)
+    if is_of_state and not isinstance(step, OnlyReads):
+        name = name_of(step) if name_of(step).isidentifier() else "update"
+        raise ProgramError(
+            f"{named(step)} must return (state, outputs), a pair; it returned its state alone"
+            f"\n  fix: outlay.program(lambda state, batch: ({name}(state, batch), {{}}), ...), or return outputs, too"
+        )
     if not (isinstance(result, tuple) and len(result) == 2):
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        got = "an array" if isinstance(result, jax.Array) else got
         raise ProgramError(
             f"{named(step)} must return (state, outputs), a pair; it returned {got}"
-            "\n  fix: outlay.program(..., donate=False) where it only reads the state"
+            "\n  fix: return state, outputs; or outlay.program(..., donate=False) where it only reads the state"
         )
     _check_arrays(result[1], f"the outputs of {named(step)}")
 

@@ -19,7 +19,7 @@ from outlay.core.constrain import resolving
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths, under
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, listed
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.leaf_plan import LeafPlan
@@ -112,7 +112,7 @@ def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple
     def look(state: Any, batch: Any) -> None:
         with resolving(note):
             result = step(state, batch)
-        check_results(step, result)
+        check_results(step, result, state)
         seen.append(as_shapes(result[1]))
 
     in_specs = _in_specs(plan, state, batch)
@@ -155,10 +155,11 @@ def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
         def checked(state: Any, batch: Any) -> Any:
             with resolving(lambda where, tree, optional: storing.named(where, tree)):
                 result = step(state, batch)
-            check_results(step, result)
+            check_results(step, result, state)
             # Checked inside: a shard that was gathered and returned would pass outside for one of a larger leaf.
             check_state_type(step, state, result[0])
             check_output_pieces(result[1], outputs)
+            _check_is_same(step, mesh, (in_specs[0], outputs), result)
             return result
 
         in_specs = _in_specs(plan, state, batch)
@@ -170,10 +171,8 @@ def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
         except ProgramError:
             raise
         except Exception as error:  # a model's library has errors of its own
-            problem = (
-                _differs(step, mesh, error)
-                or _unknown_axis(step, mesh, mapped(check_vma=False), state, batch)
-                or _for_whole_arrays(step, plan, state, batch, error)
+            problem = _unknown_axis(step, mesh, mapped(check_vma=False), state, batch) or _for_whole_arrays(
+                step, plan, state, batch, error
             )
             if problem is None:
                 raise
@@ -182,18 +181,34 @@ def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
     return storing.step(on_shards)
 
 
-def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
-    if "out_specs" not in str(error):
-        return None
+def _check_is_same(step: Step, mesh: Mesh, specs: tuple[Any, Any], result: tuple[Any, Any]) -> None:
+    """Raise for what a step returns that differs between devices along axes that do not split it.
+
+    Args:
+        step: the step.
+        mesh: the mesh.
+        specs: how state and outputs are split; of outputs one spec stands for all.
+        result: one device's state and outputs, while `jax.shard_map` traces with `check_vma=True`.
+    """
+    odd = []
+    for tree, split, root in zip(result, specs, ("", OUTPUTS), strict=True):
+        leaves = flatten_paths(tree)[0]
+        each = [split] * len(leaves) if isinstance(split, P) else jax.tree.leaves(split)
+        for (path, leaf), spec in zip(leaves, each, strict=True):
+            along = [axis for axes in spec_dims(spec, 0) for axis in axes]
+            axes = [axis for axis in mesh.axis_names if axis in varying_axes(leaf) and axis not in along]
+            if axes:
+                odd.append(f"{under(root, path) or 'the state'} over {', '.join(map(repr, axes))}")
+    if not odd:
+        return
     axes = ", ".join(repr(axis) for axis in mesh.axis_names)
-    return ProgramError(
+    raise ProgramError(
         f"in mode manual {named(step)} runs on each device's pieces, and what it returns differs "
-        f"from device to device where it must not: outputs are the same everywhere, unless a rule says how they "
-        f"are split, and state is as planned\n"
+        f"from device to device where it must not, {counted(len(odd), 'array')}: {listed(odd, 8)}; outputs are the "
+        f"same everywhere, unless a rule says how they are split, and state is as planned\n"
         f"  fix: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
         f"  or, for a step that trains: {FROM_A_LOSS}\n"
-        f'  or, where an output is to be split, add a rule such as ("{OUTPUTS}.**", P({mesh.axis_names[0]!r}))\n'
-        f"  JAX says: {error}"
+        f'  or, where an output is to be split, add a rule such as ("{OUTPUTS}.**", P({mesh.axis_names[0]!r}))'
     )
 
 

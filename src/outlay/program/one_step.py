@@ -40,6 +40,7 @@ from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
 from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.program.independent_dims import not_split
+from outlay.program.leaked_values import check_no_leaked_values
 from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, lower_on
@@ -85,6 +86,7 @@ class OneStep:
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode))
+        check_no_leaked_values(traced.jaxpr, self.step, named(self.step))
         check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
@@ -99,11 +101,20 @@ class OneStep:
         reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
         check_host_memory(self.plan, reached)
         check_constraints(traced, layout, self.plan)
+        if self.runs_per_shard:
+            self._check_on_shards()
         self._traced = traced
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         instead = self._init_per_shard if self._is_placed_by_xla else None
         self._init = init_sharded(init, self.state_shapes, self.plan, mesh, instead)
+
+    def _check_on_shards(self) -> None:
+        """Trace a step that only makes sense on shards there, so that what is wrong with it is said at once."""
+        run = in_mode(self._mode, self.step, self.plan, self._mesh, sums_over_batch=False)
+        with explaining_mesh_errors(self._name, self._mesh, self._mode), self.context(), fresh_traces():
+            jaxpr = jax.make_jaxpr(run)(self.state_shapes, self.batch_shapes)
+        check_no_leaked_values(jaxpr, self.step, self._name)
 
     def check_key(self, key: Any) -> None:
         """Raise for a key that makes a state with other leaves than the plan has, such as keys of its own kind."""

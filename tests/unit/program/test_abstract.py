@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,12 +61,12 @@ def test_a_batch_with_texts_among_its_leaves_is_refused() -> None:
 @pytest.mark.parametrize(
     ("result", "got"),
     [
-        (lambda state: state, "a dict"),
+        (lambda state: state["w"], "an array"),
         (lambda state: (state, {}, {}), "a tuple of 3"),
         (lambda state: None, "a NoneType"),
         (lambda state: [state, {}], "a list"),
     ],
-    ids=["state only", "three", "nothing", "a list"],
+    ids=["an array", "three", "nothing", "a list"],
 )
 def test_a_step_that_returns_no_pair(result: Any, got: str) -> None:
     def my_step(state: Any, batch: Any) -> Any:
@@ -74,8 +74,53 @@ def test_a_step_that_returns_no_pair(result: Any, got: str) -> None:
 
     assert error_of(my_step) == (
         f"the step my_step must return (state, outputs), a pair; it returned {got}"
-        "\n  fix: outlay.program(..., donate=False) where it only reads the state"
+        "\n  fix: return state, outputs; or outlay.program(..., donate=False) where it only reads the state"
     )
+
+
+class Two(NamedTuple):
+    """A state that could be taken apart as a pair."""
+
+    params: Any
+    key: Any
+
+
+class Three(NamedTuple):
+    """A state that could be taken for three results."""
+
+    params: Any
+    opt_state: Any
+    key: Any
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"w": 1.0}, Two({"w": 1.0}, 2.0), Three({"w": 1.0}, (), 3.0), (1.0, 2.0), 1.0],
+    ids=lambda state: str(state),
+)
+def test_a_step_that_returns_its_state_alone_is_told_so(state: Any) -> None:
+    def update(state: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf + batch["x"].sum(), state)
+
+    def program(step: Any) -> Any:
+        init = lambda key: jax.tree.map(jnp.float32, state)  # noqa: E731
+        return outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh="data=8")
+
+    with pytest.raises(outlay.errors.ProgramError) as told:
+        program(update)
+    assert str(told.value) == (
+        "the step update must return (state, outputs), a pair; it returned its state alone"
+        "\n  fix: outlay.program(lambda state, batch: (update(state, batch), {}), ...), or return outputs, too"
+    )
+    program(lambda state, batch: (update(state, batch), {}))
+
+
+def test_a_step_that_only_reads_may_return_what_looks_like_the_rest_of_its_state() -> None:
+    init = lambda key: (None, jnp.ones(()))  # noqa: E731
+    program = outlay.program(
+        lambda state, batch: state[1] + 1, init, BATCH, layout=outlay.data_parallel(), mesh="data=8", donate=False
+    )
+    assert float(program(program.init(None), BATCH)) == 2
 
 
 def test_outputs_that_are_no_arrays() -> None:

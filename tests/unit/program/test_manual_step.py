@@ -86,7 +86,7 @@ def test_an_output_that_differs_without_a_rule_is_refused_and_told_the_rule():
 
 @pytest.mark.any_jax
 def test_a_rule_that_leaves_out_what_differs_is_refused():
-    assert "out_specs[1]['sum']['mine']" in error_of(doubled, [RULE])
+    assert "1 array: outputs.sum.mine over 'data';" in error_of(doubled, [RULE])
 
 
 @pytest.mark.any_jax
