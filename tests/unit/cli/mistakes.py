@@ -370,3 +370,10 @@ def _distributed_too_late():
 @mistake("platform that is not there", "the platform 'nonsense' was asked for")
 def _platform():
     jax.devices("nonsense")
+
+
+@mistake("value that left its function", "return the value from the function")
+def _leaked():
+    stored = []
+    jax.jit(stored.append)(1.0)
+    return stored[0] + 1

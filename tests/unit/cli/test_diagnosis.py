@@ -102,6 +102,34 @@ QUOTED = [
         "GPU that is not used",
         "jax[cuda13]",
     ),
+    (
+        "JaxRuntimeError: INTERNAL: RET_CHECK failure (external/xla/xla/backends/cpu/runtime/fft_thunk.cc:168) "
+        "LayoutUtil::IsMonotonicWithDim0Major(input_shape_.layout())",
+        "FFT of a dim that is not last",
+        "only batch dims are split",
+    ),
+    (
+        "ValueError: Query, key and value should have same sharding.",
+        "attention whose operands are split differently",
+        "constrain the three alike before the call",
+    ),
+    (
+        'flax.errors.PartitioningUnspecifiedError: Trying to transform a Partitioned variable but "partition_name" is '
+        "not specified in metadata_params: {'x': 1}",
+        "annotated parameter under a new dim",
+        "metadata_params is {'x': 1}",
+    ),
+    (
+        "ValueError: Computation was compiled for input layouts that disagree with the layouts of arguments passed to "
+        "it. Here are the 1 mismatches:",
+        "int4 of a compiled function",
+        "x.astype('int4')",
+    ),
+    (
+        "Jax plugin configuration error: Exception when calling jax_plugins.xla_cuda13.initialize()",
+        "plugin that does not start",
+        "the plugin xla_cuda13 is installed",
+    ),
 ]
 
 
