@@ -356,6 +356,8 @@ class _Training(StepLoop):
         for step, numbers in enumerate(steps, start + 1):
             metrics = {"step": step, **numbers, "seconds": round(self.seconds, 4)}
             self._history.add(metrics)
+            if self._progress and isinstance(loss := metrics.get("loss"), float):
+                self._progress.plot(step, loss)
             if self._writer:
                 self._writer.write(metrics)
             is_asked_to_end = bool(self._on_step and self._on_step(dict(metrics)))

@@ -1,8 +1,15 @@
 import io
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
 from rich.console import Console
 
-from outlay.train.progress import Progress
+import outlay
+from outlay.train.progress import Progress, in_notebook
 
 
 def shown(*, terminal: bool) -> str:
@@ -48,3 +55,34 @@ def test_a_run_that_continues_in_chunks_counts_its_speed_and_its_lines_from_ther
         "36/50 ms  4 steps/s  7 s left",
         "50/50 ms  4 steps/s  0 s left",
     ]
+
+
+@pytest.fixture
+def notebook():
+    """What a notebook's kernel is to a program: a shell with a kernel, which publishes what cells show."""
+    shell = InteractiveShell.instance()
+    shell.kernel = object()
+    shell.display_pub = CapturingDisplayPublisher()
+    yield shell.display_pub
+    InteractiveShell.clear_instance()
+
+
+def test_a_notebook_updates_one_bar_with_the_metrics_and_the_curve(notebook):
+    step = lambda state, batch: (state + batch.sum(), {"loss": state + batch.mean()})  # noqa: E731
+    program = outlay.program(
+        step, lambda: jnp.zeros(()), np.ones(8, np.float32), layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
+    )
+    outlay.fit(program, [np.ones(8, np.float32)] * 5, steps=5, key=jax.random.key(0))
+    first, *updates = notebook.outputs
+    identity = first["transient"]["display_id"]
+    assert updates
+    assert all(each["update"] and each["transient"]["display_id"] == identity for each in updates)
+    assert "compiling" in first["data"]["text/html"]
+    last = updates[-1]["data"]["text/html"]
+    assert '<progress value="5" max="5"' in last
+    assert "step 5/5" in last
+    assert "<polyline" in last
+
+
+def test_outside_of_a_notebook_there_is_no_bar_of_one():
+    assert not in_notebook()
