@@ -17,6 +17,7 @@ from outlay.arrays.shardings import shardings
 from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
+from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
@@ -71,7 +72,6 @@ def evaluate(
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
     state, batch_size = arrays_only(state), num_samples(program.batch_shapes)
-    structure = jax.tree.structure(program.batch_shapes)
     mesh = program.mesh
     in_state = shardings(program.plan, program.state_shapes, mesh)
     in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
@@ -102,8 +102,9 @@ def evaluate(
         for batch, weights in eval_batches(chunk, batch_size, padded=reduction is None):
             beat(None, "evaluating")
             run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
-            # Loaders yield lists where a step takes a tuple.
-            batch = structure.unflatten(jax.tree.leaves(batch))
+            # Loaders yield lists where a step takes a tuple, and mappings in an order of their own.
+            by_path = dict(flatten_paths(batch)[0])
+            batch = map_with_paths(lambda path, _, by_path=by_path: by_path[path], program.batch_shapes)
             # One batch at a time: simulated devices deadlock when many steps are in flight. Sum in float64 on the host.
             with program.context():
                 # Put by hand: with several processes, jit does not accept host arrays.

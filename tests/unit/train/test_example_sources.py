@@ -1,5 +1,7 @@
 """Examples as people have them: pairs, data sets of one example a number, loaders, generators."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,6 +160,19 @@ def program():
 def test_an_evaluation_counts_every_example_once(program, examples):
     got = outlay.evaluate(program, jnp.zeros(()), examples())
     assert got == pytest.approx({"loss": float((X.sum(axis=1) + Y).mean())}, rel=1e-6)
+
+
+def test_a_mapping_in_another_order_is_the_same_batch():
+    program = outlay.program(
+        lambda state, batch: {"difference": batch["a"] - batch["b"]},
+        lambda key: jnp.zeros(()),
+        {"a": X[:8, 0], "b": X[:8, 1]},
+        layout=outlay.data_parallel(),
+        mesh=outlay.mesh(data=8),
+        donate=False,
+    )
+    batch = collections.OrderedDict(b=X[:8, 1], a=X[:8, 0])
+    assert outlay.evaluate(program, jnp.zeros(()), iter([batch])) == {"difference": -1.0}
 
 
 def test_an_evaluation_of_nothing(program):
