@@ -109,7 +109,7 @@ class _Placed:
         self._data = data
         self._shapes, structure = jax.tree.flatten(program.batch_shapes)
         self._structure = structure
-        self._paths = [under("batch", path) for path, _ in flatten_paths(program.batch_shapes)[0]]
+        self._paths = [path for path, _ in flatten_paths(program.batch_shapes)[0]]
         batch_shardings = shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
         self._shardings = structure.flatten_up_to(batch_shardings)
         process = jax.process_index()
@@ -124,11 +124,17 @@ class _Placed:
 
     def __getitem__(self, step: int) -> Any:
         numbers = self._data.numbers(step)[self.own_rows]
-        parts = self._structure.flatten_up_to(flat_nodes(rows_of(self._data.examples, numbers)))
+        by_path = dict(flatten_paths(flat_nodes(rows_of(self._data.examples, numbers)))[0])
+        if by_path.keys() != set(self._paths):
+            raise ProgramError(
+                f"the examples have the arrays {', '.join(by_path)}, and the program's batch has "
+                f"{', '.join(self._paths)}\n  fix: make the program with data[0] of this data"
+            )
+        parts = [by_path[path] for path in self._paths]
         leaves, problems = [], []
         for path, part, shape, sharding in zip(self._paths, parts, self._shapes, self._shardings, strict=True):
             read = functools.partial(self._part, part)
-            leaf, odd = read_pieces(read, shape.shape, shape.dtype, sharding, path)
+            leaf, odd = read_pieces(read, shape.shape, shape.dtype, sharding, under("batch", path))
             leaves.append(leaf)
             problems += odd
         if problems:

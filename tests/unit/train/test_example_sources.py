@@ -173,6 +173,10 @@ def test_a_mapping_in_another_order_is_the_same_batch():
     )
     batch = collections.OrderedDict(b=X[:8, 1], a=X[:8, 0])
     assert outlay.evaluate(program, jnp.zeros(()), iter([batch])) == {"difference": -1.0}
+    placed = outlay.TrainData(batch, batch_size=8).on(program)[0]
+    np.testing.assert_array_equal(placed["a"] - placed["b"], -np.ones(8))
+    with pytest.raises(ProgramError, match=r"the examples have the arrays a, c, and the program's batch has a, b"):
+        outlay.TrainData({"a": X[:, 0], "c": X[:, 1]}, batch_size=8).on(program)[0]
 
 
 def test_an_evaluation_of_nothing(program):
