@@ -141,7 +141,8 @@ class Gradient:
         return self.compute(sums, params, samples)
 
 
-Runner = Callable[[Gradient, Sums, Any, Any], tuple[Any, Any, Any]]
+Runner = Callable[[Any, Sums, Any, Any], tuple[Any, Any, Any]]
+"""`runner(gradient, sums, params, samples)` calls a `Gradient` in the way of a mode."""
 
 _runner: ContextVar[Runner | None] = ContextVar("outlay_batch_sum", default=None)
 
