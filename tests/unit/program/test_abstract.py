@@ -51,6 +51,16 @@ def test_a_state_with_functions_among_its_leaves_is_refused_with_the_fix() -> No
     assert "fix: keep it out of the tree: eqx.partition(model, eqx.is_array)" in message
 
 
+def test_integers_that_would_wrap_among_what_init_returns_are_refused() -> None:
+    def init(key: Any) -> Any:
+        return {"w": jax.random.normal(key, (4,)), "ids": np.array([7, 2**40])}
+
+    with pytest.raises(
+        outlay.errors.ProgramError, match=r"init returns holds 1 value .*\n.*ids\n.*1099511627776 at \[1\]"
+    ):
+        abstract_init(init)
+
+
 def test_a_batch_with_texts_among_its_leaves_is_refused() -> None:
     with pytest.raises(
         outlay.errors.ProgramError, match=r"the batch holds 1 leaf.*\n.*not an array: label\n.*str: 'cat'"

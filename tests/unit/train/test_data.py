@@ -114,6 +114,19 @@ def test_every_sequence_stands_in_one_batch_of_an_epoch_and_the_filling_does_not
         assert seen == dict.fromkeys(range(45), 1)
 
 
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (np.full(3, 0.5), r"sequence 1 is float64\[3\], and sequence 0 is int32\[3\]"),
+        (np.ones((3, 2), np.int32), r"sequence 1 is int32\[3, 2\], and sequence 0 is int32\[3\]"),
+        (np.ma.array([1, 2, 3], mask=[0, 0, 1]), r"sequence 1 holds what JAX cannot: 1 of 3 values are masked"),
+    ],
+)
+def test_a_sequence_that_numpy_would_cut_to_fit_is_refused(odd, message):
+    with pytest.raises(DataError, match=message):
+        BucketedData([np.arange(3, dtype=np.int32), odd], lengths=[4], batch_size=2)
+
+
 def test_a_batch_depends_on_seed_and_step_only():
     examples, others = bucketed(), bucketed()
     late, first = others[30], others[0]

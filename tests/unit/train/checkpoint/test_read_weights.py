@@ -144,6 +144,16 @@ def test_what_orbax_saved_elsewhere(is_one_store, is_zarr3, tmp_path):
         outlay.train.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
 
 
+@pytest.mark.parametrize(("stored", "leaf"), [(np.float32, np.float16), (np.float64, np.float32)])
+def test_a_number_that_would_become_infinite_is_refused(stored, leaf, tmp_path):
+    np.savez(tmp_path / "w.npz", w=np.array([1.0, 1e6 if leaf == np.float16 else 1e300], stored))
+    with pytest.raises(CheckpointError, match=r"out of range: w\[0:2\]\n.*at \[1\], which float\d+ cannot hold"):
+        outlay.train.read_weights(tmp_path / "w.npz", placed({"w": jnp.zeros(2, leaf)}), [("w", "w")])
+    np.savez(tmp_path / "w.npz", w=np.array([1.0, np.inf], stored))
+    read = outlay.train.read_weights(tmp_path / "w.npz", placed({"w": jnp.zeros(2, leaf)}), [("w", "w")])
+    assert read["w"].tolist() == [1.0, np.inf]
+
+
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
 def test_each_device_reads_its_slice_and_nothing_twice(suffix, tmp_path, monkeypatch):
     path, value = tmp_path / f"w.{suffix}", np.ones((64, 16), np.float32)

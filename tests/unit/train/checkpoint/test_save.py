@@ -2,6 +2,7 @@ import os
 import re
 
 import jax
+import numpy as np
 import pytest
 from tests.unit.train.checkpoint.arranged import program, saved, trained
 
@@ -49,6 +50,13 @@ def test_a_whole_one_is_never_replaced(tmp_path):
         with pytest.raises(CheckpointError, match=rf"step {step} cannot be saved .* newest checkpoint is of step 20"):
             checkpoints.save(step, state)
     assert checkpoints.steps() == [10, 20]
+
+
+def test_what_jax_cannot_hold_is_not_saved_as_something_else(tmp_path):
+    state = {"seen": np.array([2**40]), "name": "run", "step": np.int64(3)}
+    with pytest.raises(CheckpointError, match=r"2 leaves are not") as caught:
+        Checkpoints(tmp_path).save(1, state)
+    assert [problem.where for problem in caught.value.problems] == ["name", "seen"]
 
 
 def test_a_damaged_one_is_replaced(tmp_path):
