@@ -15,10 +15,11 @@ from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
-from outlay.program.abstract import over_arrays, with_key
+from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.execution import Mode, Step
 from outlay.program.program import Program
+from outlay.program.program_arguments import with_key
 
 
 @called_as(

@@ -25,7 +25,7 @@ from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
-from outlay.program.abstract import OnlyReads, as_key, check_arguments, name_of
+from outlay.program.abstract import OnlyReads, as_key, name_of
 from outlay.program.by_source import why_no_source_rules
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
 from outlay.program.consistency import check_agreement, facts_of, processes_of, wait_for_all
@@ -35,6 +35,7 @@ from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, c
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.placed_graph import PlacedGraph
+from outlay.program.program_arguments import check_arguments
 from outlay.render.page import Page
 from outlay.render.report import Report
 
