@@ -33,6 +33,7 @@ from .train.checkpoint.checkpoints import Checkpoints as Checkpoints
 
 # -> reports
 from .report.show import show as show
+from .report.explore import explore as explore
 from .report.explain.explain import explain as explain
 from .report.explain.explain import estimate as estimate
 from .report.profile.profile import profile as profile

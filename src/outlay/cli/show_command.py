@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from outlay.cli.options import (
@@ -21,6 +23,10 @@ def show(
     context: typer.Context,
     recipe: RecipeArgument,
     options: ProgramOptions,
+    explore: Annotated[
+        bool,
+        typer.Option("--explore", help="Every mesh shape and layout; with --html, a page to choose on."),
+    ] = False,
     html: HtmlOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -28,8 +34,16 @@ def show(
     """Show where every array of a recipe lives, and why, without running it."""
     check_outputs(html, force=force)
     prepared = prepare_program(context, recipe, options)
-    from outlay.report.show import show as show_plan
+    if explore:
+        from outlay.recipes.prepare import on_devices
+        from outlay.report.explore import explore as explore_plans
 
-    shown = show_plan(prepared.program.plan)
+        program = prepared.program
+        layouts = {name: on_devices(it, program.mesh.size) for name, it in prepared.recipe.layouts.items()}
+        shown = explore_plans(program, layouts)
+    else:
+        from outlay.report.show import show as show_plan
+
+        shown = show_plan(prepared.program.plan)
     print_facts(shown, as_json=as_json)
     write_page(html, shown, force=force)

@@ -296,6 +296,17 @@ class BlockGrid(Block):
 
 
 @dataclass(frozen=True)
+class Explorer(Block):
+    """A choice of mesh and layout, with the figures of each; a page has one, drawn by a script.
+
+    Attributes:
+        data: the names of meshes, layouts and leaves, and the figures of each combination, as the script reads them.
+    """
+
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class ArrayTable(Block):
     """Arrays to sort, filter and fold, with the picture of the chosen one's blocks; a page has one, drawn by a script.
 

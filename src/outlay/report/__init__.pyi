@@ -1,5 +1,7 @@
 # where every array lives
 from .show import Show as Show
+from .explore import Exploration as Exploration
+from .explore import Alternative as Alternative
 from .show_facts import Facts as Facts
 from .show_facts import Totals as Totals
 from .show_facts import Count as Count
