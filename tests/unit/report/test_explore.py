@@ -12,6 +12,7 @@ from tests.unit.cli.command import LINE, command_here
 from tests.unit.report.test_browser import browser, dom  # noqa: F401 - fixtures
 
 import outlay
+from outlay.layout.placement import spec_text
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,7 @@ def test_what_a_mesh_refuses_is_told_and_what_fits_nowhere_is_left_out(program):
     assert "zero1" not in {each.layout for each in outlay.explore(program)}
 
 
+@pytest.mark.processes
 def test_the_page_shows_what_is_chosen(program, dom):  # noqa: F811
     explored = outlay.explore(program, {"fsdp": program.layout, "whole": outlay.data_parallel()})
     for mesh, layout in (explored.chosen, ("data=8,model=1", "whole")):
@@ -55,7 +57,7 @@ def test_the_page_shows_what_is_chosen(program, dom):  # noqa: F811
         (each,) = (each for each in explored if (each.mesh, each.layout) == (mesh, layout))
         table = page.partition('id="explore-leaves"')[2].partition("</table>")[0]
         cells = [html.unescape(text) for text in re.findall(r"<td[^>]*>(?:<code[^>]*>)?([^<]*)", table)]
-        assert cells[0] == "up"
+        assert cells[:2] == ["down", spec_text(each.plan["down"].spec)]
         assert f"replication {each.plan.replication:.2f}" in page
 
 
