@@ -64,6 +64,7 @@ class Execution(Protocol):
     steps_in_mesh: bool
     is_exact: bool
     sends_batch: bool
+    traced_step: Any
 
     def check_key(self, key: Any) -> None:
         """Raise for a key whose state would differ from the plan."""

@@ -116,6 +116,11 @@ class OneStep:
             jaxpr = jax.make_jaxpr(run)(self.state_shapes, self.batch_shapes)
         check_no_leaked_values(jaxpr, self.step, self._name)
 
+    @property
+    def traced_step(self) -> Any:
+        """The traced step, on whole arrays; None if it only makes sense on shards, or rows are padded."""
+        return None if self.rows else self._traced.jaxpr
+
     def check_key(self, key: Any) -> None:
         """Raise for a key that makes a state with other leaves than the plan has, such as keys of its own kind."""
         if key is None or key.dtype == self._key_dtype:

@@ -62,6 +62,7 @@ class PlacedGraph:
     steps_in_mesh = True
     is_exact = True
     sends_batch = True
+    traced_step = None
 
     @_without_mesh
     def __init__(

@@ -175,6 +175,11 @@ class Program(Report):
         """What keeps the layout from naming values of the step by their source, in words; empty if nothing does."""
         return why_no_source_rules(self.step, self.mode, self.mesh)
 
+    @property
+    def traced_step(self) -> Any:
+        """The traced step, on whole arrays, as a jaxpr; None where it has to be traced for that."""
+        return self._execution.traced_step
+
     def check_memory(self) -> None:
         """Raise if the state needs more than the memory of this machine, before any of it is made.
 

@@ -6,6 +6,8 @@ kept none, those of the nearest instructions that it is connected with.
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -57,6 +59,8 @@ _JAX_SCOPES = frozenset(
 OPTIMIZER = "optimizer"
 """The scope that `outlay.train_step` opens around the optimizer's update."""
 
+# Many instructions have the same name or line.
+_MANY = 4096
 # Instructions that are farther away belong to other lines.
 _MAX_VISITS = 40
 _REDUCING = ("all-reduce", "reduce-scatter")
@@ -146,12 +150,17 @@ def _program_frames(frames: tuple[SourceLine, ...]) -> Iterator[SourceLine]:
 
 
 def _short(file: str) -> str:
-    path = Path(file)
     try:
-        here = Path.cwd()
+        here = os.getcwd()
     except OSError:  # the working folder has been removed
         return file
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+    return _relative(file, here)
+
+
+@functools.lru_cache(maxsize=_MANY)
+def _relative(file: str, folder: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
 
 
 def _phase(name: OpName, frames: tuple[SourceLine, ...]) -> Phase:
@@ -190,6 +199,7 @@ class OpName:
     phase: Phase
 
 
+@functools.lru_cache(maxsize=_MANY)
 def read_op_name(text: str) -> OpName | None:
     """Parse an op name; None for other texts, such as the name of an argument.
 

@@ -120,7 +120,7 @@ def _of_program(program: Program, cache: DiskCache | None) -> Subject:
     subject = Subject(name=getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
     try:
         with program.context(), _without_warnings():
-            jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
+            jaxpr = program.traced_step or jax.make_jaxpr(program.step)(state, program.batch_shapes)
         subject = replace(subject, jaxpr=jaxpr, traced=traced_work(jaxpr))
     except NameError as error:
         if "unbound axis name" not in str(error):
