@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
+from outlay.analysis.findings.offered_rules import line_pattern
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.error_types import ExplainError, OutlayError
 from outlay.core.one_line import OneLine
@@ -226,7 +226,7 @@ def _rules_for(source: SourceLine, program: Program) -> Iterator[Rule]:
     others = [axis for axis, size in program.mesh.shape.items() if axis not in of_batch and size > 1]
     name = source.function.rpartition("<locals>.")[2].removesuffix(".__call__")
     patterns = [f"{SOURCE}{name}"] if name.replace(".", "").isidentifier() else []
-    for pattern in [*patterns, f"{SOURCE}{_short(source.file)}:{source.line}"]:
+    for pattern in [*patterns, line_pattern(source)]:
         yield Rule(pattern, P(first))
         rank = _rank(program, pattern) if others else 0
         for axis in others:
@@ -242,11 +242,6 @@ def _rank(program: Program, pattern: str) -> int:
         return 0
     ranks = {len(leaf.shape) for leaf in plan.of_kind("intermediate") if leaf.path.startswith(pattern)}
     return ranks.pop() if len(ranks) == 1 else 0
-
-
-def _short(file: str) -> str:
-    path = Path(file)
-    return "/".join(path.parts[-2:]) if path.is_absolute() else path.as_posix()
 
 
 def _reason(error: OutlayError) -> str:

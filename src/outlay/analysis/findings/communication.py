@@ -11,9 +11,11 @@ import linecache
 import re
 from collections.abc import Iterator, Sequence
 
+from jax.sharding import PartitionSpec
+
 from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
-from outlay.analysis.findings.finding import Evidence, Finding, first_source
+from outlay.analysis.findings.finding import Evidence, Finding, first_source, seconds_of
 from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import BARRIERS, NAMES, Computation, HloModule, Instruction, SourceLine
 from outlay.core.quantities import format_bytes, how_often
@@ -90,7 +92,7 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, manu
             'use mode="auto", which splits the products too: in mode manual every device computes whole layers for its '
             f"own samples, and splitting parameters over {'+'.join(axes)} only saves memory"
         )
-    return Finding("whole-parameter-gather", text, fix, cost, source)
+    return Finding("whole-parameter-gather", text, fix, cost, source, seconds=seconds_of(gathers))
 
 
 def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
@@ -112,8 +114,11 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
             f"all-to-all{at(source)} exchanges values {how_often(sum(one.count for one in exchanges))} a step, "
             f"{format_bytes(cost)}, but FSDP needs none: the compiler splits activations there as it splits a parameter"
         )
-        fix = spread_samples(evidence, "the activations", source, _first_axis(exchanges))
-        yield Finding("all-to-all-in-fsdp", text, fix, cost, source)
+        axis = _first_axis(exchanges)
+        fix = spread_samples(evidence, "the activations", source, axis)
+        yield Finding(
+            "all-to-all-in-fsdp", text, fix, cost, source, seconds=seconds_of(exchanges), spec=PartitionSpec(axis)
+        )
 
 
 def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
@@ -126,8 +131,9 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
             f"{path} is gathered{at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
             "samples, not on its own"
         )
-        fix = spread_samples(evidence, "the values computed from it", source, _first_axis(gathers))
-        yield Finding("gathered-batch", text, fix, cost, source)
+        axis = _first_axis(gathers)
+        fix = spread_samples(evidence, "the values computed from it", source, axis)
+        yield Finding("gathered-batch", text, fix, cost, source, seconds=seconds_of(gathers), spec=PartitionSpec(axis))
 
 
 def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:
@@ -155,16 +161,16 @@ def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
         collective = by_name.get(one.name)
         if collective is None or collective.kind not in ("all-to-all", "all-gather"):
             continue
-        ends = list(_where_it_ends(evidence.module, computation, one))
+        ends = list(where_it_ends(evidence.module, computation, one))
         after = [by_name[end.name] for end in ends if end.name in by_name]
         back = [other for other in after if other.kind == collective.kind and other.axes == collective.axes]
         if collective.kind == "all-to-all" and back:
             yield _exchanged_twice(evidence, collective, back[0])
         elif collective.kind == "all-gather" and ends and all(_is_own_piece(computation, end) for end in ends):
-            yield _gathered_and_cut(evidence, collective)
+            yield _gathered_and_cut(evidence, collective, one)
 
 
-def _where_it_ends(module: HloModule, computation: Computation, one: Instruction) -> Iterator[Instruction]:
+def where_it_ends(module: HloModule, computation: Computation, one: Instruction) -> Iterator[Instruction]:
     """Yield what takes a value, past element-wise operations: collectives, products, slices, the end."""
     pending, seen = [one], {one.name}
     while pending and len(seen) < _MAX_VALUES:
@@ -207,24 +213,40 @@ def _exchanged_twice(evidence: Evidence, there: CollectiveFacts, back: Collectiv
         f"a value is exchanged by all-to-all over {_axes(there)}{at(there.source)} and back{at(back.source)}, with "
         f"only element-wise operations between: {format_bytes(cost)} a step"
     )
+    spec = None
     constrained = [one.source for one in (there, back) if is_constrained(evidence.module, one.source)]
     if constrained:
         fix = f"remove the constraint{at(constrained[0])}, or write the same spec on both sides"
     else:
-        fix = spread_samples(evidence, "the values", there.source, next(iter(there.axes), "data"))
-    return Finding("resharding", text, f"keep one sharding: {fix}", cost, there.source)
+        axis = _first_axis((there,))
+        fix, spec = spread_samples(evidence, "the values", there.source, axis), PartitionSpec(axis)
+    seconds = seconds_of((there, back))
+    return Finding("resharding", text, f"keep one sharding: {fix}", cost, there.source, seconds=seconds, spec=spec)
 
 
-def _gathered_and_cut(evidence: Evidence, gather: CollectiveFacts) -> Finding:
+def _gathered_and_cut(evidence: Evidence, gather: CollectiveFacts, instruction: Instruction) -> Finding:
     text = (
         f"{gather.leaf or gather.value} is gathered over {_axes(gather)}{at(gather.source)}, and every use cuts a "
         f"device's own piece out of it again: {format_bytes(gather.bytes_per_step)} a step"
     )
     instead = ", instead of P()" if is_constrained(evidence.module, gather.source) else ""
-    fix = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}{at(gather.source)}"
+    spec = _gathered_spec(gather, instruction)
+    written = "P(...)" if spec is None else spec_text(spec)
+    fix = f"constrain it to the spec that it has on both sides, outlay.constrain(x, {written})"
+    fix += f"{instead}{at(gather.source)}"
     if is_under_vmap(evidence.module, gather.source):
         fix += f"; {ONE_SAMPLE}"
-    return Finding("resharding", text, fix, gather.bytes_per_step, gather.source)
+    return Finding(
+        "resharding", text, fix, gather.bytes_per_step, gather.source, seconds=seconds_of([gather]), spec=spec
+    )
+
+
+def _gathered_spec(gather: CollectiveFacts, instruction: Instruction) -> PartitionSpec | None:
+    """Return how the operand of an all-gather is split; None if it gathers several, or along no axes of the mesh."""
+    dims = re.findall(r"\d+", instruction.attributes.get("dimensions", ""))
+    if len(dims) != 1 or not gather.axes or len(instruction.operands) != 1:
+        return None
+    return PartitionSpec(*[None] * int(dims[0]), gather.axes[0] if len(gather.axes) == 1 else gather.axes)
 
 
 def _axes(collective: CollectiveFacts) -> str:

@@ -106,7 +106,9 @@ def _full_resharding(
         f"{what} as {have}, {needed}, cannot be moved directly: every device gathers all of it, {format_bytes(cost)}, "
         "and slices its piece out again"
     )
-    return Finding(FULL_REMATERIALIZATION, words, fix, cost, source or consumer)
+    dims = None if "maximal" in match["want"] else read_sharding(match["want"], mesh.axes if mesh else ())
+    spec = dims_spec(dims) if dims is not None and source is not None else None
+    return Finding(FULL_REMATERIALIZATION, words, fix, cost, source or consumer, spec=spec)
 
 
 def _argument(name: str, module: HloModule | None, leaves: Sequence[Leaf]) -> str:

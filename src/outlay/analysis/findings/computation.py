@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from outlay.analysis.attribution.provenance import user_line
+from outlay.analysis.attribution.provenance import read_op_name, user_line
+from outlay.analysis.findings.communication import at
 from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
+from outlay.analysis.work.products import flops_of_product
 from outlay.core.quantities import format_bytes
 from outlay.core.source_owner import is_below
+from outlay.devices.mesh_info import MeshInfo
 from outlay.models.attention import kernel_rules
 from outlay.models.attention.kernel_rules import Refusal
 
@@ -34,16 +37,49 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
         f"a device computes {work.flops_compiled:.3g} FLOPs a step, {ratio:.1f} times its share of {work.flops:.3g}: "
         f"up to {min(ratio, mesh.num_devices):.0f} of {mesh.num_devices} devices repeat one another's work"
     )
-    fix = (
-        "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
-        "the layers whose collectives are named above"
-    )
+    fix = _spread_work(evidence, mesh)
     if evidence.program is not None and evidence.program.has_manual_collectives:
         fix = (
             "split the batch over every axis of the mesh: in mode manual devices along any other axis take the same "
             'samples and compute the same; or use mode="auto", which splits the products'
         )
-    yield Finding("repeated-work", text, fix, int(work.bytes_accessed * (1 - 1 / ratio)))
+    seconds = None if evidence.computing is None else evidence.computing * (1 - 1 / ratio)
+    yield Finding("repeated-work", text, fix, int(work.bytes_accessed * (1 - 1 / ratio)), seconds=seconds)
+
+
+def _spread_work(evidence: Evidence, mesh: MeshInfo) -> str:
+    """Write the fix for repeated work: the axes that split nothing yet, or else the line with most of the work."""
+    program = evidence.program
+    used = {axis for leaf in program.plan for axes in leaf.dims for axis in axes} if program else set()
+    free = [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in used]
+    batch = program.plan.of_kind("batch") if program else ()
+    if not program or (free and batch):
+        over = "every axis that splits no parameter" if not program else "+".join(free)
+        return (
+            f"split the batch over {over} (data_parallel), and constrain the activations of the layers whose "
+            "collectives are named above"
+        )
+    largest = max(_counted(evidence), key=lambda pair: pair[0], default=(0.0, None))[1]
+    name = read_op_name(largest.op_name) if largest is not None else None
+    what = f"{name.primitive}{at(user_line(largest.frames))}" if largest is not None and name else "the largest product"
+    return (
+        f"split the operands of {what}, the most of what a device computes, outlay.constrain(x, P(...)), along dims "
+        "over which it is independent; where it has none, as one factorization of one matrix has not, every device "
+        "computes it"
+    )
+
+
+def _counted(evidence: Evidence) -> Iterator[tuple[float, Instruction]]:
+    """Yield what computes products or factorizations, with its FLOPs in a step."""
+    for name, (runs, _) in runs_per_step(evidence.module).items():
+        computation = evidence.module.computations[name]
+        for one in computation.instructions.values():
+            inside = evidence.module.fused(one) or None
+            parts = inside.instructions.values() if inside else (one,)
+            for part in parts:
+                flops = flops_of_product(part, (inside or computation).shapes(part.operands))
+                if flops:
+                    yield flops * runs, part
 
 
 def unfused_attention(evidence: Evidence) -> Iterator[Finding]:

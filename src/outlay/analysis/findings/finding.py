@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from jax.sharding import PartitionSpec
+
 from outlay.analysis.attribution.compiler_output import ReturnedState
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
@@ -24,9 +26,11 @@ class Finding:
         kind: a short fixed name, such as `resharding`, `whole-parameter-gather`, `out-of-memory`.
         text: what, where and how much, in words.
         fix: the edit to make.
-        cost_bytes: bytes moved or stored for it, by a device in a step, for all equal ones; findings are ranked by it.
+        cost_bytes: bytes moved or stored for it, by a device in a step, for all equal ones.
         source: the user's line, if known.
         num_alike: how many of the program's instructions have the same finding.
+        seconds: what it takes of a step, for all equal ones; None if it takes no time of its own, or without a target.
+        spec: the spec that the value of the line should have, if that is the fix and it is known.
     """
 
     kind: str
@@ -35,6 +39,12 @@ class Finding:
     cost_bytes: int
     source: SourceLine | None = None
     num_alike: int = 1
+    seconds: float | None = None
+    spec: PartitionSpec | None = None
+
+    def is_minor(self, step_seconds: float | None) -> bool:
+        """Return whether it takes less than a hundredth of a step."""
+        return self.seconds is not None and step_seconds is not None and self.seconds * 100 < step_seconds
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class Evidence:
         work: what a device computes.
         program: the `outlay.Program` that it was made from, if any.
         state: what comes back of its first argument, if that is a state, and if known.
+        computing: the seconds that a device computes in a step; None without a target.
     """
 
     module: HloModule
@@ -60,8 +71,15 @@ class Evidence:
     work: WorkFacts
     program: Program | None
     state: ReturnedState | None
+    computing: float | None = None
 
 
 def first_source(facts: Iterable[CollectiveFacts | ValueFacts]) -> SourceLine | None:
     """Return the line of the first that has one."""
     return next((one.source for one in facts if one.source), None)
+
+
+def seconds_of(collectives: Iterable[CollectiveFacts]) -> float | None:
+    """Return the seconds of collectives in a step; None without a target."""
+    times = [None if one.seconds is None else one.seconds * one.count for one in collectives]
+    return None if None in times else sum(one for one in times if one is not None)

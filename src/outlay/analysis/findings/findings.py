@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from outlay.analysis.findings.communication import back_and_forth, exchanges_in_fsdp, gathered_batch, whole_parameters
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.computation import repeated_work, unfused_attention
 from outlay.analysis.findings.finding import SEVERE, Evidence, Finding
+from outlay.analysis.findings.gathered_operands import gathered_operands
 from outlay.analysis.findings.memory import (
     donated_in_vain,
     large_constants,
@@ -18,15 +19,20 @@ from outlay.analysis.findings.memory import (
     too_large,
     whole_leaves,
 )
+from outlay.core.quantities import counted, format_bytes
 
 _CAUSES = ("gathered-batch", "all-to-all-in-fsdp")
 """Kinds of findings after which devices work on other devices' samples."""
+
+_AT_A_LINE = ("resharding", FULL_REMATERIALIZATION)
+"""Kinds of which one line may have many, with one fix."""
 
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     back_and_forth,
     whole_parameters,
     exchanges_in_fsdp,
     gathered_batch,
+    gathered_operands,
     whole_leaves,
     large_constants,
     donated_in_vain,
@@ -45,24 +51,60 @@ def find(evidence: Evidence) -> list[Finding]:
 
 def _with_what_they_cause(findings: list[Finding]) -> list[Finding]:
     """Charge findings that make devices repeat work with the repetition: a small gather may cause a lot of it."""
-    repeated = max((finding.cost_bytes for finding in findings if finding.kind == "repeated-work"), default=0)
-    return [
-        replace(finding, cost_bytes=max(finding.cost_bytes, repeated)) if finding.kind in _CAUSES else finding
-        for finding in findings
-    ]
+    repeated = [finding for finding in findings if finding.kind == "repeated-work"]
+    return [_charged(finding, repeated) if finding.kind in _CAUSES else finding for finding in findings]
 
 
-def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Rank findings: what does not fit first, then by cost; equal ones become one.
+def _charged(finding: Finding, repeated: list[Finding]) -> Finding:
+    cost = max(one.cost_bytes for one in [finding, *repeated])
+    times = [one.seconds for one in [finding, *repeated] if one.seconds is not None]
+    return replace(finding, cost_bytes=cost, seconds=max(times, default=None))
 
-    A resharding that the compiler itself reports is not reported twice.
+
+def ranked(findings: list[Finding], step_seconds: float | None = None) -> tuple[Finding, ...]:
+    """Rank findings: what does not fit first, then by seconds and bytes; those that speak of one thing become one.
+
+    A resharding that the compiler itself reports is not reported twice, nor are exchanges that FSDP does not need.
+
+    Args:
+        findings: the findings.
+        step_seconds: what a step takes; what takes less than a hundredth of it comes last. None if unknown.
     """
     reported = [f"{finding.source} {finding.text}" for finding in findings if finding.kind == FULL_REMATERIALIZATION]
-    # The compiler's own report names the line of the maker or of the taker, so its text is searched too.
-    num_alike = collections.Counter(
-        finding
-        for finding in findings
-        if finding.kind != "resharding" or not any(str(finding.source) in text for text in reported)
+    exchanged = {finding.source for finding in findings if finding.kind == "all-to-all-in-fsdp"}
+    alike: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        # The compiler's own report names the line of the maker or of the taker, so its text is searched too.
+        is_reported = finding.source in exchanged or any(str(finding.source) in text for text in reported)
+        if finding.kind != "resharding" or not is_reported:
+            alike.setdefault(_same_advice(finding), []).append(finding)
+    joined = [_joined(group) for group in alike.values()]
+    return tuple(
+        sorted(
+            joined,
+            key=lambda one: (
+                one.kind not in SEVERE,
+                one.is_minor(step_seconds),
+                -(one.seconds or 0.0),
+                -one.cost_bytes,
+            ),
+        )
     )
-    joined = [replace(one, num_alike=num, cost_bytes=num * one.cost_bytes) for one, num in num_alike.items()]
-    return tuple(sorted(joined, key=lambda one: (one.kind not in SEVERE, -one.cost_bytes)))
+
+
+def _same_advice(finding: Finding) -> Any:
+    """Return what is equal of findings that are read as one: of reshardings at one line, the fix."""
+    if finding.source is not None and finding.kind in _AT_A_LINE:
+        return finding.kind, finding.source, finding.fix
+    return finding
+
+
+def _joined(group: list[Finding]) -> Finding:
+    first = max(group, key=lambda one: (one.seconds or 0.0, one.cost_bytes))
+    cost = sum(one.cost_bytes for one in group)
+    times = [one.seconds for one in group if one.seconds is not None]
+    more = len(group) - 1
+    text = first.text
+    if any(one.text != text for one in group):
+        text += f"; and {counted(more, 'other value')} there, {format_bytes(cost)} in all"
+    return replace(first, text=text, num_alike=len(group), cost_bytes=cost, seconds=sum(times) if times else None)

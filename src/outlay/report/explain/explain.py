@@ -25,6 +25,7 @@ from outlay.analysis.findings.compiler_messages import message_findings
 from outlay.analysis.findings.finding import Evidence
 from outlay.analysis.findings.findings import find, ranked
 from outlay.analysis.findings.memory import gave_up
+from outlay.analysis.findings.offered_rules import with_rules
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_costs import explain_placed
@@ -137,7 +138,10 @@ def _explanation(
     memory = _memory(subject, output.memory, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
     timed = time_on_lanes(schedule) if target else None
-    evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, output.state)
+    estimated = price(schedule) if target else None
+    seconds = estimated.seconds if estimated else None
+    computing = estimated.seconds - estimated.parts.get("communication", 0.0) if estimated else None
+    evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, output.state, computing)
     from_messages = message_findings(subject.messages, module, leaves, output.text, mesh)
     return Explanation(
         name=subject.name,
@@ -147,10 +151,10 @@ def _explanation(
         memory=memory,
         work=work,
         live_memory=live_memory(module, leaves),
-        estimate=price(schedule) if target else None,
+        estimate=estimated,
         timeline=timeline(timed, collectives) if timed else (),
         operations=costliest_operations(module, schedule, timed) if timed else (),
-        findings=ranked([*find(evidence), *from_messages]),
+        findings=with_rules(ranked([*find(evidence), *from_messages], seconds), subject.program, seconds),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
         notes=(*of_one_step(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),

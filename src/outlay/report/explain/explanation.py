@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +21,17 @@ from outlay.analysis.attribution.program_facts import (
 from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.schedule import Schedule
-from outlay.analysis.findings.finding import SEVERE, Finding
+from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.parts.part_facts import PlacedExplanation
-from outlay.core.fold import as_pattern, fold_numbers, without_layers
-from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
 from outlay.render.page import (
-    Advice,
-    Advices,
     Block,
     Chip,
     Line,
-    Medium,
     Notes,
     Page,
     Section,
@@ -45,6 +41,7 @@ from outlay.render.page import (
 from outlay.render.page import Segment as BarSegment
 from outlay.render.pictures import Lanes, Span
 from outlay.render.report import Report, as_json, fields_as_json
+from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
 from outlay.report.explain.explain_parts import placed_page
 from outlay.report.explain.explain_tables import (
@@ -56,11 +53,7 @@ from outlay.report.explain.explain_tables import (
     layout_of,
     operations,
     recomputed,
-    short_source,
 )
-
-_SMALL = 100
-"""Findings that cost this many times less than the most expensive one are folded into one line."""
 
 _THIN = 0.0005
 """The smallest share of the step that is drawn; anything shorter would be thinner than a line."""
@@ -221,7 +214,7 @@ def _explain_page(facts: Explanation) -> Page:
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
             *_lanes(facts),
-            *_findings(facts.findings, medium="html"),
+            *finding_blocks(facts.findings, facts.estimate, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
             *layout_of(facts.layout, facts.work),
             *memory_of_device(facts.memory),
@@ -230,7 +223,7 @@ def _explain_page(facts: Explanation) -> Page:
             *operations(facts.operations),
             *_work(facts.work),
             *recomputed(facts.recomputed),
-            *_findings(facts.findings, medium="text"),
+            *finding_blocks(facts.findings, facts.estimate, medium="text"),
             *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
             *([Line("", medium="text")] if facts.incomplete or facts.notes else []),
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="text"),
@@ -342,45 +335,3 @@ def _work(work: WorkFacts | None) -> Iterator[Block]:
         moved = format_bytes(int(work.bytes_accessed))
         words = f"products {format_flops(work.flops_compiled)}{share}; {moved} read and written in memory"
         yield Section("work of a device in a step", [Line(words)], medium="text")
-
-
-def _findings(findings: Sequence[Finding], medium: Medium) -> Iterator[Block]:
-    if not findings:
-        return
-    groups = _by_layer(findings)
-    costs = [sum(finding.cost_bytes for finding in group) for group in groups]
-    # What has no cost in bytes, such as an idle device, is not therefore minor.
-    is_minor = [0 < cost * _SMALL < costs[0] for cost in costs]
-    advices = [_advice(group, cost) for group, cost in zip(groups, costs, strict=True)]
-    major = [advice for advice, minor in zip(advices, is_minor, strict=True) if not minor]
-    minor = [advice for advice, minor in zip(advices, is_minor, strict=True) if minor]
-    title = f"and {len(minor)} that each cost less than 1% of the first"
-    num = str(len(findings)) if len(groups) == len(findings) else f"{len(findings)} in {len(groups)} groups"
-    yield Section("findings", [Advices(major, minor, title)], num, medium=medium)
-
-
-def _by_layer(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group findings that differ only in the layer numbers of their leaves, the most expensive group first."""
-    alike: dict[tuple[Any, ...], list[Finding]] = {}
-    for one in findings:
-        words = without_layers(f"{one.text}\n{one.fix}")
-        alike.setdefault((one.kind, words, one.source, one.num_alike), []).append(one)
-    # Together, many cheap ones may cost more than one that is expensive.
-    return sorted(
-        alike.values(), key=lambda group: (group[0].kind not in SEVERE, -sum(one.cost_bytes for one in group))
-    )
-
-
-def _advice(group: Sequence[Finding], cost: int) -> Advice:
-    first = group[0]
-    kind = f"{first.kind}, {how_often(first.num_alike)}" if first.num_alike > 1 else first.kind
-    at = f" at {short_source(first.source)}" if first.source else ""
-    is_severe = first.kind == "out-of-memory"
-    if len(group) == 1:
-        return Advice(kind, first.text, first.fix, is_severe, f"{first.kind}{at} ({format_bytes(cost)})")
-    texts = [finding.text for finding in group]
-    fix = as_pattern([finding.fix for finding in group])
-    kind = f"{kind}, {len(group)} alike, {format_bytes(cost)} in all"
-    return Advice(
-        kind, fold_numbers(texts), fix, is_severe, f"{first.kind}{at}, {len(group)} alike ({format_bytes(cost)})", texts
-    )
