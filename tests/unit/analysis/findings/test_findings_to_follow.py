@@ -122,7 +122,7 @@ def test_they_are_ranked_by_seconds_and_those_below_a_hundredth_of_the_step_shar
     stored = Finding("whole-leaf", "stored", "split it", 5000)
     assert ranked([stored, cheap, fast, slow], 1.0) == (slow, fast, stored, cheap)
     explanation = explained()
-    estimate = replace(explanation.estimate, parts={"memory": 1.0, "communication": 0.0})
+    estimate = replace(explanation.estimate, parts={"memory": 1.0, "communication": 0.0}, seconds=1.0)
     text = " ".join(str(replace(explanation, findings=(slow, fast, stored, cheap), estimate=estimate)).split())
     assert "1. gathered-batch: slow and small" in text
     assert "and 1 that each cost less than 1% of the step: resharding at model.py:73" in text
