@@ -192,7 +192,8 @@ def _target_shardings(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, p
     if mesh is None:
         raise PlaceError(
             "a plan names devices by their ids, and there is no mesh to look them up in\n"
-            "  fix: pass the mesh that it was made for too: (tree, plan, mesh)"
+            "  fix: pass the mesh that it was made for too: (tree, plan, mesh), of a program "
+            "(tree, program.plan, program.mesh)"
         )
     check_mesh(where, mesh)
     check_runnable(mesh, "arrays cannot be put")

@@ -100,16 +100,23 @@ def program(
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     init = with_key(init)
     written = AsWritten(step, init, tuple(parts))
-    if parts:
-        step, init = _of_parts(step, init, parts)
+    step, init = of_parts(step, init, parts)
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
         step, init = over_arrays(step, init)
     return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)
 
 
-def _of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:
-    """Turn a step and an init whose state comes in parts into ones whose state is a dictionary of them."""
+def of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:
+    """Turn a step and an init whose state comes in parts into ones whose state is a dictionary of them.
+
+    Args:
+        step: the step.
+        init: the init.
+        names: the names of the parts; of none both are returned as they are.
+    """
+    if not names:
+        return step, init
     if isinstance(names, str) or len(set(names)) != len(names):
         raise ProgramError(f"parts={names!r}: give one name a part, such as parts=['params', 'opt_state']")
 

@@ -83,6 +83,7 @@ def prepare(
         mesh=device_mesh,
         mode=step_mode,
         compiler_options=compiler_options,
+        parts=recipe.parts,
     )
     return Prepared(recipe, name, program)
 

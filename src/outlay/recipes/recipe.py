@@ -50,6 +50,7 @@ class Recipe(OneLine):
         mode: the mode that the step is written for, see `outlay.program`.
         record: what a run records of the state: patterns of paths, such as `params.**.bias`.
         stride: the number of steps from one record to the next.
+        parts: names of the parts in which step and init take and return the state, as of `outlay.program`.
 
     Raises:
         RecipeError: a field is invalid; all such fields are listed.
@@ -73,6 +74,7 @@ class Recipe(OneLine):
     mode: Mode = "auto"
     record: Sequence[str] = ()
     stride: int = 1
+    parts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))

@@ -16,6 +16,7 @@ from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 from outlay.program.execution import Mode
+from outlay.program.make import of_parts
 from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, example_batch, layout_names, layout_of, mode_of, on_devices
@@ -165,8 +166,7 @@ class Workloads:
             made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._made
             microbatches = {**self._arguments, **options}.get("accumulate", 1)
             self._traced[key] = workload(
-                made.step,
-                made.init,
+                *of_parts(made.step, made.init, made.parts),
                 example_batch(made),
                 spec,
                 mode=self._mode or made.mode,

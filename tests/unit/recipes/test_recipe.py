@@ -9,6 +9,9 @@ from tests.unit.recipes import small
 
 import outlay
 from outlay.core.error_types import RecipeError
+from outlay.recipes.prepare import prepare
+from outlay.recipes.ways_to_fit import Workloads
+from outlay.search.candidate import Candidate
 
 
 def test_all_wrong_fields_are_named_at_once():
@@ -94,3 +97,26 @@ def test_a_loss_of_one_number_says_how_it_is_reduced():
     assert recipe.evaluate
     held_out = recipe.evaluate(program, program.init(jax.random.key(0)))
     np.testing.assert_allclose(held_out["loss"], np.square(examples["y"]).mean(), rtol=1e-6)
+
+
+def test_step_and_init_may_take_the_state_in_parts():
+    def train(w, count, batch):
+        return w - 0.5 * batch.mean(), count + 1, {"loss": batch.mean()}
+
+    recipe = outlay.Recipe(
+        name="parts",
+        init=lambda key: (jax.random.normal(key, (8, 4)), jnp.zeros((), jnp.int32)),
+        step=train,
+        data=[np.ones((8, 4), np.float32)] * 3,
+        steps=3,
+        layouts={"fsdp": outlay.fsdp(min_size=8) + outlay.data_parallel()},
+        parts=("w", "count"),
+    )
+    program = prepare(recipe).program
+    state, outputs = program(program.init(jax.random.key(0)), recipe.data[0])
+    assert int(state["count"]) == 1
+    assert program.plan["w"].spec == jax.P("data", None)
+    assert float(outputs["loss"]) == 1.0
+    # `choose` traces a step by itself, for meshes that need not exist.
+    work = Workloads("parts", (), recipe, {}, None)(Candidate("fsdp", "data=8"))
+    assert sorted(work.state) == ["count", "w"]
