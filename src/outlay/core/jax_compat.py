@@ -21,6 +21,7 @@ from jax.sharding import SingleDeviceSharding
 
 from outlay.core.error_types import BackendError, TargetError
 from outlay.core.flag_check import check_flags
+from outlay.core.sizes import num_bits
 
 
 def backend_is_started() -> bool:
@@ -37,6 +38,29 @@ def memory_of(array: jax.Array) -> int | None:
         return array.addressable_data(0).unsafe_buffer_pointer()
     except jax.errors.JaxRuntimeError:
         return None
+
+
+def take_packed_arrays(compiled: jax.stages.Compiled) -> None:
+    """Have a compiled program take arrays of 4 bits and less, as JAX's own jitted functions do.
+
+    JAX 0.10.2 compares the layout of an argument with the compiler's before a program that was compiled ahead of time
+    runs. An array does not say how densely its numbers are packed, the compiler does, and so the two differ.
+
+    Args:
+        compiled: the program; it is changed.
+    """
+    executable: Any = compiled._executable
+    layouts, avals = getattr(executable, "_xla_in_layouts", None), getattr(executable, "in_avals", ())
+    if layouts is not None and any(map(_is_packed, avals)):
+        pairs = zip(layouts, avals, strict=True)
+        executable._xla_in_layouts = [None if _is_packed(aval) else layout for layout, aval in pairs]
+
+
+def _is_packed(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        return False
+    return num_bits(dtype) < 8
 
 
 def coordination_client() -> Any:

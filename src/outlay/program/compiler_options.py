@@ -17,7 +17,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import gpu_library, is_compile_only, without_compilation_cache
+from outlay.core.jax_compat import gpu_library, is_compile_only, take_packed_arrays, without_compilation_cache
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
@@ -171,7 +171,9 @@ def compile_with(
         while True:
             try:
                 values: dict[str, Any] = dict(options.values)
-                return lowered.compile(compiler_options=values), options
+                compiled = lowered.compile(compiler_options=values)
+                take_packed_arrays(compiled)
+                return compiled, options
             except jax.errors.JaxRuntimeError as error:
                 others = _other_options(options, str(error))
                 if others is None:

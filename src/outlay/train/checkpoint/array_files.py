@@ -45,7 +45,7 @@ class ArrayFiles:
 
     def start_writing(self, folder: Path, arrays: Mapping[str, jax.Array]) -> None:
         """Copy the arrays to the host, where later steps cannot change them, and write them in the background."""
-        saved = {path: x for path, x in arrays.items() if x.size}  # Orbax takes no empty arrays
+        saved = {path: _stored(x) for path, x in arrays.items() if x.size}  # Orbax takes no empty arrays
         chunks = {path: self._orbax.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for path in saved}
         if not saved:
             return
@@ -72,7 +72,7 @@ class ArrayFiles:
             types: shapes, dtypes and shardings by path, for all or some of the arrays; shapes and dtypes must be those
                 that were written.
         """
-        of_some_size = {path: shape for path, shape in types.items() if shape.size}
+        of_some_size = {path: _stored(shape) for path, shape in types.items() if shape.size}
         into = self._orbax.checkpoint_utils.construct_restore_args(of_some_size)
         args = self._orbax.args.PyTreeRestore(of_some_size, restore_args=into, partial_restore=True)
         arrays = self._files.restore(folder, args=args) if of_some_size else {}
@@ -81,7 +81,20 @@ class ArrayFiles:
             for path, shape in types.items()
             if path not in of_some_size
         }
-        return {**arrays, **empty}
+        packed = {path: x.astype(types[path].dtype) for path, x in arrays.items() if x.dtype != types[path].dtype}
+        return {**arrays, **packed, **empty}
+
+
+_STORED_AS = {"int1": "int8", **dict.fromkeys(("uint1", "uint2", "uint4"), "uint8"), "float8_e4m3": "float16"}
+"""For dtypes that TensorStore does not write, by name: one that holds their numbers exactly."""
+
+
+def _stored(x: Any) -> Any:
+    """Return an array, or its shape, in the dtype in which it is stored."""
+    dtype = _STORED_AS.get(str(x.dtype))
+    if dtype is None:
+        return x
+    return x.astype(dtype) if isinstance(x, jax.Array) else x.update(dtype=jnp.dtype(dtype))
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:
