@@ -161,7 +161,7 @@ def _array_leaves(x: Any, named: Sequence[tuple[str, Any]]) -> list[LeafFacts]:
 def _no_array(x: Any, left_out: Sequence[tuple[str, Any]]) -> ShowError:
     if isinstance(x, str):
         raise ShowError(
-            f"outlay.show was given the text {x!r:.80}, which does not live on devices\n"
+            f"outlay.show was given a str, {x!r:.80}, which does not live on devices\n"
             f"  fix: on the command line, outlay show {x:.40} shows a recipe; in Python, outlay.show(program)"
         )
     what = f"a {type(x).__name__}"

@@ -102,7 +102,7 @@ def subject_of(
         return _of_traced(x.fun_name, x, mesh, options, cache)
     if isinstance(x, Path):
         return _of_file(x, mesh)
-    if isinstance(x, str) and "\n" not in x:
+    if isinstance(x, str) and x.isidentifier():  # the name of a recipe, more likely than a program
         raise ExplainError(
             f"{x!r:.80} is neither a program nor the text of one\n  fix: on the command line, outlay explain {x:.40} "
             "explains a recipe; in Python, outlay.explain(program)"
