@@ -105,7 +105,7 @@ def test_steps_of_the_other_kind_are_told_apart():
     with pytest.raises(ProgramError, match=r"returns a state, and with donate=False it only reads one"):
         reading(lambda state, batch: (state, {}))
     with pytest.raises(
-        ProgramError, match=r"must return \(state, outputs\).*\n  fix: outlay.program\(..., donate=False"
+        ProgramError, match=r"must return \(state, outputs\).*\n  fix: .*outlay.program\(..., donate=False"
     ):
         outlay.program(per_sample, problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8")
     with pytest.raises(ProgramError, match="donate=False with mode manual"):
