@@ -32,6 +32,7 @@ from outlay.program.consistency import check_agreement, facts_of, processes_of, 
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
+from outlay.program.first_run import run_first
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.placed_graph import PlacedGraph
@@ -376,7 +377,7 @@ class Program(Report):
         self.agree()
         wait_for_all("step", self.step, self.mesh)
         run = self._execution.runner(self.compiled_parts)
-        result = run(state, batch)
+        result = run_first(run, state, batch)
         if self.donate:
             check_outputs(result[0], self.plan, self.mesh)
         self._run = run

@@ -61,7 +61,8 @@ def collectives(program):
 
 
 def check_equal(step, program, batch=SAMPLES):
-    expected = jax.jit(step)(program.init(jax.random.key(0)), batch)
+    start = jax.tree.map(np.asarray, program.init(jax.random.key(0)))  # on the host: plain JAX runs it on one device
+    expected = jax.jit(step)(start, batch)
     result = program(program.init(jax.random.key(0)), batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), result, expected)
 
@@ -183,3 +184,21 @@ def test_a_step_without_such_operations_is_left_alone():
     assert program_of(lambda state, batch: (state, jnp.fft.fft(batch)), mesh=alone).per_shard(step) is step
     spectral_step = program_of(lambda state, batch: (state, jnp.fft.fft(batch)))
     assert spectral_step.per_shard(step) is not step
+
+
+def waves(x):
+    """XLA's CPU runtime refuses what its compiler makes of this where a later dim is split."""
+    return jnp.fft.ifftn(jnp.fft.fftn(x) * 2).real
+
+
+@pytest.mark.parametrize("spec", [P("data", "more"), P(None, "data")])
+def test_what_the_cpu_refuses_of_plain_jax_runs(spec):
+    layout = outlay.Layout([("**", spec)])
+    init, step = lambda key: waves(jax.random.normal(key, (16, 16))), lambda state, batch: (waves(state), {})
+    program = program_of(step, None, layout, init, mesh=outlay.mesh(data=4, more=2))
+    check_equal(step, program, None)
+    split = jax.NamedSharding(program.mesh, spec)
+    refused = jax.jit(waves, out_shardings=split)(jax.device_put(jnp.ones((16, 16)), split)) + 1
+    with pytest.raises(outlay.errors.ProgramError, match="the function that made it failed, not this step") as error:
+        program_of(step, None, layout, init, mesh=program.mesh)(refused + 1, None)
+    assert str(error.value).count("Error dispatching computation") <= 1

@@ -1,0 +1,44 @@
+"""Run a step for the first time, and wait: JAX returns before a step has run, so errors of XLA come much later.
+
+They are then said by whatever reads a value first, and XLA repeats itself once for each function in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from outlay.core.error_types import ProgramError
+
+_SAID_AGAIN = re.compile(r"(\b[A-Z][\w ]{8,60}: )\1+")
+
+
+def run_first(run: Callable[[Any, Any], Any], state: Any, batch: Any) -> Any:
+    """Return `run(state, batch)` when it has run.
+
+    Raises:
+        ProgramError: what was passed could not be computed, so that it is not the step that failed.
+    """
+    for what, tree in (("state", state), ("batch", batch)):
+        try:
+            jax.block_until_ready(tree)
+        except jax.errors.JaxRuntimeError as error:
+            raise ProgramError(
+                f"the {what} that was passed could not be computed: the function that made it failed, not this step\n"
+                f"  XLA says: {said_once(str(error)).strip()}\n"
+                f"  fix: jax.block_until_ready({what}) after the function that makes it; outlay doctor --message says "
+                "what a message of XLA means"
+            ) from None
+    return jax.block_until_ready(run(state, batch))
+
+
+def said_once(text: str) -> str:
+    """Leave out what XLA repeats.
+
+    >>> said_once("INTERNAL: Error dispatching computation: Error dispatching computation: no memory")
+    'INTERNAL: Error dispatching computation: no memory'
+    """
+    return _SAID_AGAIN.sub(r"\1", text)
