@@ -48,6 +48,7 @@ def run(kind: str, *, differs: bool) -> None:
     made = program(
         step, init, batch, layout=[("batch", PartitionSpec("data")), ("w", split)], mesh=mesh(data=jax.device_count())
     )
+    jax.config.update("jax_use_shardy_partitioner", not (differs and kind == "setting"))
     if differs and kind == "missing":
         time.sleep(60)
     if differs and kind == "early":

@@ -3,6 +3,7 @@
 What is harmless to a job happens in all of them: a forked worker fails. Then the process of that number ends later.
 """
 
+import atexit
 import http.server
 import os
 import signal
@@ -24,6 +25,10 @@ def main(fault: str, process: int, mark: str) -> None:
         sys.exit(0)
     if fault == "missing" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
         time.sleep(60)
+    if fault == "kill-in-jax":
+        import jax  # whose own hook, registered here, comes after the next one
+
+        atexit.register(lambda: joined.process == process and os.kill(os.getpid(), signal.SIGKILL))
     joined = join(timeout=3 if fault == "missing" else 60)
     beat(None, "compiling")
     import jax
@@ -52,6 +57,8 @@ def main(fault: str, process: int, mark: str) -> None:
             if step == FAULT_AT and joined.process == 0:
                 print("running", flush=True)
             time.sleep(0.02)
+    if fault == "kill-at-exit" and joined.process == process:
+        atexit.register(os.kill, os.getpid(), signal.SIGKILL)
     if fault == "upload" and joined.process == process:
         print(f"the other end says {upload()}")
     if fault == "harmless" and joined.process == process:
@@ -81,7 +88,14 @@ def upload() -> bytes:
     return store.read("x").result().value
 
 
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("there is none")
+
+
 def inject(fault: str) -> None:
+    if fault == "no-text":
+        raise NoText
     if fault in ("exception", "once"):
         raise ValueError("a planted mistake")
     if fault == "thread":

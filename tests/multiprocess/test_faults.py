@@ -4,7 +4,9 @@ How many seconds that takes is measured elsewhere (benchmarks): here a job that 
 """
 
 import re
+import socket
 import subprocess
+import sys
 
 import psutil
 import pytest
@@ -12,6 +14,7 @@ from tests import forks
 from tests.multiprocess import jobs
 from tests.unit.cli.command import environment
 
+from outlay.jobs.exit_codes import LOST
 from outlay.jobs.job import free_port
 
 
@@ -56,6 +59,9 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
     [
         (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
         pytest.param(0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7", marks=pytest.mark.any_jax),
+        pytest.param(
+            1, "no-text", 13, "NoText, exit code 13", "NoText: <exception str() failed>", marks=pytest.mark.any_jax
+        ),
         (0, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
         (1, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
     ],
@@ -94,6 +100,29 @@ def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(m
     for text in errors:
         assert f"process {process} of 2 on " in text
         assert "ended early, while the others wait for it" in text
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "when"),
+    [("kill-at-exit", -9, " after its last step"), ("kill-in-jax", -9, " at the end of its program")],
+)
+def test_without_a_launcher_a_process_that_is_killed_at_its_end_is_named(mark, fault, code, when):
+    """JAX waits five minutes for it at the end, and names nobody."""
+    place = {"OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": f"127.0.0.1:{free_port()}", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, jobs.PROGRAM, fault, "1", str(mark)]
+    tasks = [
+        subprocess.Popen(
+            command, env=environment(**place, OUTLAY_PROCESS_ID=str(number)), stderr=subprocess.PIPE, text=True
+        )
+        for number in (0, 1)
+    ]
+    try:
+        errors = [task.communicate(timeout=jobs.LONGEST)[1] for task in tasks]
+    finally:
+        for task in tasks:
+            task.kill()
+    assert [task.returncode for task in tasks] == [LOST, code], errors
+    assert f"process 1 of 2 on {socket.gethostname()} has gone without a word{when}" in errors[0]
 
 
 def test_sigterm_ends_a_process_and_so_all(mark):
@@ -157,6 +186,8 @@ KINDS = {
     r"      \+ %0 = stablehlo.sine .*\n  fix: what is traced must not depend on the process",
     "data": r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  fix: state and batch are global",
     "config": r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  fix: start all processes with the same",
+    "setting": r"  program: .*\n    setting of JAX: jax_use_shardy_partitioner is False, there True\n"
+    r"  fix: start all processes with the same",
     "key": r"  config: key is \[0 7\], there \[0 0\]\n  fix: start all processes with the same",
 }
 

@@ -31,7 +31,8 @@ def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
         counts = ", ".join(f"{len(group)} on host {host}" for host, group in groups.items())
         raise MeshError(
             f"a mesh needs the same number of devices on every host, but there are {counts}\n"
-            "  fix: pass devices= with the same number of devices from every host"
+            "  fix: start as many processes on each host as on the others (srun --ntasks-per-node=N, mpirun --map-by "
+            "ppr:N:node), or pass devices= with the same number of devices from every host"
         )
     return list(groups.values())
 

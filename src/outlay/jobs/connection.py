@@ -163,11 +163,13 @@ class Listening:
         server: where the others connect.
         info: the info of this process, with the port that was free.
         bind: where JAX is to listen afterwards, as `host:port`.
+        only_here: why no other machine can connect; empty if others can.
     """
 
     server: socket.socket
     info: ProcessInfo
     bind: str
+    only_here: str = ""
 
 
 def listen(info: ProcessInfo) -> Listening:
@@ -187,7 +189,7 @@ def listen(info: ProcessInfo) -> Listening:
                     problem = error
                 continue
             shown = f"[{host}]" if ":" in host else host or "[::]"
-            return Listening(server, way, f"{shown}:{way.address[1]}")
+            return Listening(server, way, f"{shown}:{way.address[1]}", _why_only_here(way.address[0], host))
     if problem and problem.errno == errno.EADDRNOTAVAIL:
         raise JoinError(
             f"process 0 runs on {socket.gethostname()}, and {info.coordinator} is not an address of that machine "
@@ -222,11 +224,19 @@ def _hosts(info: ProcessInfo) -> list[str]:
             f"\n  {info.origin_text()}"
             f"\n  fix: give a name of this machine, {socket.gethostname()}, or its numeric address"
         )
-    if not addresses or all(
-        map(_is_loopback, addresses)
-    ):  # as Debian has it for its own name; others come from outside
+    if not addresses:
         return [""]
     return [*addresses, *([""] if in_pod else [])]
+
+
+def _why_only_here(name: str, host: str) -> str:
+    """Say why processes on other machines cannot connect, where a name is this machine's alone, as Debian has it."""
+    if not _is_loopback(host) or name == "localhost" or _is_loopback(name):
+        return ""
+    return (
+        f"process 0 listens at {host} alone, since that is {name} on its machine: no other machine can connect"
+        f"\n  {LOOPBACK_FIX}; or set {BIND}=0.0.0.0:PORT for process 0"
+    )
 
 
 def _addresses(host: str) -> list[str]:

@@ -52,10 +52,15 @@ class ExitHooks:
             if os.getpid() != own:
                 show()
                 return
-            reason = _reason_of(error)
-            self._record(reason)  # before it is printed: the launcher may end this process meanwhile
-            show()
-            self._fail(reason)
+            code = UNCAUGHT
+            try:
+                reason = _reason_of(error)
+                code = reason.exit_code
+                self._record(reason)  # before it is printed: the launcher may end this process meanwhile
+                _shown_somehow(show, reason)
+                self._fail(reason)
+            finally:  # whatever has failed of this: a process that stays would hold the others for minutes
+                leave(code)
 
         def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             fail_with(error, lambda: shown(kind, error, trace))
@@ -69,7 +74,11 @@ class ExitHooks:
         def on_end() -> None:
             if os.getpid() != own:
                 _leave_fork()
-            self._on_end()
+            try:
+                self._on_end()
+            except BaseException:
+                _shown_somehow(traceback.print_exc)
+                leave(UNCAUGHT)
 
         sys.excepthook, threading.excepthook = on_exception, on_thread_exception
         watch_exits()
@@ -80,7 +89,7 @@ class ExitHooks:
 
     def _record(self, failed: ExitReason) -> None:
         if self.folder:
-            with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+            with contextlib.suppress(Exception):  # a full disk must not hide the error itself
                 words = (failed.kind, failed.message, failed.text)
                 self.folder.write_failure(self.process, Failure(time.time(), *words, failed.exit_code))
 
@@ -162,16 +171,49 @@ def end_of_program() -> ExitReason | None:
         status = _code_of(_ending)
         code = status & 0xFF if isinstance(status, int) else int(status is not None)
         text = "" if isinstance(_ending, Explained) else _stacks.get(id(_ending)) or _traceback(_ending)
-        return ExitReason("SystemExit", str(_ending), text, code) if code else None
+        return ExitReason("SystemExit", _text_of(_ending), text, code) if code else None
     error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
-    if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
-        return _reason_of(error)
+    # By its type: `isinstance` asks an object for its `__class__`, which may be anything.
+    if issubclass(type(error), BaseException) and not issubclass(type(error), SystemExit) and not hasattr(sys, "ps1"):
+        return _reason_of(error)  # pyright: ignore[reportArgumentType]  # it is an exception, by its type
     return None
 
 
 def _reason_of(error: BaseException) -> ExitReason:
-    code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
-    return ExitReason(type(error).__name__, str(error), "".join(traceback.format_exception(error)), code)
+    code = INTERRUPTED if issubclass(type(error), KeyboardInterrupt) else UNCAUGHT
+    return ExitReason(_name_of(error), _text_of(error), _formatted(error), code)
+
+
+def _name_of(error: BaseException) -> str:
+    return type.__dict__["__name__"].__get__(type(error))  # a metaclass could have a `__name__` of its own
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an exception, which is a program's own code; never raises."""
+    try:
+        return str.__str__(str(error))  # not what a subclass of str makes of itself
+    except BaseException as failed:
+        return f"(it has no text: its __str__ raised {_name_of(failed)})"
+
+
+def _formatted(error: BaseException) -> str:
+    """Return the traceback of an exception as Python prints it, or as much as can be had; never raises."""
+    with contextlib.suppress(BaseException):
+        return "".join(traceback.format_exception(error))
+    with contextlib.suppress(BaseException):
+        lines = traceback.format_tb(BaseException.__dict__["__traceback__"].__get__(error))
+        return f"Traceback (most recent call last):\n{''.join(lines)}{_name_of(error)}: {_text_of(error)}\n"
+    return f"{_name_of(error)}: {_text_of(error)}\n"
+
+
+def _shown_somehow(show: Callable[[], object], reason: ExitReason | None = None) -> None:
+    """Print an error as the program's own hook does, or, where that fails, ourselves."""
+    try:
+        show()
+    except BaseException:
+        if reason:
+            with contextlib.suppress(BaseException):
+                print(reason.text, end="", file=sys.stderr)
 
 
 def _exit(status: Any = None, /) -> NoReturn:
@@ -179,12 +221,12 @@ def _exit(status: Any = None, /) -> NoReturn:
     error = SystemExit(status)
     stack = "".join(traceback.format_stack(sys._getframe(1)))
     _stacks.clear()
-    _stacks[id(error)] = f"Traceback (most recent call last):\n{stack}SystemExit: {status}\n"
+    _stacks[id(error)] = f"Traceback (most recent call last):\n{stack}SystemExit: {_text_of(error)}\n"
     raise error
 
 
 def _traceback(error: SystemExit) -> str:
-    trace = "".join(traceback.format_exception(error))
+    trace = _formatted(error)
     if error.__traceback__ is not None:
         return trace
     return f"{trace.rstrip()}\n  (Python does not say where; with sys.exit(...) it would)\n"

@@ -49,6 +49,7 @@ class JoinedProcess:
         devices: id and kind of each device it drives.
         coordinator: `host:port` at which the processes meet.
         origin: where each of these came from, such as the name of a variable.
+        namespace: in which its pid is that number.
     """
 
     process: int
@@ -58,6 +59,7 @@ class JoinedProcess:
     devices: list[dict[str, Any]]
     coordinator: str
     origin: dict[str, str]
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class JobFolder:
     def pid(self, process: int) -> int | None:
         """Return the pid of a process here, which may differ in its container; None before it has joined."""
         joined, key = self.joined(process), self.path / f"{process}.pid"
-        if joined and key not in self._read and (pid := find(self.mark, joined.pid)):
+        if joined and key not in self._read and (pid := find(self.mark, joined.pid, joined.namespace)):
             self._read[key] = pid
         return self._read.get(key)
 

@@ -17,6 +17,7 @@ from outlay.jobs.heartbeat import ask_of_devices, beat, start_beating
 from outlay.jobs.job_folder import JOINED, JoinedProcess, own_job_folder
 from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.peer_watch import PeerWatch
+from outlay.jobs.proc_files import namespace
 from outlay.jobs.process import die_with_parent
 from outlay.jobs.process_info import ProcessInfo, read_process_info
 from outlay.jobs.rendezvous import Rendezvous, meet
@@ -64,7 +65,8 @@ def join(
         The number of this process in the job, and the hosts of all processes.
 
     Raises:
-        JoinError: variables or processes are missing; the message names them.
+        JoinError: variables or processes are missing; the message names them. Or `jax.distributed.initialize` was
+            called before.
         BackendStartedError: JAX has already started, and would only know the devices of this process.
         BackendError: `XLA_FLAGS` holds flags that XLA does not know.
 
@@ -138,8 +140,14 @@ def _seconds(name: str, given: float | None) -> float | None:
 
 
 def _check_not_started(info: ProcessInfo) -> None:
-    from outlay.core.jax_compat import backend_is_started
+    from outlay.core.jax_compat import backend_is_started, coordination_client
 
+    if coordination_client() is not None:
+        raise JoinError(
+            f"outlay.join() comes after jax.distributed.initialize(), which has connected process {info.process} of "
+            f"{info.num_processes} already: JAX does not say where the others are, and nobody would watch them"
+            "\n  fix: take jax.distributed.initialize() out; outlay.join() calls it"
+        )
     if backend_is_started():
         raise BackendStartedError(
             f"outlay.join() comes too late: JAX has started with the devices of this process only, but this is process "
@@ -260,6 +268,7 @@ def _joined_process(info: ProcessInfo) -> JoinedProcess:
     ]
     simulated = process_info.DEVICES_PER_PROCESS
     origin = info.origin | {"devices": simulated if simulated in os.environ else "what is attached"}
+    host, pid = socket.gethostname(), os.getpid()
     return JoinedProcess(
-        info.process, info.num_processes, socket.gethostname(), os.getpid(), devices, info.coordinator, origin
+        info.process, info.num_processes, host, pid, devices, info.coordinator, origin, namespace=namespace()
     )

@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict
 from typing import NoReturn
 
-from outlay.jobs.connection import Disconnected, Message
+from outlay.jobs.connection import Connection, Disconnected, Message
 from outlay.jobs.exit_codes import LOST, STUCK
 from outlay.jobs.heartbeat import last_beat, report_to, seconds_waiting_in_jax
 from outlay.jobs.job_folder import Beat
@@ -135,6 +135,21 @@ class PeerWatch:
                 self._take(0, _sign_of_life())
                 self._tell({"here": True})
             self._decide(now)  # not by the time that it is then: this process may have been held since it looked
+        while self._acts and _is_connected():
+            self._see_off(selector)
+
+    def _see_off(self, selector: selectors.BaseSelector) -> None:
+        """End the job if one goes before the end of JAX, at which all wait for it: nobody leaves before that."""
+        for key, _ in selector.select(0.2):
+            try:
+                self._connections[key.data].read()
+            except Disconnected as error:
+                selector.unregister(key.fileobj)
+                self._gone[key.data] = (time.monotonic(), str(error))
+        if any(time.monotonic() - since > _GRACE for since, _ in self._gone.values()) and _is_connected():
+            verdict = self._lost(min(self._gone), " at the end of its program")
+            self._tell({"end": verdict})
+            self._obey(verdict)
 
     def _take(self, process: int, message: Message) -> None:
         self._heard_at[process] = time.monotonic()
@@ -160,7 +175,7 @@ class PeerWatch:
             for process in set(self._gone) - self._finished
             if needed or not self._is_past_the_end(process)  # which may be its way to end
         }
-        if not running and not gone and not self._failed:
+        if not running and not gone and not self._failed and not (self._acts and self._gone):
             self._tell({"over": True})
             self._over.set()
         elif self._acts and (verdict := self._verdict(gone, running, looked)):
@@ -176,8 +191,9 @@ class PeerWatch:
             since, why = self._gone[process]
             # One that hung up may be about to end well; one whose machine does not answer is not.
             if self._failed or "hung up" not in why or looked - since > _GRACE:
-                text = f"{self._named(process)} has gone without a word, or its machine has: {why}"
-                return {"code": LOST, "text": text, "stacks": []}
+                return self._lost(process)
+        if not running and self._gone and not self._failed:  # they would be waited for at the end of JAX
+            return self._lost(min(self._gone), " after its last step")
         if self._failed and not gone:  # of which nobody knows more
             process, failed = next(iter(self._failed.items()))
             if looked - failed.setdefault("heard", looked) > _GRACE:
@@ -189,9 +205,13 @@ class PeerWatch:
             )
             return {"code": STUCK, "text": text, "stacks": sorted(running)}
         if running and self._is_stuck(running, looked):
-            lines = [f"{self._named(process)}: {self._silence[process]}" for process in sorted(running)]
+            lines = [f"{self._named(process)}: {self._state_of(process, looked)}" for process in sorted(running)]
             return {"code": STUCK, "text": "\n".join(["the job is stuck", *lines]), "stacks": sorted(running)}
         return None
+
+    def _lost(self, process: int, when: str = "") -> Message:
+        text = f"{self._named(process)} has gone without a word{when}, or its machine has: {self._gone[process][1]}"
+        return {"code": LOST, "text": text, "stacks": []}
 
     def _failed_first(self, process: int) -> Message:
         code, reason = self._failed[process]["code"], self._failed[process]["reason"]
@@ -224,6 +244,15 @@ class PeerWatch:
         held = {process for process in running if looked - self._heard_at[process] > self._together}
         return bool(held) and all(self._waiting.get(process, 0.0) > self._together for process in running - held)
 
+    def _state_of(self, process: int, looked: float) -> str:
+        """Say what a process does, or did when it was last heard: a process that is held tells of no further step."""
+        silent, silence = looked - self._heard_at[process], self._silence[process]
+        if silent < 3 * self._every:
+            return str(silence)
+        beat = self._beats.get(process)
+        steps = "nothing" if beat is None else f"{silence.done}, in {beat.doing!r}"
+        return f"no sign of life for {silent:.1f} s; at the last one {steps}, and it may have gone on from there"
+
     def _is_between_steps(self, process: int) -> bool:
         beat = self._beats.get(process)
         return beat is not None and beat.doing.startswith("step ")
@@ -238,8 +267,16 @@ class PeerWatch:
     # All others
 
     def _follow(self) -> None:
-        connection, said_at, own = self._connections[0], 0.0, self._silence[self._me]
-        heard_at = looked_at = time.monotonic()
+        connection = self._connections[0]
+        self._follow_steps(connection, self._silence[self._me])
+        with contextlib.suppress(Disconnected):  # of process 0 it is JAX that tells
+            while self._acts and _is_connected():
+                if (message := connection.wait_for(time.monotonic() + 0.2)) and "end" in message:
+                    self._obey(message["end"])
+
+    def _follow_steps(self, connection: Connection, own: Silence) -> None:
+        said_at, heard_at = 0.0, time.monotonic()
+        looked_at = heard_at
         while not self._over.is_set():
             try:
                 message = connection.wait_for(time.monotonic() + 0.2)
@@ -312,6 +349,15 @@ def _say(text: str) -> None:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue
+
+
+def _is_connected() -> bool:
+    """Return whether JAX holds this process in its job still: at its end it waits until all others come there."""
+    if "jax" not in sys.modules:
+        return False
+    from outlay.core.jax_compat import coordination_client
+
+    return coordination_client() is not None
 
 
 def _sign_of_life(waiting: float | None = None) -> Message:

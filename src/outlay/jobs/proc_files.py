@@ -107,18 +107,34 @@ def _is_python(file: str) -> bool:
     return file.rpartition("/")[2].startswith(("libpython", "python"))
 
 
-def find(mark: str, number_inside: int) -> int | None:
+def namespace(pid: int | str = "self") -> str:
+    """Return the namespace in which a process has its pid, such as that of its container; empty if unknown.
+
+    Two processes may have the same number, each in a namespace of its own.
+    """
+    try:
+        return os.readlink(_PROC / str(pid) / "ns/pid")
+    except OSError:
+        return ""
+
+
+def find(mark: str, number_inside: int, of_namespace: str = "") -> int | None:
     """Return the pid here of a process of a job that has another pid in its container; None where there is none.
 
     Args:
         mark: the mark of the job.
         number_inside: its pid as it sees it itself, such as in a container.
+        of_namespace: the namespace of that number; empty if it is not known.
     """
     if not _PROC.joinpath("self").exists():  # not Linux, where nobody counts otherwise
         return number_inside
-    if is_marked(number_inside, mark) and _innermost(number_inside) == number_inside:
+
+    def is_it(pid: int) -> bool:
+        return _innermost(pid) == number_inside and of_namespace in ("", namespace(pid))
+
+    if is_marked(number_inside, mark) and is_it(number_inside):
         return number_inside
-    return next((pid for pid in marked(mark) if _innermost(pid) == number_inside), None)
+    return next((pid for pid in marked(mark) if is_it(pid)), None)
 
 
 def marked(mark: str) -> Iterator[int]:

@@ -102,6 +102,7 @@ class _Host:
         self._unknown: list[_Guest] = []
         self._refused: list[str] = []
         self._num_strangers = 0
+        self._has_noted = False
         self._selector = selectors.DefaultSelector()
 
     def wait(self) -> Rendezvous:
@@ -118,6 +119,7 @@ class _Host:
                         else:
                             self._hear(key.data)
                     self._drop_silent()
+                    self._note_if_only_here(deadline - self._timeout)
                 self._check_all_here()
         except JoinError as error:
             self._tell({"problem": str(error)})
@@ -140,6 +142,12 @@ class _Host:
             self._selector.register(guest.connection, selectors.EVENT_READ, guest)
         if len(self._unknown) > _MOST_UNKNOWN + self._info.num_processes:
             self._drop(self._unknown[0], "too many at once")
+
+    def _note_if_only_here(self, began: float) -> None:
+        """Say once that other machines cannot come, if somebody is missing for long."""
+        if self._listening.only_here and not self._has_noted and time.monotonic() - began > _NOTE_AFTER:
+            self._has_noted = True
+            print(f"waiting: {self._listening.only_here}", file=sys.stderr, flush=True)
 
     def _drop_silent(self) -> None:
         for guest in [one for one in self._unknown if time.monotonic() - one.connection.opened > _INTRODUCE_WITHIN]:
@@ -227,10 +235,11 @@ class _Host:
     def _check_all_here(self) -> None:
         missing = [str(process) for process in range(self._info.num_processes) if process not in self._hosts]
         if missing:
+            only_here = f"\n  {self._listening.only_here}" if self._listening.only_here else ""
             refused = "".join(f"\n  refused: {why.partition(chr(10))[0]}" for why in self._refused)
             raise JoinError(
                 f"{len(missing)} of {self._info.num_processes} processes did not come to {self._info.coordinator} "
-                f"within {self._timeout:g} s of process 0\n  missing: process {', '.join(missing)}{refused}"
+                f"within {self._timeout:g} s of process 0\n  missing: process {', '.join(missing)}{refused}{only_here}"
                 "\n  fix: check whether they were started, failed before outlay.join(), or cannot reach that "
                 "address; or wait longer: outlay.join(timeout=...)"
             )

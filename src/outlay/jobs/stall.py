@@ -88,6 +88,12 @@ class Silence:
         return self._beat
 
     @property
+    def done(self) -> str:
+        """The last step that it has finished, in words."""
+        step = self._beat.step if self._beat else None
+        return "no step finished" if step is None else f"step {step} finished"
+
+    @property
     def seconds_a_step(self) -> float | None:
         """The median seconds of its last steps; None before the second."""
         return sorted(self._step_seconds)[len(self._step_seconds) // 2] if self._step_seconds else None
@@ -110,8 +116,7 @@ class Silence:
         seconds = self.seconds(time.monotonic())
         if self._beat is None:
             return f"silent for {seconds:.1f} s"
-        steps = "no step" if self._beat.step is None else f"step {self._beat.step}"
-        return f"{steps} finished, in {self._beat.doing!r} for {seconds:.1f} s"
+        return f"{self.done}, in {self._beat.doing!r} for {seconds:.1f} s"
 
     def _limit(self) -> float | None:
         """Return for how many seconds it may be silent; None for any time."""

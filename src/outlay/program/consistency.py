@@ -147,9 +147,11 @@ def disagreement(facts: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -
         if "program" in differing:
             one, two = (f"{hashes[group]['program']} ({facts[group].where})" for group in (other, usual))
             lines.append(f"  program: {one}, there {two}")
-        if not values:  # else another program is only the consequence
+        settings = [] if values else _of_settings(facts[other].settings, facts[usual].settings)
+        lines += settings
+        if not values and not settings:  # else another program is only the consequence
             lines += _first_lines(facts[other].program, facts[usual].program)
-        kinds |= dict.fromkeys(values or differing)
+        kinds |= dict.fromkeys(values or (["config"] if settings else differing))
     headline = "the processes are about to run different programs: they would hang or compute wrong numbers"
     return "\n  ".join([headline, *lines, *(f"fix: {_FIXES[kind]}" for kind in kinds)])
 
@@ -162,6 +164,16 @@ def named(processes: Sequence[int]) -> str:
     """
     more = f", ... ({len(processes)} in all)" if len(processes) > 8 else ""
     return f"{plural(len(processes), 'process', 'processes')} {', '.join(map(str, processes[:8]))}{more}"
+
+
+def _of_settings(other: Mapping[str, str], usual: Mapping[str, str]) -> list[str]:
+    """Return all settings of JAX that differ, but for those that are a process's own."""
+    names = [name for name in {**usual, **other} if not _OWN_OF_A_PROCESS.search(name)]
+    return [
+        f"  setting of JAX: {name} is {other.get(name, 'absent')}, there {usual.get(name, 'absent')}"
+        for name in names
+        if usual.get(name) != other.get(name)
+    ]
 
 
 def _of_mapping(kind: str, other: Mapping[str, str], usual: Mapping[str, str]) -> str:
@@ -194,7 +206,9 @@ _LONGEST = 1 << 20  # characters of a packed program that is still sent for the 
 # A callback is pinned to one device of the process that lowers it, so its mesh differs though nothing is wrong.
 _PINNED = re.compile(r"^.*sdy\.mesh @maximal_mesh_\d+ = .*\n|(?<=@maximal_mesh_)\d+", re.MULTILINE)
 # Output paths and the numbers of devices and threads may differ: no computed value depends on them.
-_OWN_OF_A_PROCESS = re.compile(r"dump|_dir$|_path$|cache|host_platform_device_count|multi_thread|_threads$|log_")
+_OWN_OF_A_PROCESS = re.compile(
+    r"dump|_dir$|_path$|cache|host_platform_device_count|multi_thread|_threads$|log_|visible_devices|traceback"
+)
 _OPTIONS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -215,12 +229,14 @@ class Facts:
         data: dtype and shape of the leaves of state and batch, by path.
         program: the lowered program.
         where: file and line of its function.
+        settings: all settings of JAX by name. That they differ is no fault; where programs do, they may be why.
     """
 
     config: Mapping[str, str]
     data: Mapping[str, str]
     program: str
     where: str
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def hashes(self) -> dict[str, str]:
@@ -263,6 +279,7 @@ def facts_of(
         {path: dtype_and_shape(leaf) for path, leaf in leaves},
         same_everywhere("".join(part.as_text() for part in lowered)),
         source_of(step),
+        {name: str(getattr(jax.config, name, value)) for name, value in jax.config.values.items()},
     )
 
 

@@ -27,7 +27,7 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, check_recordable
 from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
-from outlay.train.multihost import is_first
+from outlay.train.multihost import NotFinite, is_first
 from outlay.train.patience import EVALUATED, Patience, PatienceCounter
 from outlay.train.progress import Progress
 from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, Recording, RowTypes
@@ -253,6 +253,7 @@ class _Results:
 
     num_steps: int
     metrics: Any
+    batches: Sequence[Any] = ()
     leaves: Mapping[str, Any] = field(default_factory=dict)
     evaluated: Mapping[str, Any] = field(default_factory=dict)
 
@@ -285,6 +286,7 @@ class _Training(StepLoop):
         self._recorded, self._recorder = recorded, recorder
         self._evaluation, self._every, self._on_step = evaluate, evaluate_every, on_step
         self._steps_per_call, self._counter = steps_per_call, counter
+        self._not_finite = NotFinite()
 
     def begin(self, stack: contextlib.ExitStack) -> float:
         self.program.agree(
@@ -325,7 +327,7 @@ class _Training(StepLoop):
         else:
             program = self._programs.get(shapes_of(batches[0]), self.program)
             self.state, metrics = program(self.state, batches[0])
-        return _Results(len(batches), metrics, self._recorded.of(self.state, stop))
+        return _Results(len(batches), metrics, batches, self._recorded.of(self.state, stop))
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
         return self._evaluation is not None and (is_last or (bool(self._every) and stop % self._every == 0))
@@ -345,6 +347,7 @@ class _Training(StepLoop):
             {name: as_numbers(fetched[name] if results.num_steps == 1 else fetched[name][step]) for name in fetched}
             for step in range(results.num_steps)
         ]
+        self._not_finite.look(self.step + 1, steps, results.batches)
         steps[-1] |= results.evaluated
         ordered = [dict(sorted(metrics.items(), key=lambda item: item[0] != "loss")) for metrics in steps]
         return ordered, gather(results.leaves)

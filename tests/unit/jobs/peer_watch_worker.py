@@ -32,7 +32,7 @@ def main(process: int, num: int, port: str, fault: str) -> None:
         beat(step + 1, f"step {step + 2}" if step + 1 < NUM_STEPS else "what follows the last step", NUM_STEPS)
         time.sleep(0.02)
     if fault == "goes" and process == faulty:
-        os._exit(0)  # the way of some programs to end well
+        os._exit(0)  # a way to end, and how one looks that was killed
     if fault in ("late", "goes") and process != faulty:
         time.sleep(6)
         print("evaluated")

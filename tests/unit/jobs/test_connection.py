@@ -5,7 +5,12 @@ import struct
 
 import pytest
 
-from outlay.jobs.connection import Connection, Disconnected
+from outlay.core.error_types import JoinError
+from outlay.jobs import connection
+from outlay.jobs.connection import BIND, Connection, Disconnected, listen
+from outlay.jobs.job import free_port
+from outlay.jobs.process_info import ProcessInfo
+from outlay.jobs.rendezvous import meet
 
 
 @pytest.fixture
@@ -36,3 +41,35 @@ def test_one_that_hangs_up_has_gone(ends):
     assert line.read() == [{"here": True}]
     with pytest.raises(Disconnected, match="hung up"):
         line.read()
+
+
+@pytest.fixture
+def debian(monkeypatch):
+    """A machine whose /etc/hosts has its own name as a loopback, as Debian and many containers do."""
+    monkeypatch.setattr(connection, "_addresses", lambda host: ["127.0.1.1"])
+    monkeypatch.delenv(BIND, raising=False)
+    return ProcessInfo(0, 2, f"me:{free_port()}")
+
+
+def test_where_the_name_is_a_loopback_only_that_is_listened_at(debian, monkeypatch):
+    heard = listen(debian)
+    with heard.server:
+        assert heard.server.getsockname()[0] == "127.0.1.1"
+        assert heard.bind == f"127.0.1.1:{debian.address[1]}"
+        assert "process 0 listens at 127.0.1.1 alone, since that is me on its machine" in heard.only_here
+    monkeypatch.setenv(BIND, f"0.0.0.0:{debian.address[1]}")
+    heard = listen(debian)
+    with heard.server:
+        assert heard.server.getsockname()[0] in ("::", "0.0.0.0")
+        assert heard.only_here == ""
+
+
+def test_who_is_missing_there_may_be_on_another_machine(debian):
+    with pytest.raises(JoinError, match=r"missing: process 1\n  process 0 listens at 127.0.1.1 alone.*\n  fix: in "):
+        meet(debian, 0.2)
+
+
+def test_an_address_in_numbers_is_a_loopback_on_purpose():
+    heard = listen(ProcessInfo(0, 2, f"127.0.0.1:{free_port()}"))
+    with heard.server:
+        assert heard.only_here == ""

@@ -1,7 +1,10 @@
+import json
 import subprocess
 import sys
 
 import pytest
+
+from outlay.jobs import exit_hooks
 
 pytestmark = pytest.mark.processes
 
@@ -36,6 +39,11 @@ atexit.register(show)
         ("try:\n    raise SystemExit(7)\nexcept SystemExit as caught:\n    assert caught.code == 7", "None"),
         ("import threading\nthreading.Thread(target=lambda: exit(4)).start()", "None"),
         ("sys.excepthook = lambda *_: None\nclass Own(KeyboardInterrupt): pass\nraise Own('here')", "130 of Own: here"),
+        (
+            "sys.excepthook = lambda *_: None\nclass Bad(Exception):\n    def __str__(self): raise OSError\nraise Bad",
+            "13 of Bad: (it has no text: its __str__ raised OSError)",
+        ),
+        ("class Bad(SystemExit):\n    def __str__(self): raise OSError\nraise Bad(5)", "5"),
         ("sys.excepthook = lambda *_: None\n1 / 0", "13 of ZeroDivisionError: division by zero"),
     ],
 )
@@ -52,3 +60,100 @@ def test_the_place_of_an_exit_is_known():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert ", in inner\n" in done.stdout
     assert "SystemExit: 7\n" in done.stdout
+
+
+class Named(type):
+    @property
+    def __name__(cls):
+        raise OSError
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise OSError
+
+
+class NotAText(Exception):
+    def __str__(self):
+        return 7
+
+
+class Endless(Exception):
+    def __str__(self):
+        return str(self)
+
+
+class Interrupting(Exception):
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+class Ending(Exception):
+    def __str__(self):
+        sys.exit(0)
+
+
+class OtherClass(Exception):
+    @property
+    def __class__(self):
+        raise OSError
+
+
+class NoNotes(Exception):
+    @property
+    def __notes__(self):
+        raise OSError
+
+
+class NoName(Exception, metaclass=Named):
+    pass
+
+
+class OwnText(str):
+    def __str__(self):
+        raise OSError
+
+    def partition(self, *_):
+        raise OSError
+
+
+class OfOwnText(Exception):
+    def __str__(self):
+        return OwnText("mine")
+
+
+def circle():
+    first, second = NoText(), NoText()
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+ERRORS = {
+    **{
+        one.__qualname__: one
+        for one in (NoText, NotAText, Endless, Interrupting, Ending, OtherClass, NoNotes, OfOwnText)
+    },
+    "NoName": NoName,
+    "group": lambda: ExceptionGroup("several", [NoText(), ExceptionGroup("more", [OtherClass(), Endless()])]),
+    "circle": circle,
+    "SyntaxError": lambda: SyntaxError(NoText()),
+    "UnicodeDecodeError": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "\ud800"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_reason_of_any_exception_is_plain_text(name):
+    reason = exit_hooks._reason_of(ERRORS[name]())
+    texts = (reason.kind, reason.message, reason.text)
+    assert [type(text) for text in texts] == [str] * 3
+    assert reason.kind in reason.text
+    assert reason.exit_code == 13
+    json.dumps(texts).encode()
+
+
+def test_a_hook_of_the_program_that_fails_is_replaced_by_pythons_text(capsys):
+    def fails():
+        raise SystemExit
+
+    exit_hooks._shown_somehow(fails, exit_hooks._reason_of(ValueError("planted")))
+    assert capsys.readouterr().err == "ValueError: planted\n"

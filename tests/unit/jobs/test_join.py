@@ -1,10 +1,14 @@
 import os
+import subprocess
 
 import jax
 import pytest
+from tests import forks
+from tests.unit.cli.command import environment
 
 from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.jobs import joined, process_info
+from outlay.jobs.job import free_port
 from outlay.jobs.join import _key, _seconds, join
 from outlay.jobs.process_info import read_process_info
 
@@ -35,6 +39,26 @@ def test_too_late_to_join():
         BackendStartedError, match=r"too late.* process 1 of 2\n.*\n  fix: move outlay.join\(\) above it"
     ):
         join(process=1, num_processes=2, coordinator="127.0.0.1:1")
+
+
+AFTER_JAX = """
+import jax, outlay
+jax.distributed.initialize("127.0.0.1:{port}", 1, 0)
+try:
+    outlay.join(process=0, num_processes=2, coordinator="127.0.0.1:{port}")
+except outlay.errors.JoinError as error:
+    print(error)
+"""
+
+
+@pytest.mark.processes
+def test_after_jax_has_connected_the_processes_itself_it_says_so():
+    program = AFTER_JAX.format(port=free_port())
+    done = subprocess.run(
+        [forks.python(), "-c", program], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert "join() comes after jax.distributed.initialize(), which has connected process 0 of 2 already" in done.stdout
+    assert "fix: take jax.distributed.initialize() out; outlay.join() calls it" in done.stdout
 
 
 LAUNCHED = {"OUTLAY_PROCESS_ID": "1", "OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": "127.0.0.1:1"}

@@ -43,12 +43,20 @@ def run(fault, num=2):
             job.stdout.close()
 
 
-@pytest.mark.parametrize("fault", ["none", "late", "late0", "never", "goes"])
+@pytest.mark.parametrize("fault", ["none", "late", "late0", "never"])
 def test_a_healthy_job_ends_well_whatever_takes_long(fault):
     done = run(fault, num=3 if fault == "none" else 2)
     assert [code for code, _ in done] == [0] * len(done), done
     if fault != "none" and fault != "never":
         assert "evaluated" in "".join(text for _, text in done)
+
+
+def test_one_that_goes_after_its_last_step_is_named_when_the_others_have_done_their_work():
+    """At the end of JAX they would wait for it for minutes."""
+    done = run("goes")
+    assert [code for code, _ in done] == [LOST, 0], done
+    assert done[0][1].startswith("evaluated\nprocess 1 of 2 on ")
+    assert "has gone without a word after its last step" in done[0][1]
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -98,6 +106,9 @@ def test_a_process_that_is_held_is_found_and_ends_when_it_goes_on(process):
     assert "the job is stuck" in done[1 - process][1]
     assert f"process {process} of 2 on " in done[1 - process][1]
     assert done[process][0] in (1, LOST)
+    if process:  # its last beat may be older than its last step
+        assert "no sign of life for" in done[0][1]
+        assert "and it may have gone on from there" in done[0][1]
 
 
 def test_a_forked_worker_does_not_keep_the_line_of_its_parent_open():

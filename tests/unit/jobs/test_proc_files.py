@@ -7,7 +7,18 @@ import time
 import psutil
 import pytest
 
-from outlay.jobs.proc_files import MARK, _most_are_in_jax, end_marked, find, is_stopped, marked, send, waits_in_jax
+from outlay.jobs import proc_files
+from outlay.jobs.proc_files import (
+    MARK,
+    _most_are_in_jax,
+    end_marked,
+    find,
+    is_stopped,
+    marked,
+    namespace,
+    send,
+    waits_in_jax,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -88,3 +99,22 @@ JAX, OTHER, PYTHON = "/jaxlib/libjax_common.so", "/site-packages/_tensorstore.so
 )
 def test_a_stack_waits_in_jax_where_most_of_what_python_called_is_jax(files, is_in_jax):
     assert _most_are_in_jax(files) is is_in_jax
+
+
+def test_processes_of_one_number_in_namespaces_of_their_own_are_told_apart(tmp_path, monkeypatch):
+    """As in a container for each: a signal for one went to the other."""
+    for pid, own in ((100, "pid:[4]"), (200, "pid:[5]")):
+        (tmp_path / f"{pid}/ns").mkdir(parents=True)
+        (tmp_path / f"{pid}/environ").write_text(f"A=b\0{MARK}=a1\0")
+        (tmp_path / f"{pid}/status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t2\n")
+        (tmp_path / f"{pid}/ns/pid").symlink_to(own)
+    (tmp_path / "self").symlink_to("100")
+    monkeypatch.setattr(proc_files, "_PROC", tmp_path)
+    assert namespace() == "pid:[4]"
+    assert [find("a1", 2, "pid:[4]"), find("a1", 2, "pid:[5]"), find("a1", 2, "pid:[6]")] == [100, 200, None]
+    assert find("a1", 2) in (100, 200)
+
+
+def test_the_namespace_of_a_process_is_known_here():
+    assert namespace().startswith("pid:[")
+    assert find("", os.getpid(), namespace()) in (None, os.getpid())

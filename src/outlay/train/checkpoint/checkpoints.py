@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -313,10 +314,17 @@ class Checkpoints:
 
         def take() -> int:
             self._folder.own.take()
-            return 1
+            return int(self._folder.own.id or "0", 16)
 
         if not self._is_taken:
-            as_first_finds(take)
+            first, own = as_first_finds(take), self._folder.own.id
+            if own is None or int(own, 16) != first:
+                is_other = "has the mark of another folder" if own else "has no mark"
+                raise CheckpointError(
+                    f"process {jax.process_index()} on {socket.gethostname()} does not see the folder {self.path} that "
+                    f"process 0 has marked: here it {is_other}, so it is not the same folder in all processes"
+                    "\n  fix: a folder on a file system that all of them share"
+                )
             self._is_taken = True
 
     def _give_up(self, partial: Path) -> None:
