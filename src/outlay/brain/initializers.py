@@ -17,6 +17,7 @@ import numpy as np
 from outlay.brain.module import BrainError
 from outlay.brain.registry import register
 from outlay.core.error_types import Problem
+from outlay.core.input_file import check_input
 from outlay.core.one_line import OneLine
 
 
@@ -266,6 +267,7 @@ class KernelFile(Initializer):
             BrainError: there is no such file, or its array has another shape.
         """
         try:
+            check_input(self.path)
             values = np.load(self.path)
         except (OSError, ValueError) as error:
             raise _refusal(self.path, str(error), "a file that numpy.save has written") from error

@@ -11,9 +11,9 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 from outlay.core.error_types import BackendError
+from outlay.core.input_file import read_text
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import FLAGS_OF_OUTLAY, flags_of_library, read_flags, versions, xla_library
 from outlay.core.suggest import did_you_mean
@@ -115,7 +115,7 @@ def _flags(text: str) -> list[str]:
     """Return the flags as written; a text that does not begin with a dash is the path of the file that holds them."""
     if text.strip() and not text.lstrip().startswith("-"):
         try:
-            text = Path(text.strip()).read_text(encoding="utf-8")
+            text = read_text(text.strip())
         except (OSError, ValueError):
             return []
     return text.split()

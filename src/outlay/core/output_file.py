@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,13 +21,23 @@ from outlay.core.error_types import OutlayError, OutputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# How every file that Outlay writes begins: pages, traces, layouts and other TOML, pictures.
+
+def _png_text(checksum: int) -> bytes:
+    chunk = b"tEXtChecksum\0%08x" % checksum
+    return (len(chunk) - 4).to_bytes(4) + chunk + zlib.crc32(chunk).to_bytes(4)
+
+
+# How every file that Outlay writes begins (pages, traces, layouts and other TOML, pictures), and what is put there when
+# it is written: the checksum of all the rest, by which a file that somebody has edited since is known.
 _OUR_BEGINNINGS = (
-    re.compile(rb'\s*<!doctype html>.*<meta name="generator" content="outlay">', re.DOTALL),
-    re.compile(rb'\{"otherData": \{"generator": "outlay"'),
-    re.compile(rb"# (Chosen|Written) by `?outlay "),
-    re.compile(rb"\x89PNG\r\n\x1a\n.*tEXtSoftware\0outlay", re.DOTALL),
-    re.compile(rb"<\?xml .*<dc:title>outlay</dc:title>", re.DOTALL),
+    (
+        re.compile(rb'\s*<!doctype html>.*?<meta name="generator" content="outlay">', re.DOTALL),
+        b'<meta name="checksum" content="%08x">'.__mod__,
+    ),
+    (re.compile(rb'\{"otherData": \{"generator": "outlay"'), b', "checksum": "%08x"'.__mod__),
+    (re.compile(rb"# (Chosen|Written) by `?outlay [^\n]*\n"), b"# Checksum: %08x\n".__mod__),
+    (re.compile(rb"\x89PNG\r\n\x1a\n.*?tEXtSoftware\0outlay.{4}", re.DOTALL), _png_text),
+    (re.compile(rb"<\?xml .*?<dc:title>outlay</dc:title>", re.DOTALL), b"<!-- checksum %08x -->".__mod__),
 )
 _BEGINNING = 4096
 _PICTURES = {".png": {"Software": "outlay"}, ".svg": {"Creator": "outlay"}}
@@ -67,18 +78,43 @@ def check_writable(path: Path, *, force: bool = False) -> None:
             )
         if not os.access(folder, os.W_OK):
             raise OutputError(f"{path} cannot be written: {folder} is not writable\n  fix: choose another folder")
-        if not force and path.is_file() and not is_ours(path):
+        if not force and path.is_file() and (why := _why_not_ours(path.read_bytes())):
             raise OutputError(
-                f"{path} exists, and Outlay did not make it; nothing was written"
+                f"{path} exists, and {why}; nothing was written"
                 "\n  fix: choose another name, or replace it with --force (force=True in Python)"
             )
 
 
-def is_ours(path: Path) -> bool:
-    """Return whether a file begins like those that Outlay makes, or is empty."""
-    with path.open("rb") as file:
-        beginning = file.read(_BEGINNING)
-    return not beginning or any(pattern.match(beginning) for pattern in _OUR_BEGINNINGS)
+def _why_not_ours(content: bytes) -> str:
+    """Say why a file is somebody's own: it is not as Outlay has written it; empty if it is, or holds nothing."""
+    if content and _mark_of(content) is None:
+        return "Outlay did not make it"
+    is_as_written = not content or content == _with_checksum(_without_checksum(content))
+    return "" if is_as_written else "it was edited since Outlay made it"
+
+
+def _mark_of(content: bytes) -> tuple[int, Callable[[int], bytes]] | None:
+    """Return where the mark of Outlay ends in a file, and what writes the checksum that follows; None without one."""
+    beginning = content[:_BEGINNING]
+    marks = ((pattern.match(beginning), form) for pattern, form in _OUR_BEGINNINGS)
+    return next(((mark.end(), form) for mark, form in marks if mark), None)
+
+
+def _with_checksum(content: bytes) -> bytes:
+    """Put the checksum of a content behind its mark; a content without a mark stays as it is."""
+    mark = _mark_of(content)
+    if mark is None:
+        return content
+    end, form = mark
+    return content[:end] + form(zlib.crc32(content)) + content[end:]
+
+
+def _without_checksum(content: bytes) -> bytes:
+    mark = _mark_of(content)
+    if mark is None:
+        return content
+    end, form = mark
+    return content[:end] + content[end + len(form(0)) :]
 
 
 def write_output(path: Path, content: str | bytes, *, force: bool = False) -> None:
@@ -94,7 +130,7 @@ def write_output(path: Path, content: str | bytes, *, force: bool = False) -> No
     """
     check_writable(path, force=force)
     with _as_output_error(path):
-        write_whole(path, content)
+        write_whole(path, _with_checksum(content.encode() if isinstance(content, str) else content))
 
 
 def write_picture(path: Path, figure: Figure, *, force: bool = False) -> None:
@@ -120,27 +156,35 @@ def picture_bytes(figure: Figure, ending: str = ".png") -> bytes:
     return drawn.getvalue()
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, through_links: bool = True) -> None:
     """Write a file atomically: a reader, or a failure, finds either the old file or the new one.
+
+    Args:
+        path: the file.
+        content: what to write.
+        through_links: as `whole_file` takes it.
 
     Raises:
         OSError: it cannot be written; the old file is untouched.
     """
-    with whole_file(path) as unfinished:
+    with whole_file(path, through_links=through_links) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, *, through_links: bool = True) -> Iterator[Path]:
     """Yield a temporary name beside a file; it becomes the file at the end, and is removed after an exception.
 
     Args:
-        path: the file. A link stays and its target is replaced; a device or a pipe is written to directly.
+        path: the file.
+        through_links: as for a file that a user names: a link stays and its target is replaced, and a device or a pipe
+            is written to directly. Otherwise, in a folder that anybody may have filled, a link itself is replaced.
     """
-    path = real_path(path)
-    if path.exists() and not path.is_file():
-        yield path
-        return
+    if through_links:
+        path = real_path(path)
+        if path.exists() and not path.is_file():
+            yield path
+            return
     # The extension stays at the end: matplotlib and NumPy choose the format by it, or append one.
     # Cut, because most file systems take names of at most 255 bytes.
     unfinished = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}.partial{path.suffix}")
@@ -149,7 +193,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         # Without fsync, the new name may after a crash lead to an empty file.
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())
-        if path.exists():
+        if path.exists() and not path.is_symlink():
             shutil.copymode(path, unfinished)
         unfinished.replace(path)
     except BaseException:

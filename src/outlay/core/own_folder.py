@@ -28,6 +28,8 @@ MARK = "outlay.txt"
 _FIRST_LINE = re.compile(r"Outlay (?P<kind>[a-z0-9 ]+) (?P<id>[0-9a-f]{8}): .*")
 _HELD = {errno.EAGAIN, errno.EACCES}  # file systems differ in the error for a lock that another process holds
 _MOST_BYTES = 2**20  # of a mark that are read: anybody may have written the file
+# O_NOFOLLOW: in a folder that others can write to, the mark could be a link to a file elsewhere.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _open: weakref.WeakSet[OwnFolder] = weakref.WeakSet()
 
 
@@ -87,14 +89,12 @@ class OwnFolder:
         self.check_owned()
         with self.as_error():
             self.path.mkdir(parents=True, exist_ok=True)
-            # O_NOFOLLOW: in a folder that others can write to, the mark could be a link to a file elsewhere.
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(self.path / MARK, flags, 0o666)
-            self._close = weakref.finalize(self, os.close, self._descriptor)  # an object that is dropped unlocks it too
+            self._hold(os.open(self.path / MARK, _FLAGS, 0o666))
             _open.add(self)
             try:
                 self._lock()
-                if not os.fstat(self._descriptor).st_size:
+                self._make_own()
+                if not os.fstat(self._own_descriptor()).st_size:
                     self._append(_first_line(self._kind, secrets.token_hex(4)))
             except BaseException:
                 self.release()
@@ -153,6 +153,32 @@ class OwnFolder:
             # A half-written line would run together with the next one.
             os.ftruncate(self._descriptor, before)
             raise
+
+    def _own_descriptor(self) -> int:
+        assert self._descriptor is not None
+        return self._descriptor
+
+    def _hold(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)  # an object that is dropped unlocks it too
+
+    def _make_own(self) -> None:
+        """Replace a mark that has other names, as in a snapshot of hard links, by a copy: what those name stays."""
+        assert self._descriptor is not None
+        if os.fstat(self._descriptor).st_nlink < 2:
+            return
+        text, close_old = os.pread(self._descriptor, _MOST_BYTES, 0), self._close
+        copy = self.path / f".{MARK}.{secrets.token_hex(4)}.partial"
+        self._hold(os.open(copy, _FLAGS | os.O_EXCL, stat.S_IMODE(os.fstat(self._descriptor).st_mode)))
+        try:
+            self._lock()  # before it has the name by which others open it
+            os.write(self._descriptor, text)
+            os.replace(copy, self.path / MARK)
+        except BaseException:
+            os.unlink(copy)
+            raise
+        finally:
+            close_old()
 
     def _lock(self) -> None:
         assert self._descriptor is not None

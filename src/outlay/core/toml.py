@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import collections
 import errno
+import io
 import json
 import os
-import pathlib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.error_types import Problem
+from outlay.core.input_file import open_input
 
 Path = tuple[str, ...]
 """The keys that lead to a value; a table in an array of tables is a number: `("rule", "0", "match")`."""
@@ -40,7 +41,8 @@ def read_toml_text(path: str | os.PathLike[str], what: str, error_type: ErrorTyp
         error_type: creates the error to raise if it cannot be read.
     """
     try:
-        with pathlib.Path(path).open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte order mark
+        # Some editors begin a file with a byte order mark.
+        with io.TextIOWrapper(open_input(path), encoding="utf-8-sig") as file:
             text = file.read(_MAX_CHARACTERS + 1)
         if len(text) > _MAX_CHARACTERS:
             raise OSError(errno.EFBIG, f"it has more than {_MAX_CHARACTERS:,} characters")

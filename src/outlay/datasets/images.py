@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from outlay.core.error_types import DataError
+from outlay.core.input_file import check_input
 from outlay.core.suggest import did_you_mean
 from outlay.datasets.examples import CUT_SHORT, Examples, files_of, open_all
 
@@ -99,6 +100,7 @@ def _opened(file: Path) -> Any:
     except ImportError as error:
         raise DataError("images are read with Pillow, which is not installed\n  fix: pip install pillow") from error
     try:
+        check_input(file)
         return Image.open(file)
     except OSError as error:
         raise DataError(
@@ -159,6 +161,7 @@ def _loaded(path: Path) -> dict[str, np.ndarray]:
 
 
 def _arrays_of(file: Path) -> dict[str, np.ndarray]:
+    check_input(file)
     # A file from elsewhere must not run code, as a pickle in it could.
     if file.suffix != ".npz":
         return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False)}

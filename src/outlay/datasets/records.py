@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from outlay.core.error_types import DataError
+from outlay.core.input_file import open_input
 from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples, files_of, open_all
 
@@ -94,7 +95,7 @@ class TFRecords(Sequence):
         self._map = b""
         if not size:  # which cannot be mapped
             return
-        with path.open("rb") as file:
+        with open_input(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         offset = 0
         while offset < size:

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from outlay.core.error_types import DataError
+from outlay.core.input_file import check_input
 from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples, files_of, open_all
 
@@ -108,6 +109,7 @@ def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
     Raises:
         ValueError: it does not hold a whole number of tokens, or holds something else.
     """
+    check_input(file)
     size = file.stat().st_size
     if file.suffix == ".npy":
         try:

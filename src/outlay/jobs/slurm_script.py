@@ -19,6 +19,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from outlay.core.error_types import LaunchError
+from outlay.core.input_file import read_text
 from outlay.core.suggest import did_you_mean
 from outlay.jobs.exit_codes import LOST, STOPPED
 
@@ -265,7 +266,7 @@ def site_template(environment: Mapping[str, str]) -> Path | None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a text in UTF-8"
         raise LaunchError(f"the template {file} cannot be read: {why}") from error

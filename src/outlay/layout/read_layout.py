@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from outlay.layout.rule import OTHERWISE, Otherwise, Rule
 from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
 
 _FREE = "-"
+_RULE = re.compile(r"^\s*\[\[", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
     Raises:
         LayoutError: there is no such file, it is not TOML, or its rules or its mesh are wrong; every offender.
     """
-    lines = TomlLines(os.fspath(path), read_toml_text(path, "the layout file", LayoutError))
+    text = read_toml_text(path, "the layout file", LayoutError)
+    _check_size(os.fspath(path), text)
+    lines = TomlLines(os.fspath(path), text)
     tables, mesh = _contents(lines)
     rules: list[Rule] = []
     problems: list[Problem] = []
@@ -95,6 +99,19 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
     if problems:
         raise _unusable(lines, problems)
     return LayoutFile(Layout(rules), mesh)
+
+
+MOST_RULES = 10_000
+_MOST_CHARACTERS = 200 * MOST_RULES
+
+
+def _check_size(name: str, text: str) -> None:
+    """Raise if a file is so large that it would take a minute to parse, and more to apply to every leaf."""
+    num_rules = len(_RULE.findall(text))
+    if num_rules > MOST_RULES or len(text) > _MOST_CHARACTERS:
+        what = f"it has {counted(num_rules, 'rule')} in {len(text):,} characters; at most {MOST_RULES:,} are read"
+        fix = "write patterns that match many leaves: * for one part of a path, ** for any number"
+        raise LayoutError(f"{name} is not a usable layout: 1 problem", [Problem("too many rules", name, what, fix)])
 
 
 def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:

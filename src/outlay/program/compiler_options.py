@@ -17,6 +17,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
+from outlay.core.input_file import read_text
 from outlay.core.jax_compat import gpu_library, is_compile_only, take_packed_arrays, without_compilation_cache
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.one_line import OneLine
@@ -112,7 +113,7 @@ def _presets() -> dict[str, dict[str, Value]]:
 
 def _of_file(path: Path) -> dict[str, Value]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except FileNotFoundError as error:
         raise ProgramError(
             f"there are no compiler options '{path}', and no such file: {did_you_mean(str(path), ('preset', 'none'))}"

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.error_types import RecipeError
+from outlay.core.input_file import read_text
 from outlay.core.paths import flatten_paths
 from outlay.models.transformer.adapters import quantise
 from outlay.models.transformer.config import TransformerConfig
@@ -76,7 +77,7 @@ def _problems(path: Path, config: TransformerConfig):
     if not beside.is_file():
         return
     try:
-        settings = json.loads(beside.read_text(encoding="utf-8"))
+        settings = json.loads(read_text(beside))
         yield from (f"{beside}: {line}" for line in differences(settings, config))
     except (OSError, ValueError, TypeError) as error:
         yield f"{beside} cannot be read: {error}"

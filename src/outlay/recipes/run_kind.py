@@ -76,6 +76,7 @@ class RunSetup:
             dt,
             keep_before=self.start.step if self.start else None,
             keep_rows=None if rows is None else int(rows),
+            beside=True,
         )
 
 

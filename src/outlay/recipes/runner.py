@@ -138,14 +138,17 @@ def _run(
     kind.check_training(training)
     kind = kind.for_steps(steps - (start.step if start else 0))
     # Everything that can fail has failed by now: from here on the run that this one replaces goes (decision 13).
-    check_ready(kind.program, folder, saves=saving is not None)
+    folders = {RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects}
+    folder.check_room(kind.results, folders)
+    if saving is not None and is_first():
+        first = start.step if start else -1
+        CheckpointFolder(folder.checkpoints_path).check_free(
+            lambda step: first < step <= steps and saving.is_due(step, is_last=step == steps)
+        )
+    check_ready(kind.program)
     folder.write_config(config)
     folder.write_plan(program.plan)
-    folder.make_room(
-        kind.results,
-        continued=start is not None,
-        folders={RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects},
-    )
+    folder.make_room(kind.results, continued=start is not None, folders=folders)
     return kind.run(RunSetup(steps, folder, saving, start, training))
 
 
@@ -186,21 +189,16 @@ _ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
 """What may be another each time a run is continued; its config tells how it was each time before."""
 
 
-def check_ready(program: Program, folder: RunFolder, *, saves: bool) -> None:
+def check_ready(program: Program) -> None:
     """Raise if a run could not take its first step, while what it replaces is still there.
 
     Args:
         program: the recipe's program. It is compiled, which the run would do next.
-        folder: the folder; nothing of it is touched.
-        saves: whether the run saves checkpoints.
 
     Raises:
         ProgramError: the target is one that nothing runs on.
-        CheckpointError: there are other things where the checkpoints are to be.
     """
     check_runnable(program.mesh, "a state cannot be made")
-    if saves:
-        CheckpointFolder(folder.checkpoints_path).own.check_owned()
     beat(None, "compiling")
     _ = program.compiled_parts  # asking for it compiles it
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from outlay.core.error_types import CheckpointError, OutputError
-from outlay.core.output_file import raising, whole_file
+from outlay.core.output_file import open_plain, raising, whole_file
 from outlay.core.quantities import counted
 
 MOST_REMEMBERED = 10_000
@@ -164,7 +164,7 @@ def _check_is_metrics(path: Path) -> None:
     if not path.is_file():
         return
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             first = file.readline(2**16)
         is_metrics = not first or "step" in json.loads(first)
     except OSError as error:
@@ -178,9 +178,7 @@ def _check_is_metrics(path: Path) -> None:
 def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
     """Read the metrics of the first steps. The rest is not read: a killed run may end in half a line."""
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device might never end
-            raise ValueError("it is not a regular file")
-        with path.open(encoding="utf-8") as file:
+        with open_plain(path) as file:  # a run folder may come from anywhere
             rows = [json.loads(line) for line in itertools.islice(file, num_steps)]
         steps = [metrics["step"] for metrics in rows]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ import numpy as np
 
 from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import DataError, OutputError, ProgramError
+from outlay.core.input_file import check_input, read_text
 from outlay.core.output_file import raising, real_path
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -23,9 +25,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program
 from outlay.train.checkpoint.array_files import unpadded_state
 from outlay.train.checkpoint.select_leaves import matching
-
-STEPS = "steps"
-"""The name of the array of steps in a recording on disk; without dot or colon it cannot collide with an address."""
+from outlay.train.run_arrays import GROUP, STEPS, addresses_in
 
 Rows = Mapping[str, np.ndarray]
 RowTypes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -75,11 +75,8 @@ class Recording(Mapping[str, np.ndarray]):
             DataError: the folder is not a recording, or TensorStore is not installed.
         """
         try:
-            facts = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-            dt, names = float(facts["dt"]), [str(name) for name in facts["addresses"]]
-            # The file may come from anywhere: a crafted address must not open files elsewhere.
-            if any("/" in name or name.startswith(".") for name in names):
-                raise ValueError("an address leads out of the folder")
+            facts = json.loads(read_text(Path(path) / GROUP))
+            dt, names = float(facts["attributes"]["dt"]), addresses_in(facts)
             root = real_path(path)
             steps = open_array(root / STEPS).read().result()
         except DataError:  # what is lacking is TensorStore
@@ -201,6 +198,7 @@ class ZarrRecorder:
         dt: the duration of a step in ms.
         keep_before: continue the recording in the folder, and drop the rows of this step and later ones.
         keep_rows: also drop all but this many rows: rows that wait for a trigger are written late.
+        beside: allow the folder to have files of others, as long as the recording replaces none of them.
 
     Raises:
         OutputError: the folder already exists, has no recording to continue, or cannot be written to.
@@ -214,12 +212,13 @@ class ZarrRecorder:
         *,
         keep_before: int | None = None,
         keep_rows: int | None = None,
+        beside: bool = False,
     ) -> None:
         self._path, self.num_rows = path, 0
         with self._as_output_error("cannot be made"):
             self._path = real_path(path)
             if keep_before is None:
-                self._arrays = _create_group(self._path, types, dt)
+                self._arrays = _create_group(self._path, types, dt, beside=beside)
         if keep_before is None:
             return
         if not self._path.is_dir():
@@ -262,14 +261,20 @@ class ZarrRecorder:
         )
 
 
-def _create_group(path: Path, types: RowTypes, dt: float) -> dict[str, Any]:
-    if path.exists():
-        raise OutputError(f"{path} exists, and a recording would replace it\n  fix: another path, or remove it")
-    path.mkdir(parents=True)
+def _create_group(path: Path, types: RowTypes, dt: float, *, beside: bool) -> dict[str, Any]:
+    whole = [path / GROUP, *(path / name for name in (STEPS, *types) if not _is_plain_folder(path / name))]
+    files = [*whole, *(path / name / GROUP for name in (STEPS, *types))]
+    if there := [file for file in (files if beside else [path]) if os.path.lexists(file)]:
+        raise OutputError(f"{there[0]} exists, and a recording would replace it\n  fix: another path, or remove it")
+    path.mkdir(parents=True, exist_ok=beside)
     about = {"zarr_format": 3, "node_type": "group", "attributes": {"dt": dt, "addresses": list(types)}}
-    (path / "zarr.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (path / GROUP).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     arrays = {name: create_array(path / name, shape, dtype) for name, (shape, dtype) in types.items()}
     return {**arrays, STEPS: create_array(path / STEPS, (), np.dtype(np.int64))}
+
+
+def _is_plain_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 _BYTES_A_CHUNK = 2**22
@@ -283,7 +288,9 @@ def open_array(path: Path, *, write: bool = False) -> Any:
         path: its folder, of Zarr version 2 or 3.
         write: open it for writing too.
     """
-    driver = "zarr" if (path / ".zarray").is_file() else "zarr3"
+    driver, about = ("zarr", ".zarray") if (path / ".zarray").is_file() else ("zarr3", GROUP)
+    if os.path.lexists(path / about):  # where it is missing, TensorStore says so
+        check_input(path / about)
     return _tensorstore().open({"driver": driver, "kvstore": _file(path)}, open=True, read=True, write=write).result()
 
 

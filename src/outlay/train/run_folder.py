@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from outlay.core.error_types import RunFolderError
-from outlay.core.output_file import picture_bytes, raising, write_whole
+from outlay.core.error_types import Problem, RunFolderError
+from outlay.core.output_file import open_plain, picture_bytes, raising, write_whole
 from outlay.core.own_folder import MARK, OwnFolder
 from outlay.core.quantities import counted, listed
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first, wait_for_all
+from outlay.train.run_arrays import GROUP, arrays_of, links_below, remove_collected, remove_recording
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +27,6 @@ _CHECKPOINTS = "checkpoints"
 RECORDING, COLLECTED = "recording.zarr", "collected"
 """The recording of a run, and the folder of what is saved with its checkpoints."""
 _FILES = (_CONFIG, "plan.json", _METRICS, "loss.png", "sample.txt", "report.html")
-_ARRAY_FILE = re.compile(r"\d+\.npz|zarr\.json")
-"""The files in the folders of a run; everything else there is a Zarr array."""
 
 
 class RunFolder:
@@ -68,6 +64,7 @@ class RunFolder:
             )
         self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-folder {_free(path)} for a new one")
         self._own.check_owned()
+        self._check_links(is_continued=resume)
         with self._own.as_error():
             self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
             if is_first():
@@ -94,11 +91,12 @@ class RunFolder:
         """
         if is_first() and self.earlier is None:
             checkpoints = CheckpointFolder(self.checkpoints_path)
+            collected = checkpoints.own_steps()
             if checkpoints.own.id is not None:
                 checkpoints.clear()
                 checkpoints.own.release()
             for name in sorted(self._own.names()):
-                self.remove(name)
+                self.remove(name, collected)
         self.write(_CONFIG, json.dumps(config, indent=1) + "\n")
         if is_first():
             self.will_write(_METRICS)
@@ -151,7 +149,7 @@ class RunFolder:
             fix = "free space or fix the permissions, then continue with --resume if the run saved checkpoints"
             after = f"; earlier files of this run are intact\n  fix: {fix}"
             with raising(lambda why: RunFolderError(f"{path} cannot be written: {why}{after}")):
-                write_whole(path, content)
+                write_whole(path, content, through_links=False)
         return path
 
     def will_write(self, name: str) -> Path:
@@ -163,8 +161,46 @@ class RunFolder:
         self._own.will_write(name)
         return self.path / name
 
-    def remove(self, name: str) -> None:
-        """Remove a file that Outlay wrote; from a folder, remove the arrays, and the folder if it is then empty.
+    def check_room(self, results: Iterable[str], folders: Mapping[str, bool]) -> None:
+        """Raise if something in the folder is in the way of what a run writes; nothing is touched.
+
+        Args:
+            results: as `make_room` takes them, like the next.
+            folders: likewise.
+
+        Raises:
+            RunFolderError: everything in the way is listed.
+        """
+        if not is_first():
+            return
+        listed_names, problems = self._own.names(), []
+        written = dict.fromkeys((*_FILES, *results), False) | {name: True for name, is_in in folders.items() if is_in}
+        for name, is_folder in written.items():
+            path = self.path / name
+            if not os.path.lexists(path):
+                continue
+            if name not in listed_names:
+                problems.append((name, "Outlay did not write what is there"))
+            elif path.is_dir() and not path.is_symlink() and not is_folder:
+                problems.append((name, "it is a folder where Outlay wrote a file"))
+        if folders.get(RECORDING) and self.earlier is None:
+            recording = self.path / RECORDING
+            if RECORDING in listed_names and not arrays_of(recording) and os.path.lexists(recording / GROUP):
+                problems.append((f"{RECORDING}/{GROUP}", "it does not say which arrays are a run's"))
+        if problems:
+            fix = f"rename it, or --run-folder {_free(self.path)} for a new one"
+            num = counted(len(problems), "entry", "entries")
+            raise RunFolderError(
+                f"{self.path} has {num} in the way of a run; nothing was touched",
+                [Problem("name", str(self.path / name), f"{name} is in the way: {why}", fix) for name, why in problems],
+            )
+
+    def remove(self, name: str, collected: Iterable[int] = ()) -> None:
+        """Remove a file that Outlay wrote; from a folder, remove the run's arrays, and the folder if it is then empty.
+
+        Args:
+            name: its name.
+            collected: the steps of which arrays were collected.
 
         Raises:
             RunFolderError: the file cannot be removed.
@@ -176,19 +212,35 @@ class RunFolder:
             if path.is_symlink() or not path.is_dir():
                 path.unlink(missing_ok=True)
                 return
-            for entry in sorted(path.iterdir()):
-                if entry.is_symlink():
-                    continue
-                if entry.is_dir() and (entry / "zarr.json").is_file():
-                    shutil.rmtree(entry)
-                elif _ARRAY_FILE.fullmatch(entry.name):
-                    entry.unlink()
-            with contextlib.suppress(OSError):  # not empty: it has files of somebody else
-                path.rmdir()
+            if name == COLLECTED:
+                remove_collected(path, collected)
+            else:
+                remove_recording(path)
 
     def close(self) -> None:
         """Unlock the folder for other runs."""
         self._own.release()
+
+    def _check_links(self, *, is_continued: bool) -> None:
+        """Raise if a link stands where a run reads or writes: what it leads to is not the run's.
+
+        A new run removes links in the place of its files, which leaves what they lead to; it enters no folder by one.
+        """
+        names = {_CHECKPOINTS} if not is_continued else {_CHECKPOINTS, *_FILES, COLLECTED, *self._own.names()}
+        with self._own.as_error():
+            links = [self.path / name for name in sorted(names) if (self.path / name).is_symlink()]
+            if is_continued:
+                links += links_below(self.path / RECORDING)
+        if links:
+            problems = [
+                Problem("link", str(link), f"it leads to {os.readlink(link)!r}", "remove it, or copy its target there")
+                for link in links
+            ]
+            raise RunFolderError(
+                f"{self.path} has {counted(len(links), 'link')} in the place of what a run writes, and Outlay writes "
+                "through none; nothing was touched",
+                problems,
+            )
 
     def _check_free(self, force: bool) -> None:
         if not self.path.is_dir():
@@ -227,9 +279,8 @@ def _free(path: Path) -> Path:
 
 def _config_of(path: Path) -> dict[str, Any] | None:
     try:
-        if (path / _CONFIG).exists() and not (path / _CONFIG).is_file():  # a pipe or a device might never end
-            raise ValueError("it is not a regular file")
-        config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+        with open_plain(path / _CONFIG) as file:  # a run folder may come from anywhere
+            config = json.loads(file.read())
         _check_config(config)
     except FileNotFoundError:
         return None

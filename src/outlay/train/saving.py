@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from outlay.core.error_types import CheckpointError
-from outlay.core.output_file import raising, write_whole
+from outlay.core.output_file import open_plain, raising, write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.multihost import StopTogether, is_first
@@ -100,7 +100,8 @@ class Saving:
             return Saved(step, state)
         file = self._collected / f"{step}.npz"
         try:
-            with np.load(file, allow_pickle=False) as arrays:  # a pickle from elsewhere could run any code
+            # A pickle from elsewhere could run any code.
+            with open_plain(file) as opened, np.load(opened, allow_pickle=False) as arrays:
                 return Saved(step, state, dict(arrays))
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(
@@ -120,4 +121,4 @@ class Saving:
             self._written = saved | {step}
             arrays = io.BytesIO()
             np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is not an array
-            write_whole(path, arrays.getvalue())
+            write_whole(path, arrays.getvalue(), through_links=False)

@@ -1,6 +1,8 @@
 """Files for users are whole or not there, and replace only what Outlay made."""
 
+import json
 import os
+import re
 import stat
 
 import numpy as np
@@ -15,6 +17,7 @@ from outlay.brain.files.convert import write_brain
 from outlay.core.error_types import OutputError
 from outlay.core.output_file import whole_file, write_output, write_picture, write_whole
 
+CHECKSUM = re.compile(r'<meta name="checksum" content="[0-9a-f]{8}">')
 OURS = ["# Chosen by outlay choose lm\n", "# Written by `outlay calibrate`, which\n"]
 
 
@@ -36,7 +39,67 @@ def test_what_outlay_made_is_replaced_and_nothing_else(tmp_path):
             write_output(path, page)
         assert path.read_text() == other
         write_output(path, page, force=True)
-        assert path.read_text() == page
+        assert path.read_text().replace(CHECKSUM.search(path.read_text())[0], "") == page
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("a.html", "</body>", "<p>my notes</p></body>"),
+        ("a.html", "</html>", "</html><!-- mine -->"),
+        ("a.html", '<meta name="checksum" content="', '<meta name="checksum" content="f'),
+        ("a.toml", "optional", "other"),
+        ("a.json", '"traceEvents"', '"mine": 1, "traceEvents"'),
+        ("a.svg", "</svg>", "<g/></svg>"),
+        ("a.png", "IEND", "IENB"),
+    ],
+)
+def test_what_was_edited_since_is_replaced_only_by_force(name, before, after, tmp_path):
+    path, figure = tmp_path / name, Figure(figsize=(0.1, 0.1))
+    content = {
+        ".html": outlay.show({"w": np.ones(8)}).to_html(),
+        ".toml": "# Chosen by outlay choose lm\n# optional\n",
+        ".json": json.dumps({"otherData": {"generator": "outlay"}, "traceEvents": []}),
+    }
+
+    def write(**options):
+        if path.suffix in content:
+            write_output(path, content[path.suffix], **options)
+        else:
+            write_picture(path, figure, **options)
+
+    write()
+    write()
+    if path.suffix == ".json":
+        json.loads(path.read_text())
+    edited = path.read_bytes().replace(before.encode(), after.encode())
+    assert edited != path.read_bytes()
+    path.write_bytes(edited)
+    with pytest.raises(
+        OutputError, match=rf"{path} exists, and it was edited since Outlay made it; nothing was .*\n.*--f"
+    ):
+        write()
+    assert path.read_bytes() == edited
+    write(force=True)
+    write()
+
+
+def test_a_picture_with_its_checksum_is_whole(tmp_path):
+    from PIL import Image
+
+    write_picture(tmp_path / "a.png", Figure(figsize=(0.1, 0.1)))
+    with Image.open(tmp_path / "a.png") as picture:
+        picture.load()
+        assert picture.info["Software"] == "outlay"
+        assert len(picture.info["Checksum"]) == 8
+
+
+def test_in_a_folder_of_anybodys_a_link_itself_is_replaced(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to("mine")
+    write_whole(tmp_path / "link", "new", through_links=False)
+    assert not (tmp_path / "link").is_symlink()
+    assert [(tmp_path / name).read_text() for name in ("link", "mine")] == ["new", "mine"]
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg"])

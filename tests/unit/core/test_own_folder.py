@@ -80,6 +80,25 @@ def test_the_second_is_refused_until_the_first_releases(tmp_path):
         first.take()
 
 
+def test_a_snapshot_of_hard_links_stays_as_it_was(tmp_path):
+    """As `cp -al` makes it: a line that is added to the mark would be added to the snapshot's as well."""
+    its = folder(tmp_path / "run")
+    its.will_write("a")
+    its.release()
+    (tmp_path / "run" / MARK).chmod(0o640)
+    os.link(tmp_path / "run" / MARK, tmp_path / "snapshot")
+    before, id = (tmp_path / "snapshot").read_text(), its.id
+    its.will_write("b")
+    assert (tmp_path / "snapshot").read_text() == before
+    assert (its.id, its.names()) == (id, {"a", "b"})
+    assert (tmp_path / "run" / MARK).stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path / "run") == [MARK]
+    with pytest.raises(CheckpointError, match="already in use"):
+        folder(tmp_path / "run").take()
+    its.release()
+    folder(tmp_path / "run").take()
+
+
 HOLD = """
 import sys
 from pathlib import Path

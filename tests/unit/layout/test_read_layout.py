@@ -288,5 +288,16 @@ def test_an_error_of_the_plan_names_a_rule_by_its_line_and_its_place_among_those
 
 
 def test_a_file_without_end_is_refused():
-    with pytest.raises(outlay.errors.LayoutError, match="it has more than 16,777,216 characters"):
+    with pytest.raises(outlay.errors.LayoutError, match="it is a device, not a regular file"):
         outlay.layout.read_layout("/dev/zero")
+
+
+def test_a_file_of_too_many_rules_is_refused_before_it_is_parsed(tmp_path):
+    file = tmp_path / "many.toml"
+    file.write_text('[[rule]]\nmatch = "params.**.kernel"\nspec = ["-", "data"]\n' * 20_000)
+    with pytest.raises(outlay.errors.LayoutError, match=r"many.toml\n.*20,000 rules in .* characters; at most 10,000"):
+        outlay.layout.read_layout(file)
+    inline = ", ".join(60_000 * ['{match = "params.**.kernel", replicate = true}'])
+    file.write_text(f"rule = [{inline}]\n")
+    with pytest.raises(outlay.errors.LayoutError, match=r"too many rules"):
+        outlay.layout.read_layout(file)

@@ -176,7 +176,7 @@ def test_a_folder_of_others_is_refused_without_advice_to_force(tmp_path, options
 def test_a_device_in_the_place_of_a_file_is_not_read(earlier, name):
     (earlier / name).unlink()
     (earlier / name).symlink_to("/dev/zero")
-    with pytest.raises(OutlayError, match=rf"{name} .*: it is not a regular file\n  fix: "):
+    with pytest.raises(OutlayError, match=rf"{name} .*: it is a link|it leads to"):
         run_prepared(prepare(small.line()), RunFolder(earlier, resume=True), steps=9)
 
 

@@ -21,11 +21,13 @@ from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses import LinearSynapses, Synapses, TracedSynapses
 from outlay.core.error_types import Problem
+from outlay.core.input_file import check_input
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS
 
 POPULATIONS = ("LIF", "CubaLIF")
+_FIX = "write it again with nir.write, which puts everything into the file itself"
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,70 @@ def _graph(name: str) -> Any:
     import nir
 
     try:
-        return nir.read(name)
+        elsewhere = parts_elsewhere(name)
+        if not elsewhere:
+            return nir.read(name)
     except Exception as error:  # h5py and nir raise many kinds for files that are none of theirs
         problem = Problem(
             "not NIR", name, f"{type(error).__name__}: {error}", "a whole file that nir.write has written"
         )
         raise BrainError("the NIR file cannot be read:", [problem]) from error
+    problems = [Problem("not in the file", f"{name} {part}", what, fix) for part, what, fix in elsewhere]
+    raise BrainError(f"{name} takes values from elsewhere: {counted(len(problems), 'part')}; none was read", problems)
+
+
+def parts_elsewhere(path: str | os.PathLike[str]) -> list[tuple[str, str, str]]:
+    """List the parts of an HDF5 file that are not in it: it may name other files, whose bytes a reader would take.
+
+    Nothing that it names is opened.
+
+    Args:
+        path: the file.
+
+    Returns:
+        For each the path within the file, what is wrong, and how to mend it.
+
+    Raises:
+        OSError: it is not a regular file, or not HDF5.
+    """
+    import h5py
+
+    check_input(path)
+    with h5py.File(path, "r") as file:
+        return list(_elsewhere(file, set()))
+
+
+def _elsewhere(group: Any, seen: set[Any]) -> Iterator[tuple[str, str, str]]:
+    import h5py
+
+    at = h5py.h5o.get_info(group.id)
+    if (at.fileno, at.addr) in seen:  # hard links can make a circle
+        return
+    seen.add((at.fileno, at.addr))
+    for name in group:
+        where = f"{group.name.rstrip('/')}/{name}"
+        kind = group.id.links.get_info(name.encode(errors="surrogateescape")).type
+        if kind != h5py.h5l.TYPE_HARD:  # opening it would follow it
+            yield where, _of_link(kind, group, name), _FIX
+            continue
+        part = group[name]
+        if isinstance(part, h5py.Group):
+            yield from _elsewhere(part, seen)
+        elif isinstance(part, h5py.Dataset):
+            if part.external:
+                yield where, f"its values lie in the file {part.external[0][0]!r}", _FIX
+            elif part.is_virtual:
+                files = sorted({source.file_name for source in part.virtual_sources()})
+                yield where, f"its values are put together from the files {', '.join(map(repr, files))}", _FIX
+
+
+def _of_link(kind: int, group: Any, name: str) -> str:
+    import h5py
+
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        link = group.get(name, getlink=True)
+        return f"it is a link to {link.path!r} in the file {link.filename!r}"
+    return "it is a link, not a part of the file"
 
 
 def _kind(node: Any) -> str:

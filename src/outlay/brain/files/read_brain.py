@@ -14,6 +14,7 @@ from outlay.brain.files.toml_read import read_toml
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.neuron import Neuron
 from outlay.core.error_types import Problem
+from outlay.core.input_file import open_input
 
 
 def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False) -> Brain:
@@ -93,7 +94,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
 
 def _content(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
+        with open_input(file) as opened:
             # One byte more, to see whether there are more.
             content = opened.read(LARGEST + 1)
         if len(content) > LARGEST:

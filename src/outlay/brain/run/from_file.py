@@ -14,6 +14,7 @@ from outlay.brain.files.read_brain import parse_shapes, read_brain
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
 from outlay.core.error_types import Problem
+from outlay.core.input_file import check_input
 from outlay.core.paths import matches
 from outlay.core.quantities import counted
 from outlay.train.recording import open_array
@@ -118,6 +119,7 @@ def _array(name: str, path: Path) -> np.ndarray:
         return np.asarray(open_array(path.resolve()).read().result())
     if not path.exists():
         raise ValueError(f"there is no file {path}")
+    check_input(path)
     if path.suffix == ".npy":
         # Mapped: a run reads the steps of a chunk at a time, and a file may be larger than the memory.
         return np.load(path, mmap_mode="r", allow_pickle=False)

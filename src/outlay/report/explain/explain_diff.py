@@ -11,6 +11,7 @@ from typing import Any
 
 from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.error_types import ExplainError, visible
+from outlay.core.input_file import read_text
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.render.page import Column, Page, Section, Table
 from outlay.render.report import Report
@@ -113,7 +114,7 @@ def read_report(path: Path) -> Saved:
     """
     fix = f"outlay explain RECIPE --json > {path.name}"
     try:
-        report = json.loads(path.read_text())
+        report = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ExplainError(f"{path} cannot be read as a report: {error}\n  fix: {fix}") from error
     missing = [key for key in _NEEDED if not isinstance(report, dict) or key not in report]

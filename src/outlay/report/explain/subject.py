@@ -22,6 +22,7 @@ from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.disk_cache import DiskCache
 from outlay.core.error_types import ExplainError
+from outlay.core.input_file import read_text
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_tracing import fresh_traces
@@ -252,7 +253,7 @@ def _refused(subject: Subject, failure: str) -> str:
 
 def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, errors="replace")
     except OSError as error:
         raise ExplainError(f"{path} cannot be read: {error.strerror}") from error
     return Subject(name=str(path), output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))

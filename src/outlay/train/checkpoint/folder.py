@@ -6,20 +6,21 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from outlay.core.error_types import CheckpointError
+from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.own_folder import MARK, OwnFolder, folder_id, mark
-from outlay.core.quantities import format_bytes, listed
+from outlay.core.quantities import counted, format_bytes, listed
 from outlay.core.table import table
 from outlay.train.checkpoint.integrity import ARRAYS, MANIFEST, Manifest, damaged_files, files_in, read_manifest
 
 _KIND = "checkpoint folder"
+_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class CheckpointFolder:
@@ -49,7 +50,7 @@ class CheckpointFolder:
             return []
         with self.own.as_error():
             names = os.listdir(self.path)
-        steps = [int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]*", name)]
+        steps = [int(name) for name in names if _STEP.fullmatch(name)]
         return sorted(step for step in steps if self._is_checkpoint(step))
 
     def damage(self, step: int, *, contents: bool) -> list[str]:
@@ -88,6 +89,31 @@ class CheckpointFolder:
             mark(self.partial(step), self._kind_of(step), self._id)
         return left
 
+    def check_free(self, is_due: Callable[[int], bool]) -> None:
+        """Raise if a step that a run will save has a folder that is not ours to replace; nothing is touched.
+
+        Args:
+            is_due: whether the run will save a step.
+
+        Raises:
+            CheckpointError: every such step is listed.
+        """
+        self.own.check_owned()
+        if not self.path.is_dir():
+            return
+        with self.own.as_error():
+            names = os.listdir(self.path)
+            due = sorted(step for name in names if _STEP.fullmatch(name) and is_due(step := int(name)))
+            problems = [
+                Problem("in the way", str(self.step_folder(step)), why, "rename it, or another folder for this run")
+                for step in due
+                if (why := self._why_not_ours(step))
+            ]
+        if problems:
+            raise CheckpointError(
+                f"{counted(len(problems), 'step')} could not be saved in {self.path}; nothing was touched", problems
+            )
+
     def partial(self, step: int) -> Path:
         """Return the temporary folder of a step's checkpoint; the number in its name marks it as ours."""
         return self.path / f"{step}.{self._id}.partial"
@@ -108,6 +134,10 @@ class CheckpointFolder:
         # Background writers of a failed save may have recreated its folder after it was removed.
         return [*left, *self._clear_partials()]
 
+    def own_steps(self) -> list[int]:
+        """List the steps whose checkpoints this folder's runs have written."""
+        return [step for step in self.present() if self._is_ours(step)]
+
     def keep_last(self, keep: int) -> list[str]:
         """Remove our checkpoints that are older than the last `keep` intact ones.
 
@@ -125,8 +155,7 @@ class CheckpointFolder:
             A line for everything that could not be removed.
         """
         self.own.take()
-        own_steps = [step for step in self.present() if self._is_ours(step)]
-        return [*self._clear_partials(), *(line for step in own_steps for line in self._remove(step))]
+        return [*self._clear_partials(), *(line for step in self.own_steps() for line in self._remove(step))]
 
     def discard(self, partial: Path) -> None:
         """Free the disk space of a checkpoint that could not be written."""

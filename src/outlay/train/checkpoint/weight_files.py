@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from outlay.arrays.from_slices import StoredArray, Unreadable, in_tensorstore
 from outlay.core.error_types import CheckpointError, Problem
+from outlay.core.input_file import open_input, read_text
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.array_files import in_short
@@ -23,6 +25,17 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _INDEX = ".safetensors.index.json"
 _TREE = "_METADATA"  # in the folder of a tree that Orbax saved
 _NO_ARRAYS = ("None", "Dict", "List", "Tuple", "NamedTuple", "string")  # what its trees hold beside arrays
+_HEADER_LENGTH = struct.Struct("<Q")  # of a safetensors file
+_OF_NUMPY = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "F32", "F64", "C64")
+_NARROW = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+"""The dtypes of safetensors that are none of NumPy's own, as `ml_dtypes` names them."""
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip file; it ends with the lengths of name and extra field
 
 
@@ -79,7 +92,7 @@ def _files(path: Path, problems: list[Problem]) -> list[Path]:
     if not path.name.endswith(_INDEX):
         return [path]
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        names = json.loads(read_text(path))["weight_map"]
         parts = sorted(set(names.values()))
         if not all(isinstance(part, str) and Path(part).name == part for part in parts):
             raise ValueError("its weight_map names a file that is not beside it")
@@ -103,18 +116,35 @@ def _check_present(path: Path) -> None:
 def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
     _check_present(path)
     try:
+        import ml_dtypes
         import safetensors
     except ImportError as error:
         raise Unreadable("the library safetensors is not installed", "pip install 'outlay[safetensors]'") from error
     try:
         file = safetensors.safe_open(path, framework="numpy")  # which maps the file, and checks lengths and offsets
-        names = file.keys()
-        for name in names:
-            yield name, _tensor(file, name)
-    except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
+        header, start = _header(path)
+        for name in file.keys():  # noqa: SIM118  # it is no dictionary
+            facts = header[name]
+            dtype = facts["dtype"]
+            if dtype in _OF_NUMPY:
+                yield name, _tensor(file, name)
+            elif dtype in _NARROW:
+                offset = start + facts["data_offsets"][0]
+                yield name, _mapped(path, tuple(facts["shape"]), np.dtype(getattr(ml_dtypes, _NARROW[dtype])), offset)
+            else:
+                known = ", ".join((*_OF_NUMPY, *_NARROW))
+                raise Unreadable(f"{name} is of dtype {dtype}, which no array has", f"convert it to one of {known}")
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         size = f"{path.stat().st_size:,} bytes"
         what = f"not a complete safetensors file, {size}: {in_short(error)}"
         raise Unreadable(what, "download it again; it may have been cut short") from error
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header of a safetensors file that the library has opened, and where its data begin."""
+    with open_input(path) as file:
+        (length,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
+        return json.loads(file.read(length)), _HEADER_LENGTH.size + length
 
 
 def _tensor(file: Any, name: str) -> StoredArray:
@@ -129,15 +159,15 @@ def _tensor(file: Any, name: str) -> StoredArray:
 def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
     _check_present(path)
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        with open_input(path) as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED:
                     what = f"{member.filename} is compressed, and would have to be read whole"
                     raise Unreadable(what, "write it with np.savez, which does not compress")
                 file.seek(member.header_offset)
                 lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-                file.seek(sum(lengths), 1)
-                yield member.filename.removesuffix(".npy"), _mapped(path, file)
+                end = file.seek(sum(lengths), 1) + member.file_size
+                yield member.filename.removesuffix(".npy"), _mapped(path, *_array_header(file), end=end)
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, EOFError) as error:
         raise Unreadable(f"not a complete .npz file: {in_short(error)}", "write it again with np.savez") from error
 
@@ -145,7 +175,7 @@ def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
 def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
     """Open the arrays of a tree that Orbax saved, named by their keys, joined by dots."""
     try:
-        tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
+        tree = json.loads(read_text(path / _TREE))
         leaves = [
             (".".join(str(key["key"]) for key in leaf["key_metadata"]), leaf["value_metadata"]["value_type"])
             for leaf in tree["tree_metadata"].values()
@@ -167,14 +197,34 @@ def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
         raise Unreadable(what, "the folder of one step as it was saved, with all its files") from error
 
 
-def _mapped(path: Path, file: Any) -> StoredArray:
-    """Memory-map the array whose header comes next in the file."""
+def _array_header(file: Any) -> tuple[tuple[int, ...], np.dtype, int, Literal["C", "F"]]:
+    """Read the header of an array that comes next in a file: its shape and dtype, and where its data begin."""
     major, _ = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    offset, order = file.tell(), "F" if by_columns else "C"
+    return shape, dtype, file.tell(), "F" if by_columns else "C"
+
+
+def _mapped(
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    offset: int,
+    order: Literal["C", "F"] = "C",
+    *,
+    end: int | None = None,
+) -> StoredArray:
+    """Memory-map an array whose data begin at an offset of a file, and end where its part of the file ends.
+
+    Raises:
+        ValueError: that part, or the file, ends before the array does.
+    """
+    last, there = offset + math.prod(shape) * dtype.itemsize, path.stat().st_size
+    there = there if end is None else min(end, there)
+    if min(shape, default=0) < 0 or last > there:
+        raise ValueError(f"an array of {dtype} {shape} would end at byte {last:,} of {there:,}")
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         if 0 in shape:  # an empty array cannot be mapped

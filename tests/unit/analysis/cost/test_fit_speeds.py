@@ -84,9 +84,10 @@ def test_the_file_is_written_as_any_other_and_says_what_it_is(recorded, tmp_path
     speeds = profiled(recorded, "cpu:8").fitted_speeds()
     path = tmp_path / "my_cpu.toml"
     speeds.write(path)
-    first, _, *table = path.read_text().splitlines()
+    first, checksum, _, *table = path.read_text().splitlines()
     assert first.startswith("# Written by `outlay profile --calibrate`")
     assert first.endswith("--target my_cpu.toml:N")
+    assert checksum.startswith("# Checksum: ")
     assert table[0] == "[cpu]"
     speeds.write(path)
     path.write_text("[cpu]\nmemory_bandwidth = 1e9\n")

@@ -1,6 +1,7 @@
 """Weights that other programs wrote: names, orders of dims, stacks, slices, and files that are not whole."""
 
 import json
+import struct
 from dataclasses import replace
 from functools import partial
 
@@ -217,6 +218,12 @@ def test_a_layer_that_is_missing(model):
         outlay.train.read_weights(model, into, names)
 
 
+def grow(path):
+    """Give the array of an `.npz` file a shape that it has not: as a file that was cut behind its header, or forged."""
+    np.savez(path, v=np.ones(3))
+    path.write_bytes(path.read_bytes().replace(b"(3,)", b"(9,)"))
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-10])
 
@@ -234,11 +241,12 @@ def cut(path):
             r"no such file\n.*'b.safetensors'",
         ),
         (lambda folder: cut(folder / "a.npz"), "not a complete .npz file"),
+        (lambda folder: grow(folder / "a.npz"), r"an array of float64 \(9,\) would end at byte 2.. of 2.."),
         (lambda folder: np.savez_compressed(folder / "a.npz", w=np.ones(3)), r"w.npy is compressed.*\n.*np.savez"),
         (lambda folder: np.savez(folder / "a.npz", w=np.array([{}])), "it holds Python objects"),
         (lambda folder: np.savez(folder / "a.npz", w=np.ones(3)), "name twice: w\n"),
     ],
-    ids=["cut", "header", "renamed", "cut npz", "compressed", "objects", "twice"],
+    ids=["cut", "header", "renamed", "cut npz", "huge npz", "compressed", "objects", "twice"],
 )
 def test_files_that_cannot_be_read_are_named(spoil, match, tmp_path):
     save_file({"w": np.ones((8, 6), np.float32)}, tmp_path / "a.safetensors")
@@ -267,3 +275,38 @@ def test_a_folder_without_weights_and_leaves_without_a_place(tmp_path):
         outlay.train.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
     with pytest.raises(CheckpointError, match="a ndarray has no place to read to"):
         outlay.train.read_weights(tmp_path, {"w": np.ones(3)}, [("**", "**")])
+
+
+NARROW = {
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "BF16": ml_dtypes.bfloat16,
+}
+
+
+def write_tensor(path, name, array):
+    """Write a safetensors file by hand: the library's own writer knows no dtypes beyond NumPy's."""
+    facts = {"dtype": name, "shape": array.shape, "data_offsets": [0, array.nbytes]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "w": facts}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + array.tobytes())
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_dtypes_that_numpy_lacks(name, tmp_path):
+    values = np.array([[1, 2, 4], [0.5, 8, 16]])
+    write_tensor(tmp_path / "w.safetensors", name, values.astype(NARROW[name]))
+    stored = open_weights(tmp_path / "w.safetensors")["w"]
+    assert stored.read((slice(0, 2), slice(1, 2))).tolist() == [[2], [8]]
+    read = outlay.train.read_weights(tmp_path / "w.safetensors", placed({"w": jnp.zeros((2, 3))}), [("w", "w")])
+    assert np.array_equal(read["w"], values)
+    write_tensor(tmp_path / "one.safetensors", name, np.array(4).astype(NARROW[name]))
+    assert open_weights(tmp_path / "one.safetensors")["w"].read(()) == 4
+
+
+def test_a_dtype_that_no_array_has_is_named(tmp_path):
+    write_tensor(tmp_path / "w.safetensors", "F4", np.zeros((2, 4), np.uint8))
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"[2, 4]", b"[2, 8]"))
+    with pytest.raises(CheckpointError, match="w is of dtype F4, which no array has"):
+        open_weights(path)
