@@ -36,7 +36,7 @@ class Case:
         name: what is changed.
         dtype: of its numbers.
         plastic: whether it learns.
-        resistance: of each soma, MOhm, which decides how many spike.
+        resistance: of each soma, GOhm/ms, which decides how many spike.
         learning: by which learning rates are multiplied: with those of the file kernels grow until many neurons spike.
         units: of an excitatory population; an inhibitory one has a quarter.
         share: of the usual steps that a round has.

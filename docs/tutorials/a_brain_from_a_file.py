@@ -66,7 +66,7 @@ synapses = {type = "linear", kernel = {type = "sparse_uniform", scale = 8, densi
 
 [templates.population]
 type = "neuron"
-soma = {type = "refractory_leaky", resistance = "1 MOhm", cooldown = "2 ms"}
+soma = {type = "refractory_leaky", resistance = "1 GOhm/ms", cooldown = "2 ms"}
 delays = {type = "n2n", max_delay = "5 ms"}
 """,
     encoding="utf-8",

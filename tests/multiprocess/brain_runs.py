@@ -66,7 +66,7 @@ def _brain() -> Run:
 
 
 RUNS: dict[str, Callable[[], Run]] = {"waves": _waves, "brain": _brain}
-PROCESSES = {"waves": 3, "brain": 2}
+PROCESSES = {"by-neuron waves": 3, "by-neuron brain": 2, "by-module waves": 3, "by-module brain": 2}
 """In how many processes each runs. Three that compile a Brain take long, and exchange rows as those of the waves do."""
 
 
@@ -75,6 +75,25 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
     graph_loop, init, inputs = run
     mesh = outlay.mesh(neurons=jax.device_count())
     return outlay.program(graph_loop, init, inputs, layout=by_rows("neurons"), mesh=mesh, mode="manual"), inputs
+
+
+def by_module_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
+    """One part after the other, each in the next process, the first on two devices of its process."""
+    graph_loop, init, inputs = run
+    devices = jax.devices()
+    here = len(jax.local_devices())
+    places: dict[str, int | list[int]] = {
+        name: number * here % len(devices) for number, name in enumerate(graph_loop.graph.parts)
+    }
+    several = next(name for name, part in graph_loop.graph.parts.items() if part.by_rows)
+    first = places[several]
+    assert isinstance(first, int)
+    places[several] = [first, first + 1]
+    layout, mesh = outlay.by_module(places), outlay.mesh("devices=-1")
+    return outlay.program(graph_loop, init, inputs, layout=layout, mesh=mesh, mode="placed"), inputs
+
+
+PROGRAMS = {"by-neuron": by_neuron_program, "by-module": by_module_program}
 
 
 def on_one_device(run: Run, start: Any) -> Any:

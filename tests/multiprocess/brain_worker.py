@@ -1,4 +1,4 @@
-"""One process of a job: a graph split by rows over the devices of all. The first also computes it on one device.
+"""One process of a job: a graph split by rows, or part by part, over all devices. The first computes it alone, too.
 
 python brain_worker.py NAME FOLDER
 """
@@ -13,14 +13,18 @@ import outlay
 def main(name: str, folder: Path) -> None:
     job = outlay.join()
     import jax
-    from tests.multiprocess.brain_runs import RUNS, by_neuron_program, on_one_device
+    from tests.multiprocess.brain_runs import PROGRAMS, RUNS, on_one_device
 
-    program, inputs = by_neuron_program(RUNS[name]())
+    layout, run = name.split()
+    program, inputs = PROGRAMS[layout](RUNS[run]())
     start = program.init(jax.random.key(0))
-    begun = program.crop(jax.tree.map(outlay.arrays.gather, start))
-    state, outputs = jax.tree.map(outlay.arrays.gather, program(start, inputs))
-    together = program.crop(state), outputs
-    alone = on_one_device(RUNS[name](), begun) if job.process == 0 else None
+    begun = program.gather(start)
+    state, outputs = program(start, inputs)
+    if layout == "by-module":
+        # Each process has only its own parts.
+        assert not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(state))
+    together = program.gather(state), jax.tree.map(outlay.arrays.gather, outputs)
+    alone = on_one_device(RUNS[run](), begun) if job.process == 0 else None
     (folder / f"{name}-{job.process}.pickle").write_bytes(pickle.dumps((together, alone)))
 
 

@@ -127,6 +127,11 @@ def _fix_of_shape(shape: Shape, planned: LeafPlan) -> str:
     return "make a new plan for arrays of this shape"
 
 
+def host_memory() -> int | None:
+    """Return the bytes of memory that this machine has; None where the system does not say."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+
+
 def memory_problems(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem]] | None:
     """Say that a plan's state needs more memory than this machine has, and name its largest leaves; None if it fits.
 
@@ -140,12 +145,13 @@ def memory_problems(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem
     """
     devices = mesh.devices.flat
     here = {at for at, device in enumerate(devices) if device.process_index == jax.process_index()}
-    if devices[0].platform != "cpu" or not hasattr(os, "sysconf"):
+    memory = host_memory()
+    if devices[0].platform != "cpu" or memory is None:
         return None
     sizes = {
         leaf: num_bytes(leaf.local_shape, leaf.dtype) * len(here.intersection(leaf.device_ids)) for leaf in plan.state
     }
-    memory, needed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), sum(sizes.values())
+    needed = sum(sizes.values())
     if needed <= memory:
         return None
     problems = []

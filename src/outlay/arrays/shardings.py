@@ -80,7 +80,9 @@ def sharding(leaf: LeafPlan, mesh: Mesh) -> Sharding:
     """Return a leaf's sharding: over the whole mesh or the devices that `on` selects, in the memory that rules name."""
     # Only state stays on the host between calls; the program itself offloads values inside the step.
     memory = HOST if leaf.kind == "state" and leaf.stored == "host" else None
-    if len(leaf.device_ids) == mesh.size:
+    # Rows of what `on` selects are split by no axis of the mesh, even where it selects all devices.
+    has_rows = leaf.local_shape != leaf.shape and not any(leaf.spec)
+    if len(leaf.device_ids) == mesh.size and not has_rows:
         return _named(mesh, leaf.spec, memory)
     chosen = [device for device in mesh.devices.flat if device.id in leaf.device_ids]
     if len(chosen) == 1:

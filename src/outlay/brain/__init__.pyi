@@ -52,12 +52,14 @@ from .somas.composed import ComposedIzhikevichSoma as ComposedIzhikevichSoma
 from .somas.composed import ComposedLeakySoma as ComposedLeakySoma
 from .reshape import Concat as Concat
 from .initializers import Constant as Constant
+from .initializers import GivenKernel as GivenKernel
 from .decoders import ExponentialIntegrator as ExponentialIntegrator
 from .somas.exponential import ExponentialSoma as ExponentialSoma
 from .learning_rules.hebbian import HebbianRule as HebbianRule
 from .somas.izhikevich import IzhikevichSoma as IzhikevichSoma
 from .initializers import KernelFile as KernelFile
 from .somas.leaky import LeakySoma as LeakySoma
+from .somas.lif import LIFSoma as LIFSoma
 from .encoders import LinearSpiker as LinearSpiker
 from .synapses import LinearSynapses as LinearSynapses
 from .initializers import LogNormal as LogNormal

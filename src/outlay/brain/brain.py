@@ -14,18 +14,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.check_arguments import check_kinds
 from outlay.brain.check_modules import check_state, checked_step, naming
 from outlay.brain.connections import Blueprint, Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import BrainError, Module, Port, Shape, State
 from outlay.brain.rounding import rounds_each
+from outlay.brain.row_steps import row_steps
+from outlay.brain.spike_inputs import check_spikes
 from outlay.brain.wiring import Wiring, port_of, wire
 from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
+from outlay.core.paths import flatten_paths, map_with_paths, matches
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.encoding import Encoding
-from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
+from outlay.graph.step_graph import CACHE, Part, RowStep, Source, StepGraph
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Brain(OneLine):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        check_kinds(self.modules, self.connections)
         inputs = {name: tuple(shape) if isinstance(shape, list) else shape for name, shape in self.inputs.items()}
         for name, value in (("modules", self.modules), ("inputs", inputs), ("outputs", self.outputs)):
             # Read-only: what is wired was checked, and a dictionary that changes later would not be checked again.
@@ -76,7 +81,13 @@ class Brain(OneLine):
     def graph(self) -> StepGraph:
         """The step as a graph of step functions, one per module."""
         parts = {
-            name: Part(self._step_of(name), self.wiring.reads[name], module.by_neuron, encodings=self._encodings(name))
+            name: Part(
+                self._step_of(name),
+                self.wiring.reads[name],
+                module.by_neuron,
+                encodings=self._encodings(name),
+                row_steps=functools.partial(self._row_steps, name),
+            )
             for name, module in self.modules.items()
         }
         return StepGraph(parts, self.wiring.outputs)
@@ -91,10 +102,41 @@ class Brain(OneLine):
         state = self._with_signs({name: self.init_module(name, key) for name in self.modules})
         return {**state, CACHE: self.graph.init_cache(self.produced)}
 
+    def init_rows(self, key: jax.Array, numbers: Mapping[str, jax.Array]) -> State:
+        """Initialize the state with some rows of modules that are split by neuron.
+
+        Args:
+            key: as for `init`.
+            numbers: the neurons of each such module. Other modules are initialized whole, and so is one whose rows
+                depend on each other, as where kernels are normalized over post-synaptic neurons, or which is of a
+                user's class; then its rows are taken.
+        """
+        # What is replaced below is not computed: compiled, a program has only what its results need.
+        state = self.init(key)
+        for name, rows in numbers.items():
+            module = self.modules[name]
+            whole = state[name]
+            made: dict[str, jax.Array] = {}
+            if module.makes_rows:
+                shapes, dtype = self.wiring.input_shapes[name], jnp.dtype(self.dtype)
+                drawn = module.init_rows(self._key_of(name, key), shapes, rows, dt=self.dt, dtype=dtype)
+                made = dict(flatten_paths(drawn)[0])
+
+            def own(path: str, leaf: Any, name: str = name, rows: Any = rows, made: Any = made) -> Any:
+                if not any(matches(pattern, path) for pattern in self.modules[name].by_neuron):
+                    return leaf
+                return made[path] if path in made else leaf[rows]
+
+            state[name] = map_with_paths(own, whole)
+        return state
+
+    def _key_of(self, name: str, key: jax.Array) -> jax.Array:
+        # Fold in the name, not the position: adding a module must not change the random numbers of the others.
+        return jax.random.fold_in(key, _number_of(name))
+
     def init_module(self, name: str, key: jax.Array) -> State:
         """Initialize the state of one module."""
-        # Fold in the name, not the position: adding a module must not change the random numbers of the others.
-        own = jax.random.fold_in(key, _number_of(name))
+        own = self._key_of(name, key)
         shapes, module = self.wiring.input_shapes[name], self.modules[name]
         with naming(name, module, "init"):
             state = module.init(own, shapes, dt=self.dt, dtype=jnp.dtype(self.dtype))
@@ -117,16 +159,20 @@ class Brain(OneLine):
             The new state, and the Brain's outputs.
 
         Raises:
-            BrainError: inputs are unknown, missing, or have another shape; the message lists all of them.
+            BrainError: inputs are unknown, missing, or have another shape, or a port of spikes reads one that is none
+                (which is not known of traced arrays); the message lists all of them.
         """
         given = {name: jnp.asarray(value) for name, value in inputs.items()}
         check_inputs(self, {name: value.shape for name, value in given.items()})
+        check_spikes(
+            self.wiring, {name: value for name, value in given.items() if not isinstance(value, jax.core.Tracer)}
+        )
         return self.graph(state, given)
 
     def arriving(self, name: str, read: Mapping[str, tuple[jax.Array, ...]]) -> dict[str, jax.Array]:
         """Collect the inputs of a module by port from the outputs of its sources."""
         ports = self.modules[name].inputs()
-        return {port: _joined(values).astype(self.dtype_of(ports[port])) for port, values in read.items()}
+        return {port: _joined(values, self.dtype_of(ports[port])) for port, values in read.items()}
 
     @property
     def produced(self) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
@@ -180,12 +226,27 @@ class Brain(OneLine):
             # Inputs of the Brain, and modules that say nothing, count as excitatory.
             return jnp.zeros(math.prod((shape and shape.shape) or ()), bool)
 
-        ports = [port for port, what in self.modules[name].inputs().items() if what.kind == "spikes"]
+        ports = [port for port, what in self.modules[name].inputs().items() if what.kind != "values"]
         return {port: jnp.concatenate([of_source(s) for s in self.wiring.reads[name][port]]) for port in ports}
 
     def _encodings(self, name: str) -> dict[str, Encoding]:
         """Return how the outputs of a module go from device to device: a spike is +1, -1 or 0."""
         return {port: "ternary" for port, what in self.wiring.output_ports[name].items() if what.kind == "spikes"}
+
+    def _row_steps(self, name: str) -> list[RowStep]:
+        """Return what is checked of a module before a layout splits its neurons."""
+        module, shapes = self.modules[name], self.module_shapes[name]
+        dtypes = {port: self.dtype_of(what) for port, what in module.inputs().items()}
+        state = jax.eval_shape(module.with_signs, shapes, self._sign_shapes(name))
+        return row_steps(name, module, state, self.wiring.input_shapes[name], dtypes, self.dt)
+
+    def _sign_shapes(self, name: str) -> dict[str, jax.ShapeDtypeStruct]:
+        shapes, ports = self.wiring.input_shapes[name], self.modules[name].inputs()
+        return {
+            port: jax.ShapeDtypeStruct((math.prod(shapes[port]),), jnp.bool_)
+            for port, what in ports.items()
+            if what.kind != "values"
+        }
 
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]
@@ -205,8 +266,12 @@ def _written(output: jax.Array, port: Port, dtype: Any) -> jax.Array:
     return (jnp.sign(output) if port.kind == "spikes" and output.dtype != jnp.bool_ else output).astype(dtype)
 
 
-def _joined(values: tuple[jax.Array, ...]) -> jax.Array:
-    return values[0] if len(values) == 1 else jnp.concatenate([value.reshape(-1) for value in values])
+def _joined(values: tuple[jax.Array, ...], dtype: Any) -> jax.Array:
+    if len(values) == 1:
+        return values[0].astype(dtype)
+    # Numbers of a graded port and spikes are of different dtypes.
+    same = values if len({value.dtype for value in values}) == 1 else [value.astype(dtype) for value in values]
+    return jnp.concatenate([value.reshape(-1) for value in same]).astype(dtype)
 
 
 def _number_of(name: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import BrainError, Module, Port, Shape, each_setting, what_and_fix
+from outlay.brain.module import BrainError, ComponentError, Module, Port, Shape, each_setting, what_and_fix
 from outlay.core.array_leaves import dtype_and_shape, type_differences
 from outlay.core.error_types import OutlayError, Problem
 from outlay.core.paths import flatten_paths, matches
@@ -87,7 +87,9 @@ def naming(name: str, module: Module, method: str) -> Iterator[None]:
     """Add a note with the module to an exception from the module's own code."""
     try:
         yield
-    # Brain errors name the module already.
+    except ComponentError as error:
+        raise _refusal(name, module, [(f"{name}.{error.component}", error.what, error.fix)]) from None
+    # Other errors of Outlay name the module already.
     except OutlayError:
         raise
     except Exception as error:
@@ -106,6 +108,9 @@ def checked_ports(ports: Any) -> Mapping[str, Port]:
     example = 'such as {"spikes": Port("spikes", (self.units,))}'
     if not isinstance(ports, Mapping) or not all(isinstance(port, Port) for port in ports.values()):
         raise BrainError(f"outputs returned {ports!r}\n  fix: a Port by name, {example}")
+    if unknown := {port: what.kind for port, what in ports.items() if what.kind not in ("spikes", "values")}:
+        what = ", ".join(f"{port} {kind!r}" for port, kind in unknown.items())
+        raise BrainError(f'outputs returned ports of another kind: {what}\n  fix: "spikes" or "values", {example}')
     wrong = {port: what.shape for port, what in ports.items() if not (what.shape is None or is_shape(what.shape))}
     if wrong:
         what = ", ".join(f"{port} {shape!r}" for port, shape in wrong.items())
@@ -176,6 +181,10 @@ def checked_step(
         shape = ports[port].shape or ()
         # By rows, a device computes some of the neurons, and its step returns as many.
         expected = (rows, *shape[1:]) if shape and rows is not None and rows <= shape[0] else shape
+        if ports[port].kind == "spikes" and not (array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jnp.integer)):
+            what = f"step returned {array.dtype}, and spikes are 1, 0, or -1 of an inhibitory neuron"
+            fix = 'bool or int8, such as potential > threshold; or Port("values", ...) for numbers'
+            problems.append((f"{name}:{port}", what, fix))
         if array.shape != expected:
             what = f"step returned shape {array.shape}, and outputs says {shape}"
             problems.append((f"{name}:{port}", what, f"an array of shape {shape}, or a Port of the shape it has"))

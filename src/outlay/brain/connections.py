@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from outlay.brain.check_modules import is_time
 from outlay.brain.module import Module, Shape
@@ -15,6 +16,8 @@ from outlay.graph.step_graph import INPUTS
 
 LONGEST = 2**24
 """The longest delay in steps."""
+LIKE_A_TYPO = 0.75
+"""Similarity (0 to 1) from which the name of a port is taken for a typo of another."""
 WHOLE = 1e-6
 """The tolerated distance of a delay from a whole number of steps: only the rounding of numbers such as 0.1."""
 
@@ -111,7 +114,11 @@ def _target_problems(brain: Blueprint, connection: Connection) -> Iterator[tuple
     if module not in brain.modules:
         yield f"there is no module {module!r}", did_you_mean(module, brain.modules)
     elif port not in brain.modules[module].inputs():
-        yield f"{module} reads no port {port!r}", did_you_mean(port, brain.modules[module].inputs())
+        ports = brain.modules[module].inputs()
+        fix = did_you_mean(port, ports)
+        if len(ports) == 1 and SequenceMatcher(None, port, *ports).ratio() < LIKE_A_TYPO:
+            fix = f"{next(iter(ports))}, its only port: several sources of a port are joined in the order of the list"
+        yield f"{module} reads no port {port!r}", fix
 
 
 def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, str]]:
@@ -130,4 +137,7 @@ def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, st
     # 0.3 / 0.1 is 2.9999999999999996, which means three steps.
     elif abs(delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
         near = max(1, connection.latency(dt)) * dt
-        yield steps, f"a whole number of steps, at least 1, such as {near:g} ms"
+        yield (
+            steps,
+            f"a whole number of steps, at least 1, such as {near:g} ms (delay={near:g}; in a file, after {near:g} ms)",
+        )

@@ -19,6 +19,9 @@ from outlay.core.one_line import OneLine
 
 BITS = 32
 """The number of bits in a word of past spikes."""
+FEW_WORDS = 8
+"""Up to this many words of past spikes, selecting among all of them is faster than a gather for each pair. Beyond, one
+gather takes the same time to trace and compile whatever the delay."""
 FEW_STEPS = 16
 """Up to this many past steps, selecting among all of them is faster than a gather for each pair."""
 
@@ -34,6 +37,7 @@ class Arrivals(OneLine):
         delays: the delays in steps, at least 1: (post, pre), or (pre,) if they are the same for all post neurons, or
             None if all are 1.
         most_selected: up to how many past steps `delayed` selects among all of them.
+        values: the numbers that arrive where input is graded, (pre,); None where only spikes arrive.
     """
 
     sent: jax.Array
@@ -41,6 +45,7 @@ class Arrivals(OneLine):
     inhibitory: jax.Array
     delays: jax.Array | None = None
     most_selected: int = FEW_STEPS
+    values: jax.Array | None = None
 
     def delayed(self, past: jax.Array) -> jax.Array:
         """Look up a quantity of pre neurons at the delay of each pair.
@@ -121,9 +126,13 @@ def arrives(history: jax.Array, delays: jax.Array | None) -> jax.Array:
         return (history[0] & 1) != 0
     delays = delays.astype(jnp.uint32)
     words = history[:, None] if delays.ndim == 2 else history
-    word = words[0]
-    for index in range(1, len(words)):
-        word = jnp.where((delays - 1) // BITS == index, words[index], word)
+    if len(words) > FEW_WORDS:
+        places = ((delays - 1) // BITS).astype(jnp.int32)
+        word = jnp.take_along_axis(history, places.reshape(-1, history.shape[1]), axis=0).reshape(delays.shape)
+    else:
+        word = words[0]
+        for index in range(1, len(words)):
+            word = jnp.where((delays - 1) // BITS == index, words[index], word)
     # Shift bit (delay - 1) % BITS into the sign bit: a comparison with 0 then takes the fewest instructions per pair.
     arrived = (word << ((BITS - delays) % BITS)).astype(jnp.int32) < 0
     # With one word, XLA may recompute this if that is faster than reading it back; with several words it never is.

@@ -80,7 +80,7 @@ class LinearSpiker(Encoder):
         """Advance the state by one step of dt ms."""
         potential, refractory = state["potential"], state["refractory"]
         decay = math.exp(-dt / self.tau)
-        rise = self.tau * (1 - decay) * self._scale() * self.drive(inputs["signal"])
+        rise = self._rise(decay, self.drive(inputs["signal"]))
         potential = decay * potential + jnp.where(refractory >= self.cd, rise, 0).astype(potential.dtype)
         spikes = potential > self.tau
         after = {
@@ -98,6 +98,14 @@ class LinearSpiker(Encoder):
                 f"{MS_PER_S / self.cd:g} Hz\na lower max_freq or a shorter cd"
             )
         return wrong
+
+    def _rise(self, decay: float, drive: jax.Array) -> jax.Array:
+        """Return what a step adds to the potentials of units that are ready."""
+        if not is_narrow(drive.dtype):
+            return self.tau * (1 - decay) * self._scale() * drive
+        # In Spark's order, in which each operation rounds: a product of constants would be rounded once.
+        gain = np.asarray(self._scale(), drive.dtype) * (1 - np.asarray(decay, drive.dtype))
+        return gain.astype(drive.dtype) * (np.asarray(self.tau, drive.dtype) * drive)
 
     def _scale(self) -> float:
         # Not exp(x) - 1, which loses its digits near 0: of a rate close to the one that the cooldown allows.

@@ -7,6 +7,9 @@ it.
 from __future__ import annotations
 
 import abc
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +19,11 @@ import numpy as np
 
 from outlay.brain.module import BrainError
 from outlay.brain.registry import register
+from outlay.core.array_leaves import is_real
 from outlay.core.error_types import Problem
 from outlay.core.input_file import check_input
 from outlay.core.one_line import OneLine
+from outlay.core.quantities import counted
 
 
 class Initializer(OneLine, abc.ABC):
@@ -208,7 +213,48 @@ class LogNormal(Bounded):
 def by_neuron(draw: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draw a row, or a number, for each neuron by `draw(key, shape)`, from the key and the neuron's number."""
     units, *row = shape
-    return jax.vmap(lambda unit: draw(jax.random.fold_in(key, unit), tuple(row)))(jnp.arange(units))
+    some = _SOME_NEURONS.get()
+    numbers = jnp.arange(units) if some is None else some.numbers
+    return jax.vmap(lambda unit: draw(jax.random.fold_in(key, unit), tuple(row)))(numbers)
+
+
+@dataclass(frozen=True)
+class SomeNeurons:
+    """The neurons whose rows are initialized, where a device makes only its own.
+
+    Attributes:
+        numbers: their numbers.
+        units: how many neurons the population has.
+    """
+
+    numbers: jax.Array
+    units: int
+
+
+_SOME_NEURONS: contextvars.ContextVar[SomeNeurons | None] = contextvars.ContextVar("some neurons", default=None)
+
+
+@contextlib.contextmanager
+def initializing(some: SomeNeurons) -> Iterator[None]:
+    """Let initializers make the rows of some neurons, for shapes that begin with the number of these."""
+    token = _SOME_NEURONS.set(some)
+    try:
+        yield
+    finally:
+        _SOME_NEURONS.reset(token)
+
+
+def own_rows(values: jax.Array) -> jax.Array:
+    """Return the rows that are initialized of an array with a row for each neuron: all of them, or those of some."""
+    some = _SOME_NEURONS.get()
+    return values if some is None else values[some.numbers]
+
+
+def makes_rows(initializer: Initializer) -> bool:
+    """Return whether an initializer of Outlay's makes each row from the key and the neuron's number alone."""
+    # A column is divided by its sum over all rows; summed device by device, it would round otherwise on each number of
+    # devices.
+    return not (isinstance(initializer, NormalizedSparseUniform) and 0 in initializer.norm_axes)
 
 
 def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any = jax.random.uniform) -> jax.Array:
@@ -244,7 +290,7 @@ class GivenKernel(Initializer):
         """Return the initial values.
 
         Raises:
-            BrainError: the kernel has another shape.
+            BrainError: the kernel has another shape, or numbers that are complex or not finite.
         """
         return _fitting(self.values, shape, "the kernel given", dtype)
 
@@ -264,21 +310,37 @@ class KernelFile(Initializer):
         """Return the initial values.
 
         Raises:
-            BrainError: there is no such file, or its array has another shape.
+            BrainError: there is no such file, or its array has another shape, or is complex or not finite.
         """
         try:
             check_input(self.path)
-            values = np.load(self.path)
+            values = np.load(self.path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise _refusal(self.path, str(error), "a file that numpy.save has written") from error
+        if not isinstance(values, np.ndarray):
+            raise _refusal(self.path, "it holds several arrays (.npz)", "one array, numpy.save(path, kernel)")
         return _fitting(values, shape, self.path, dtype)
 
 
 def _fitting(values: np.ndarray, shape: tuple[int, int], where: str, dtype: Any) -> jax.Array:
+    some = _SOME_NEURONS.get()
+    shape = shape if some is None else (some.units, shape[1])
     if values.shape != shape:
         what = f"it has shape {values.shape}, but the kernel is {shape}: post-synaptic, pre-synaptic neurons"
         raise _refusal(where, what, f"an array of shape {shape}")
-    return jnp.asarray(values, dtype)
+    if np.issubdtype(values.dtype, np.complexfloating):
+        raise _refusal(where, f"it holds {values.dtype}, and a kernel is real", "its real part, kernel.real")
+    if not is_real(values.dtype):
+        raise _refusal(where, f"it holds {values.dtype}, not numbers", "an array of numbers")
+    with np.errstate(over="ignore"):
+        numbers = values.astype(dtype)
+    bad = np.argwhere(~np.isfinite(numbers.astype(np.float32)))
+    if len(bad):
+        at = tuple(int(i) for i in bad[0])
+        num = counted(len(bad), "number")
+        what = f"it has {values[at]} at {list(at)}, and {num} that {jnp.dtype(dtype)} does not hold"
+        raise _refusal(where, what, "finite numbers, such as numpy.nan_to_num(kernel)")
+    return own_rows(jnp.asarray(numbers))
 
 
 def _refusal(path: str, what: str, fix: str) -> BrainError:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MS_PER_S = 1000.0
 State = dict[str, Any]
 Shape = tuple[int, ...]
-Kind = Literal["spikes", "values"]
+Kind = Literal["spikes", "values", "graded"]
 
 
 class BrainError(OutlayError, ValueError):
@@ -30,12 +31,27 @@ class BrainError(OutlayError, ValueError):
     __module__ = "outlay.errors"  # where users catch it
 
 
+class ComponentError(BrainError):
+    """Raised if a component of a neuron does something else than a neuron needs; the Brain adds which neuron it is.
+
+    Attributes:
+        component: the component, such as `soma`.
+        what: what is wrong.
+        fix: the edit that mends it.
+    """
+
+    def __init__(self, component: str, what: str, fix: str) -> None:
+        super().__init__(f"{component}: {what}\n  fix: {fix}")
+        self.component, self.what, self.fix = component, what, fix
+
+
 @dataclass(frozen=True)
 class Port(OneLine):
     """A port, through which a module reads or writes one array per step.
 
     Attributes:
-        kind: `spikes` (int8: +1, -1 from an inhibitory neuron, or 0) or `values` (numbers of the Brain's dtype).
+        kind: `spikes` (int8: +1, -1 from an inhibitory neuron, or 0) or `values` (numbers of the Brain's dtype). An
+            input may be `graded`: it reads spikes and values alike, as numbers of the Brain's dtype.
         shape: its shape; None for an input of any shape.
         unit: the unit of the values, such as `pA`.
     """
@@ -62,6 +78,25 @@ class Module(OneLine, abc.ABC):
     """
 
     by_neuron: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def makes_rows(self) -> bool:
+        """Whether `init_rows` can make the rows of some neurons alone, of a state that is split by neuron."""
+        return False
+
+    def init_rows(
+        self, key: jax.Array, shapes: Mapping[str, Shape], numbers: jax.Array, *, dt: float, dtype: Any
+    ) -> State:
+        """Return the initial state with the rows of some neurons, if `makes_rows`.
+
+        Args:
+            key: as for `init`.
+            shapes: as for `init`.
+            numbers: the numbers of the neurons, in the order of the rows.
+            dt: as for `init`.
+            dtype: as for `init`.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def inputs(self) -> Mapping[str, Port]:
@@ -134,6 +169,14 @@ class Component(OneLine):
 
     by_neuron: ClassVar[tuple[str, ...]] = ("**",)
 
+    def __post_init__(self) -> None:
+        """Store an array or a list of settings as a tuple, so that components can be compared and hashed."""
+        for field in dataclasses.fields(self) if dataclasses.is_dataclass(self) else ():
+            value = getattr(self, field.name)
+            numbers = value.tolist() if hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1 else value
+            if isinstance(numbers, list):
+                object.__setattr__(self, field.name, tuple(numbers))
+
     def problems(self, *, dt: float) -> list[str]:
         """Yield the problems of the settings: each is a sentence, a newline, and the fix."""
         return []
@@ -161,13 +204,13 @@ def what_and_fix(sentences: object) -> tuple[str, str]:
 
 def not_positive(settings: Any, *names: str) -> list[str]:
     """Return a sentence for each of these settings that is not a positive, finite number."""
-    bad = [name for name in names if not (_is_finite(getattr(settings, name)) and getattr(settings, name) > 0)]
+    bad = [name for name in names if not _each(getattr(settings, name), lambda value: value > 0)]
     return [_sentence(settings, name, "a positive number") for name in bad]
 
 
 def negative(settings: Any, *names: str) -> list[str]:
     """Return a sentence for each of these settings that is not finite, or below 0."""
-    bad = [name for name in names if not (_is_finite(getattr(settings, name)) and getattr(settings, name) >= 0)]
+    bad = [name for name in names if not _each(getattr(settings, name), lambda value: value >= 0)]
     return [_sentence(settings, name, "0 or a positive number") for name in bad]
 
 
@@ -179,8 +222,14 @@ def _sentence(settings: Any, name: str, allowed: str) -> str:
 
 def _with_unit(value: Any, field: dataclasses.Field) -> str:
     """Write a setting's value with its unit."""
-    text = f"{value:g}" if isinstance(value, int | float) else repr(value)
+    text = f"{value:g}" if isinstance(value, int | float) else reprlib.repr(value)
     return f"{text} {field.metadata.get('unit', '')}".rstrip()
+
+
+def _each(value: Any, is_allowed: Callable[[Any], bool]) -> bool:
+    """Return whether a setting, or each of one by neuron, is finite and allowed."""
+    values = value if isinstance(value, tuple | list) and value else (value,)
+    return all(_is_finite(one) and is_allowed(one) for one in values)
 
 
 def _is_finite(value: Any) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
 
-from outlay.brain.connections import Blueprint
+from outlay.brain.picture_layout import Edge, Placed, columns_of, placed
 from outlay.brain.wiring import Wiring
 from outlay.graph.step_graph import INPUTS
 
@@ -54,7 +56,8 @@ WIDTH, HEIGHT = 1.9, 0.62
 ACROSS, DOWN = 3.0, 1.3
 """The distance between columns, and between rows."""
 _SPIKES, _VALUES, _INHIBITS = COLOURS[0], COLOURS[1], COLOURS[4]
-Edges = dict[tuple[str, str], float]
+Point = tuple[float, float]
+Edges = dict[Edge, float]
 """The longest delay of the connections between two boxes in steps, by their names."""
 
 
@@ -66,7 +69,7 @@ class Box:
         name: its label.
         below: the small text under the label.
         colour: the colour of its frame.
-        column: the number of modules that a signal passes before it.
+        column: its column, from the left.
     """
 
     name: str
@@ -78,28 +81,30 @@ class Box:
 def draw(wiring: Wiring) -> Figure:
     """Draw a Brain as a matplotlib figure.
 
-    Inputs are on the left and outputs on the right; the column of a module is the length of the shortest path from an
-    input. Modules with spikes are blue, or pink if most of their neurons are inhibitory; modules with values are
-    orange.
+    Signals go from left to right: a module is in the column after the last module that it reads, but for cycles, and
+    outputs are on the right. No arrow runs behind a box. Modules with spikes are blue, or pink if most of their neurons
+    are inhibitory; modules with values are orange.
 
     Args:
         wiring: its modules and their connections.
     """
     edges = _edges(wiring)
     boxes = _boxes(wiring, edges)
-    at = _positions(boxes, edges)
+    layout = placed({name: box.column for name, box in boxes.items()}, edges)
+    at = {name: _center(box.column, layout.rows[name]) for name, box in boxes.items()}
     across = [x for x, _ in at.values()]
-    up = [y for _, y in at.values()]
+    up = [row * DOWN for row in layout.rows.values()]
     size = (max(across) - min(across) + WIDTH + 1, max(up) - min(up) + HEIGHT + 1.4)
     figure = ShownFigure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_xlim(min(across) - WIDTH / 2 - 0.3, max(across) + WIDTH / 2 + 0.3)
+    axes.set_xlim(min(across) - WIDTH / 2 - 0.3, max(across) + WIDTH / 2 + 0.8)
     axes.set_ylim(min(up) - HEIGHT / 2 - 0.6, max(up) + HEIGHT / 2 + 0.8)
     axes.set_aspect("equal")
     axes.axis("off")
     frames = {name: _draw_box(axes, box, at[name]) for name, box in boxes.items()}
-    for (source, target), delay in edges.items():
-        _draw_arrow(axes, frames[source], frames[target], at[source], at[target], delay)
+    for edge, delay in edges.items():
+        points, bend = route(edge, layout)
+        _draw_arrow(axes, frames[edge[0]].get_edgecolor(), points, delay, is_loop=edge[0] == edge[1], bend=bend)
     return figure
 
 
@@ -116,11 +121,15 @@ def _edges(wiring: Wiring) -> Edges:
 
 def _boxes(wiring: Wiring, edges: Edges) -> dict[str, Box]:
     brain = wiring.blueprint
-    columns = _columns(brain, edges)
+    sources = [*(f"{INPUTS}:{name}" for name in brain.inputs), *brain.modules]
+    columns = _place_inputs(columns_of(sources, [edge for edge in edges if edge[1] in brain.modules]), edges)
     last = max(columns.values()) + 1
-    inputs = {f"{INPUTS}:{name}": Box(name, f"input {shape}", TEXT, 0) for name, shape in brain.inputs.items()}
+    boxes = {
+        f"{INPUTS}:{name}": Box(name, f"input {shape}", TEXT, columns[f"{INPUTS}:{name}"])
+        for name, shape in brain.inputs.items()
+    }
     outputs = {f"outputs:{name}": Box(name, "output", TEXT, last) for name in brain.outputs}
-    return {**inputs, **{name: _box(wiring, name, columns[name]) for name in brain.modules}, **outputs}
+    return {**boxes, **{name: _box(wiring, name, columns[name]) for name in brain.modules}, **outputs}
 
 
 def _box(wiring: Wiring, name: str, column: int) -> Box:
@@ -131,32 +140,12 @@ def _box(wiring: Wiring, name: str, column: int) -> Box:
     return Box(name, f"{type(module).__name__}, {size}", colour, column)
 
 
-def _columns(brain: Blueprint, edges: Edges) -> dict[str, int]:
-    """Compute the distance of each module from an input; modules that no input reaches are in the first column."""
-    columns = {f"{INPUTS}:{name}": 0 for name in brain.inputs}
-    reached = list(columns)
-    # The list grows while it is walked: breadth first.
-    for source in reached:
-        for target in [after for before, after in edges if before == source and after in brain.modules]:
-            if target not in columns:
-                columns[target] = columns[source] + 1
-                reached.append(target)
-    return {**dict.fromkeys(brain.modules, 1), **columns}
-
-
-def _positions(boxes: dict[str, Box], edges: Edges) -> dict[str, tuple[float, float]]:
-    """Position the boxes: columns from left to right, and each box at the height of its sources."""
-    at: dict[str, tuple[float, float]] = {}
-    for column in range(max(box.column for box in boxes.values()) + 1):
-        names = [name for name, box in boxes.items() if box.column == column]
-        before = {
-            name: [at[source][1] for source, target in edges if target == name and source in at] for name in names
-        }
-        # Put boxes at the mean height of their sources, so that few arrows cross.
-        names.sort(key=lambda name: -sum(before[name]) / max(len(before[name]), 1))
-        for row, name in enumerate(names):
-            at[name] = (column * ACROSS, (len(names) - 1) / 2 * DOWN - row * DOWN)
-    return at
+def _place_inputs(columns: dict[str, int], edges: Edges) -> dict[str, int]:
+    """Move each input beside the first module that reads it."""
+    inputs = [name for name in columns if name.startswith(f"{INPUTS}:")]
+    readers = {name: [columns[target] for source, target in edges if source == name] for name in inputs}
+    moved = {name: max(0, min(of) - 1) for name, of in readers.items() if of}
+    return columns | moved
 
 
 def _draw_box(axes: Axes, box: Box, at: tuple[float, float]) -> FancyBboxPatch:
@@ -170,40 +159,51 @@ def _draw_box(axes: Axes, box: Box, at: tuple[float, float]) -> FancyBboxPatch:
     return frame
 
 
-def _draw_arrow(
-    axes: Axes,
-    source: FancyBboxPatch,
-    target: FancyBboxPatch,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    delay: float,
-) -> None:
-    colour = source.get_edgecolor()
+def _draw_arrow(axes: Axes, colour: Any, points: Sequence[Point], delay: float, *, is_loop: bool, bend: float) -> None:
     look = {"arrowstyle": "-|>", "mutation_scale": 11, "color": colour, "lw": 1.2, "alpha": 0.8, "zorder": 2}
-    if source is target:
-        x, y = start
-        ends = ((x + 0.28, y + HEIGHT / 2), (x - 0.28, y + HEIGHT / 2))
-        axes.add_patch(FancyArrowPatch(*ends, connectionstyle="arc3,rad=1.3", shrinkA=0, shrinkB=0, **look))
-        middle = (x, y + HEIGHT / 2 + 0.45)
+    start, end = points[0], points[-1]
+    if is_loop or len(points) == 2:
+        style = f"arc3,rad={bend:g}"
+        axes.add_patch(
+            FancyArrowPatch(start, end, connectionstyle=style, shrinkA=0, shrinkB=0 if is_loop else 1, **look)
+        )
     else:
-        # Arrows back are bent, so that they do not lie on those that go forward.
-        bend = 0.0 if end[0] > start[0] else 0.18
-        points = tuple(_anchors(start, end))
-        axes.add_patch(FancyArrowPatch(*points, connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=1, **look))
-        middle = ((points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2 + 0.1)
+        axes.add_patch(FancyArrowPatch(path=Path(points), **look))
     if delay > 1:
-        axes.text(*middle, f"{delay:g} steps", ha="center", fontsize=6.5, color=TEXT, zorder=5)
+        middle = points[len(points) // 2 - 1], points[len(points) // 2]
+        x, y = (sum(both) / 2 for both in zip(*middle, strict=True))
+        axes.text(
+            x, y + (0.45 if is_loop else 0.1), f"{delay:g} steps", ha="center", fontsize=6.5, color=TEXT, zorder=5
+        )
 
 
-def _anchors(start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
-    """Choose where an arrow leaves one box and enters another: side to side if it goes right, else top or bottom."""
-    if end[0] > start[0]:
-        yield start[0] + WIDTH / 2, start[1]
-        yield end[0] - WIDTH / 2, end[1]
-    elif end[0] == start[0]:
-        sign = 1 if end[1] > start[1] else -1
-        yield start[0], start[1] + sign * HEIGHT / 2
-        yield end[0], end[1] - sign * HEIGHT / 2
-    else:
-        yield start[0] - WIDTH / 2, start[1] + 0.12
-        yield end[0] + WIDTH / 2, end[1] + 0.12
+def route(edge: Edge, layout: Placed) -> tuple[list[Point], float]:
+    """Return the points that an arrow goes through, and how far it is bent where there are two.
+
+    Args:
+        edge: the names of the boxes.
+        layout: where boxes and lines are.
+    """
+    (x, y), (to_x, to_y) = (_center(layout.columns[name], layout.rows[name]) for name in edge)
+    if edge[0] == edge[1]:
+        return [(x + 0.28, y + HEIGHT / 2), (x - 0.28, y + HEIGHT / 2)], 1.3
+    if x == to_x:
+        # Beside the column: in it other boxes may stand between these two.
+        side = x + WIDTH / 2
+        up = to_y > y
+        length = abs(to_y - y)
+        sign = 1 if up else -1
+        ends = [(side, y + sign * 0.12), (side, to_y - sign * 0.12)]
+        return ends, sign * (ACROSS - WIDTH) * 0.7 / length
+    right = 1 if to_x > x else -1
+    # Arrows back leave and enter a little higher, so that they do not lie on those that go forward.
+    lift = 0.0 if right > 0 else 0.14
+    points = [(x + right * WIDTH / 2, y + lift)]
+    for column, row in layout.through(edge):
+        at_x, at_y = _center(column, row)
+        points += [(at_x - right * WIDTH / 2, at_y), (at_x + right * WIDTH / 2, at_y)]
+    return [*points, (to_x - right * WIDTH / 2, to_y + lift)], 0.0
+
+
+def _center(column: int, row: float) -> Point:
+    return column * ACROSS, row * DOWN

@@ -16,7 +16,7 @@ _CLASSES: dict[str, dict[str, type]] = {}
 MODULE = "module"
 _LIBRARY = (
     *("neuron", "encoders", "decoders", "reshape", "traces"),
-    *("somas.leaky", "somas.exponential", "somas.izhikevich", "somas.composed"),
+    *("somas.leaky", "somas.exponential", "somas.izhikevich", "somas.composed", "somas.lif"),
     *("synapses", "delays", "initializers"),
     *("learning_rules.zenke", "learning_rules.hebbian", "learning_rules.quadruplet", "learning_rules.btsp"),
 )
@@ -28,6 +28,11 @@ def library() -> tuple[ModuleType, ...]:
     """Import Outlay's modules and components, which registers them, and return their files."""
     # Not at module level: each of these files imports `register` from this one.
     return tuple(importlib.import_module(f"outlay.brain.{name}") for name in _LIBRARY)
+
+
+def is_outlays(settings: object) -> bool:
+    """Return whether a module or component is of a class of Outlay's, and of none that derives from one."""
+    return type(settings).__module__ in {file.__name__ for file in library()}
 
 
 def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:

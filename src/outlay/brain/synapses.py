@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.check_components import check_kernel
 from outlay.brain.delays import Arrivals
 from outlay.brain.initializers import Initializer, NormalizedSparseUniform
 from outlay.brain.module import Component, State, not_positive
@@ -34,7 +35,9 @@ class Synapses(Component, abc.ABC):
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float, dtype) -> State:
         """Return the initial state: the kernel, (post, pre)."""
-        return {"kernel": self.kernel(key, (units, num_inputs), dtype)}
+        kernel = self.kernel(key, (units, num_inputs), dtype)
+        check_kernel(self.kernel, kernel, (units, num_inputs))
+        return {"kernel": kernel}
 
     def step(self, state: State, arrivals: Arrivals, *, dt: float) -> tuple[State, jax.Array]:
         """Return the state after a step, and the current into each post neuron, pA."""
@@ -54,7 +57,8 @@ class Synapses(Component, abc.ABC):
 def arriving_current(kernel: jax.Array, arrivals: Arrivals) -> jax.Array:
     """Sum the arriving spikes over the kernel for each post neuron: Σ_j kernel[i,j] value[i,j], in float32."""
     # Without the barrier XLA fuses this into its consumer and recomputes the sign for every pair.
-    sign = jax.lax.optimization_barrier(jnp.where(arrivals.inhibitory, -1.0, 1.0).astype(jnp.float32))
+    signs = jnp.where(arrivals.inhibitory, -1.0, 1.0) if arrivals.values is None else arrivals.values
+    sign = jax.lax.optimization_barrier(signs.astype(jnp.float32))
     arrived = jnp.broadcast_to(arrivals.arrived, kernel.shape)
 
     def brought(pre: slice) -> jax.Array:

@@ -49,10 +49,22 @@ class Tracer:
 
     def step(self, trace: jax.Array, x: Any, *, dt: float) -> jax.Array:
         """Return the trace after a step, with the same shape and dtype."""
+        base, scale = (_in_dtype(value, trace.dtype) for value in (self.base, self.scale))
         # Skip the two operations of a zero base: synapses run this for every neuron in every step.
-        left = math.exp(-dt / self.tau) * (trace - self.base if self.base else trace)
-        taken = self.scale * jnp.asarray(x, trace.dtype)
-        return (left + taken + self.base if self.base else left + taken).astype(trace.dtype)
+        has_base = not isinstance(base, int | float) or base != 0
+        left = _in_dtype(decay_of(dt, self.tau), trace.dtype) * (trace - base if has_base else trace)
+        taken = scale * jnp.asarray(x, trace.dtype)
+        return (left + taken + base if has_base else left + taken).astype(trace.dtype)
+
+
+def decay_of(dt: float, tau: Any) -> Any:
+    """Return exp(-dt/tau): a number, or for an array of time constants one in float32."""
+    return math.exp(-dt / tau) if isinstance(tau, int | float) else jnp.exp(-dt / tau)
+
+
+def _in_dtype(value: Any, dtype: Any) -> Any:
+    """Return a number as it is, which takes the dtype of what it meets, and an array in this dtype."""
+    return value if isinstance(value, int | float) else value.astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,8 @@ class RFSTracer:
 
     def value(self, trace: dict[str, dict[str, jax.Array]]) -> jax.Array:
         """Return the trace itself."""
-        return self.alpha * self.fast.value(trace["fast"]) + (1 - self.alpha) * self.slow.value(trace["slow"])
+        fast, slow = self.fast.value(trace["fast"]), self.slow.value(trace["slow"])
+        return _in_dtype(self.alpha, fast.dtype) * fast + _in_dtype(1 - self.alpha, slow.dtype) * slow
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ def _source_problems(brain: Blueprint, source: Source, where: str, expected: Por
     origin, both = port_of(brain.inputs, source, shapes.ports), f"{source} -> {where}"
     if origin is None:
         return
-    if origin.kind != expected.kind and source.part != INPUTS:
+    if origin.kind != expected.kind and expected.kind != "graded" and source.part != INPUTS:
         what = f"{source} writes {origin}, and {where} reads {expected}"
         fix = f"a source of {expected.kind}, or a module between them that makes {expected.kind} of {origin.kind}"
         yield Problem("connection", both, what, fix)

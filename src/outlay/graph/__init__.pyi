@@ -5,3 +5,5 @@ from .step_graph import SharedStep as SharedStep
 from .step_graph import Source as Source
 from .graph_loop import GraphLoop as GraphLoop
 from .recorded_outputs import RecordedOutput as RecordedOutput
+from .rows import InitByRows as InitByRows
+from .step_graph import RowStep as RowStep

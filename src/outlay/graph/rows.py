@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,23 @@ from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.graph.recorded_outputs import RecordedOutput
 from outlay.graph.step_graph import StepGraph
+
+
+@dataclass(frozen=True, eq=False)
+class InitByRows:
+    """An init that can make the rows of a graph's state that one device has, without the others.
+
+    Attributes:
+        whole: `whole(key)` is the state.
+        some: `some(key, numbers)` is the same state with these rows only of the parts in `numbers`, bit for bit.
+    """
+
+    whole: Callable[[Any], Any]
+    some: Callable[[Any, Mapping[str, jax.Array]], Any]
+
+    def __call__(self, key: Any) -> Any:
+        """Make the whole state."""
+        return self.whole(key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +110,26 @@ class Rows:
             return jax.lax.dynamic_slice_in_dim(leaf, index * here, here)
 
         return map_with_paths(piece, state)
+
+    def init(self, make: Callable[[Any], Any], key: Any, only: Callable[[Any], Any] = lambda state: state) -> Any:
+        """Make this device's piece of the padded state, inside `jax.shard_map`.
+
+        Args:
+            make: the init; a plain one makes the whole state, which is then cut.
+            key: the PRNG key.
+            only: selects what is needed of a state.
+        """
+        if not isinstance(make, InitByRows):
+            # The values of a row may depend on all others, as in a kernel that is divided by its sum over them. Summed
+            # shard by shard, it would round differently for every number of devices.
+            return self.piece(self.pad(jax.lax.optimization_barrier(only(make(key)))))
+        index = jax.lax.axis_index(self.axis)
+        numbers = {}
+        for name, num in self.num.items():
+            here = self.padded(num) // self.num_devices
+            # Rows beyond the last are copies of it, as those that `pad` adds.
+            numbers[name] = jnp.minimum(index * here + jnp.arange(here), num - 1)
+        return only(make.some(key, numbers))
 
     def buffer_spec(self, one: RecordedOutput) -> P:
         """Return how a device's buffer is a part of the whole."""

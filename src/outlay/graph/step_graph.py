@@ -7,7 +7,7 @@ one program or on one device each, and the numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -86,6 +86,29 @@ class LoopForm(OneLine):
 
 
 @dataclass(frozen=True)
+class RowStep:
+    """A step that must do for some of its rows what it does for all.
+
+    Attributes:
+        name: what it is the step of, for messages.
+        step: `step(state, given)`; it is only traced.
+        state: shapes and dtypes of the state.
+        given: shapes and dtypes of what else it takes.
+        by_rows: patterns of the leaves of the state whose first dim counts the rows.
+        given_has_rows: whether the first dim of what else it takes does, too.
+        rows: what the rows are, in words.
+    """
+
+    name: str
+    step: Callable[[Any, Any], Any]
+    state: Any
+    given: Any
+    by_rows: tuple[str, ...]
+    given_has_rows: bool = False
+    rows: str = "rows"
+
+
+@dataclass(frozen=True)
 class Part(OneLine):
     """One step function of a graph.
 
@@ -99,6 +122,8 @@ class Part(OneLine):
         encodings: how an output goes from device to device where its rows are exchanged, by port: `"ternary"`, two bits
             an entry, for one whose entries are -1, 0 and 1 only (others would arrive changed); every other port
             `"whole"`, each bit of it.
+        row_steps: what of its step is checked, where a layout splits its rows, for doing for some rows what it does for
+            all; None for nothing.
 
     Raises:
         ProgramError: an encoding is unknown.
@@ -109,6 +134,7 @@ class Part(OneLine):
     by_rows: tuple[str, ...] = ()
     loop_form: Callable[[Any], LoopForm | None] | None = None
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    row_steps: Callable[[], Sequence[RowStep]] | None = None
 
     def __post_init__(self) -> None:
         unknown = {port: encoding for port, encoding in self.encodings.items() if encoding not in get_args(Encoding)}

@@ -18,6 +18,7 @@ from outlay.graph.rows import Rows
 from outlay.graph.subgraph import Subgraph
 from outlay.layout.layout import Layout
 from outlay.layout.policies import SplitRows
+from outlay.program.row_checks import check_rows
 
 
 @dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
@@ -54,12 +55,10 @@ class ByRows:
         )
 
     def init(self, key: Any) -> Any:
-        """Make the whole state on each device and keep only its rows."""
+        """Make on each device its rows of the state."""
 
         def make(key: Any) -> Any:
-            # The values of a row may depend on all others, as in a kernel that is divided by its sum over them. Summed
-            # shard by shard, it would round differently for every number of devices.
-            return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(self.user_init(key))))
+            return self.rows.init(self.user_init, key)
 
         specs = map_with_paths(lambda path, _: self.rows.spec(path), jax.eval_shape(self.user_init, key))
         return jax.shard_map(make, mesh=self.mesh, in_specs=P(), out_specs=specs, check_vma=False)(key)
@@ -97,6 +96,7 @@ def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, m
     rows = Rows.of(
         step.graph, names, jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0))), axes[0], mesh.shape[axes[0]]
     )
+    check_rows(rows)
     return ByRows(step, rows, mesh, init, layout)
 
 

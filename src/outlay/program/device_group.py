@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
@@ -14,9 +14,11 @@ from jax.sharding import PartitionSpec as P
 from outlay.arrays.shardings import part_of
 from outlay.core.jax_compat import copy_to
 from outlay.core.paths import map_with_paths
+from outlay.graph.encoding import Encoding
 from outlay.graph.rows import Rows
-from outlay.graph.step_graph import CACHE, INPUTS
+from outlay.graph.step_graph import CACHE, INPUTS, StepGraph
 from outlay.graph.subgraph import Subgraph
+from outlay.program.process_exchange import ProcessExchange
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,28 @@ class DeviceGroup:
         """The parts."""
         return self.subgraph.names
 
+    @property
+    def process(self) -> int:
+        """The number of the process that runs them."""
+        return self.devices[0].process_index
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process runs them."""
+        return self.process == jax.process_index()
+
+    def elsewhere(self) -> Any:
+        """Return their part of the state as another process sees it: arrays of which it has no piece."""
+        return jax.tree.map(
+            lambda like: jax.make_array_from_single_device_arrays(like.shape, like.sharding, [], dtype=like.dtype),
+            self._typed(self._mine, self._specs(self._mine)),
+        )
+
+    def result_shapes(self) -> tuple[Any, Any]:
+        """Return the shapes of what `end` returns."""
+        rest = jax.eval_shape(self.begin(), self._mine)
+        return jax.eval_shape(self.end(), self._own(self._mine), rest)
+
     @functools.cached_property
     def foreign(self) -> tuple[tuple[str, str], ...]:
         """Return what they read from parts in other groups, as (part, port)."""
@@ -61,9 +85,8 @@ class DeviceGroup:
         """Return the compiled init of these parts alone."""
 
         def mine(key: Any) -> Any:
-            state = self._of_parts(make(key))  # XLA removes what only the other parts need
-            # Made whole and then cut, so that kernels normalized over rows round as on one device.
-            return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(state))) if self.rows else state
+            # XLA removes what only the other parts need.
+            return self.rows.init(make, key, self._of_parts) if self.rows else self._of_parts(make(key))
 
         return jax.jit(
             self._mapped(mine, (P(),), self._specs(self._mine)),
@@ -207,24 +230,34 @@ class Dispatch:
     Args:
         groups: the groups.
         programs: for each number of dispatches in a row, the program of each group.
+        exchange: where several processes run the groups, what sends outputs from one to another.
     """
 
-    def __init__(self, groups: Sequence[DeviceGroup], programs: Sequence[tuple[int, Sequence[Any]]]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[DeviceGroup],
+        programs: Sequence[tuple[int, Sequence[Any]]],
+        exchange: ProcessExchange | None = None,
+    ) -> None:
         self.groups = groups
         self.programs = programs
-        self.routes = routes(groups)
+        self.exchange = exchange
+        self.routes = [route for route in routes(groups) if groups[route.target].is_here or exchange is None]
+        self._here = [number for number, group in enumerate(groups) if group.is_here or exchange is None]
         self._devices = [route.device for route in self.routes]
         self._is_simple = all(len(group.devices) == 1 for group in groups)
 
     def __call__(self, own: list[Any], rest: list[Any], caches: list[Any], inputs: Sequence[Any]) -> None:
         """Run all steps; state, recorded outputs and caches are replaced in their lists."""
-        numbers = range(len(self.groups))
+        numbers = self._here
         foreign: list[dict[str, dict[str, Any]]] = [{part: {} for part, _ in group.foreign} for group in self.groups]
         slots = [(foreign[route.target][route.part], route.port) for route in self.routes]
         sources = [(route.origin, route.part, route.port) for route in self.routes]
         for num, programs in self.programs:
             for _ in range(num):
-                if self._is_simple:
+                if self.exchange is not None:
+                    self._send(self._with_received(caches, self.exchange), foreign)
+                elif self._is_simple:
                     # jax.device_put would spend several times as long in Python on each array.
                     sent = copy_to([caches[origin][part][port] for origin, part, port in sources], self._devices)
                     for (slot, port), array in zip(slots, sent, strict=True):
@@ -233,6 +266,22 @@ class Dispatch:
                     self._send(caches, foreign)
                 for i in numbers:
                     own[i], rest[i], caches[i] = programs[i](own[i], rest[i], caches[i], foreign[i], inputs[i])
+
+    def _with_received(self, caches: list[Any], exchange: ProcessExchange) -> list[Any]:
+        """Return the caches with what groups of other processes sent."""
+        own = {
+            (number, part, port): array
+            for number in self._here
+            for part, ports in caches[number].items()
+            for port, array in ports.items()
+        }
+        known = list(caches)
+        for name, array in exchange(own).items():
+            number, part, port = cast(tuple[int, str, str], name)
+            if number not in self._here:
+                cache = known[number]
+                known[number] = {**cache, part: {**cache[part], port: array}}
+        return known
 
     def _send(self, caches: list[Any], foreign: list[dict[str, dict[str, Any]]]) -> None:
         """Send where some group has several devices: what is sent is replicated over them before and after."""
@@ -246,6 +295,27 @@ class Dispatch:
             foreign[target][part][port] = (
                 arrays[0] if len(arrays) == 1 else jax.make_array_from_single_device_arrays(whole, group.whole, arrays)
             )
+
+
+def sent_between_processes(
+    groups: Sequence[DeviceGroup], graph: StepGraph, cache: Any
+) -> dict[int, dict[Hashable, tuple[jax.ShapeDtypeStruct, Encoding]]]:
+    """Return what each process sends after a dispatch: outputs that groups of other processes read.
+
+    Args:
+        groups: the groups.
+        graph: the graph.
+        cache: the cache of the graph, as shapes.
+    """
+    home = {name: number for number, group in enumerate(groups) for name in group.names}
+    sent: dict[int, dict[Hashable, tuple[jax.ShapeDtypeStruct, Encoding]]] = {}
+    for group in groups:
+        for part, port in group.foreign:
+            origin = home[part]
+            if groups[origin].process != group.process:
+                item = cache[part][port], graph.parts[part].encoding(port)
+                sent.setdefault(groups[origin].process, {})[origin, part, port] = item
+    return sent
 
 
 def split_state(state: Any, groups: Sequence[DeviceGroup]) -> tuple[list[Any], list[Any]]:

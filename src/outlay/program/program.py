@@ -33,6 +33,7 @@ from outlay.program.diagnose import check_outputs, diagnose, donated_error, take
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.first_run import run_first
+from outlay.program.gather_state import gather_state
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.placed_graph import PlacedGraph
@@ -271,6 +272,10 @@ class Program(Report):
     def crop(self, state: Any) -> Any:
         """Remove the padded rows from a state; the arrays then have the shapes of a single-device run."""
         return functools.reduce(lambda state, rows: _without_user_mesh(rows.crop, state), self.rows, state)
+
+    def gather(self, state: Any) -> Any:
+        """Fetch a state, or a part of one, as NumPy of the shapes of a single-device run; every process calls it."""
+        return gather_state(self.plan, self.mesh, self.device_groups, self.crop, state)
 
     @functools.cached_property
     def lowered_parts(self) -> tuple[jax.stages.Lowered, ...]:

@@ -26,7 +26,7 @@ def test_the_facts_are_those_of_the_state_that_init_makes():
     assert facts["A"].state["synapses.kernel"].shape == state["A"]["synapses"]["kernel"].shape == (5, 11)
     assert facts["A"].num_elements == sum(leaf.size for leaf in jax.tree.leaves(state["A"]))
     assert facts["A"].components["soma"] == "LeakySoma"
-    assert facts["A"].settings["soma.resistance"] == "0.5 MOhm"
+    assert facts["A"].settings["soma.resistance"] == "0.5 GOhm/ms"
     assert facts["A"].inputs["in_spikes"].sources == ("inputs:x", "A:out_spikes")
 
 
@@ -35,7 +35,7 @@ def test_the_tree_shows_settings_with_units_shapes_and_connections():
     for line in (
         "Brain: 2 modules, steps of 1 ms, float32",
         "reads in_spikes (11,) of inputs:x, A:out_spikes",
-        "potential_rest -60 mV, potential_reset -50 mV, potential_tau 20 ms, resistance 0.5 MOhm, threshold -40 mV",
+        "potential_rest -60 mV, potential_reset -50 mV, potential_tau 20 ms, resistance 0.5 GOhm/ms, threshold -40 mV",
         "kernel (5, 11) float32",
         "writes signal: values (2,)",
     ):

@@ -138,7 +138,7 @@ def test_every_offender_is_listed_at_once():
             "connection",
             "a:y -> a:x",
             "its delay of 0.3 ms is 0.3 steps of dt = 1 ms",
-            "a whole number of steps, at least 1, such as 1 ms",
+            "a whole number of steps, at least 1, such as 1 ms (delay=1; in a file, after 1 ms)",
         ),
         ("connection", "a:w -> c:x", "a writes no port 'w'", "known: 'y'"),
         (

@@ -30,7 +30,7 @@ def test_show_prints_the_tree_and_draws_the_picture(run, tmp_path):
     assert "kernel (256, 832) float32" in out
     assert (tmp_path / "ab.png").read_bytes().startswith(b"\x89PNG")
     code, out, _ = run("show", AB_BRAIN, "--json")
-    assert json.loads(out)["modules"]["A_ex"]["settings"]["soma.resistance"] == "0.8 MOhm"
+    assert json.loads(out)["modules"]["A_ex"]["settings"]["soma.resistance"] == "0.8 GOhm/ms"
 
 
 def test_convert_writes_what_reads_back_and_replaces_nothing_unasked(run, tmp_path):

@@ -29,7 +29,7 @@ type = "linear_spiker"
 [modules.cells]
 type = "neuron"
 count = 10
-soma = {type = "leaky", resistance = "1 MOhm"}
+soma = {type = "leaky", resistance = "1 GOhm/ms"}
 synapses = {type = "linear", kernel = {type = "uniform", scale = 20}}
 """
 

@@ -51,8 +51,9 @@ def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
     """Read a Brain from a graph of NIR.
 
     `LIF` and `CubaLIF` nodes become populations, `Linear` nodes (and `Affine` ones without bias) parts of their
-    kernels, `Delay` nodes delays of connections. Times are taken as seconds, potentials as mV, currents as pA, and
-    what enters by an `Input` as spikes. Every connection takes a step of dt in a Brain, on top of its delay.
+    kernels, `Delay` nodes delays of connections. Times are taken as seconds, potentials as mV and currents as pA.
+    What enters by an `Input` is any number: times its weight it is current, as in NIR. Every connection takes a step of
+    dt in a Brain, on top of its delay.
 
     Args:
         path: the file.
@@ -78,7 +79,8 @@ def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
     inner = list(_summed([way for way in ways if not way.to_output], modules))
     connections = [_connection(way, inputs, dt) for way in inner]
     kernels = {at: _kernel(at, inner) for at in modules}
-    with_kernels = {at: _with_kernel(module, kernels[at]) for at, module in modules.items() if module}
+    fed = {_name(way.target) for way in inner if _name(way.source) in inputs}
+    with_kernels = {at: _complete(module, kernels[at], at in fed) for at, module in modules.items() if module}
     return NirBrain(Brain(with_kernels, connections, inputs, outputs, dt=dt), kernels)
 
 
@@ -168,21 +170,22 @@ def _shape(node: Any) -> tuple[int, ...]:
 
 
 def _neuron(name: str, node: Any, dt: float, wrong: Any) -> Neuron | None:
-    """Return the population of a node; report it and return None if its neurons differ from each other."""
+    """Return the population of a node; report it and return None if it has no numbers for its neurons."""
     values = {
         key: np.asarray(value)
         for key, value in vars(node).items()
         if key not in ("input_type", "output_type", "metadata")
     }
-    differing = [key for key, value in values.items() if value.size == 0 or not np.all(value == value.reshape(-1)[0])]
-    if differing:
-        wrong(name, f"its neurons differ in {', '.join(differing)}", "one value for all neurons of a node")
+    units = math.prod(_shape(node))
+    if uneven := [key for key, value in values.items() if value.size not in (1, units)]:
+        wrong(name, f"its {', '.join(uneven)} are not those of {units} neurons", f"one number, or {units}")
         return None
-    one = {key: _number(value.reshape(-1)[0]) for key, value in values.items()}
-    tau = one.get("tau", one.get("tau_mem", 0.0)) * MS_PER_S
+    each = {key: np.array([_number(one) for one in value.reshape(-1)]) for key, value in values.items()}
+    tau = each.get("tau", each.get("tau_mem", np.zeros(1))) * MS_PER_S
     # NIR multiplies the current with r alone, Outlay with tau × resistance.
-    soma = LeakySoma(one["v_leak"], one["v_reset"], tau, one["r"] / tau, one["v_threshold"])
-    return Neuron(math.prod(_shape(node)), soma=soma, synapses=_synapses(one, dt))
+    levels = (_setting(each[key]) for key in ("v_leak", "v_reset"))
+    soma = LeakySoma(*levels, _setting(tau), _setting(each["r"] / tau), _setting(each["v_threshold"]))
+    return Neuron(units, soma=soma, synapses=_synapses(each, dt))
 
 
 def _number(value: np.generic) -> float:
@@ -190,11 +193,16 @@ def _number(value: np.generic) -> float:
     return float(str(value))
 
 
-def _synapses(one: Mapping[str, float], dt: float) -> Synapses:
-    if "tau_syn" not in one:
+def _setting(values: np.ndarray) -> Any:
+    """Return one number where it is that of all neurons, else a number for each."""
+    return float(values[0]) if np.all(values == values[0]) else tuple(values.tolist())
+
+
+def _synapses(each: Mapping[str, np.ndarray], dt: float) -> Synapses:
+    if "tau_syn" not in each:
         return LinearSynapses()
-    tau = one["tau_syn"] * MS_PER_S
-    return TracedSynapses(tau=tau, scale=-math.expm1(-dt / tau) * one["w_in"])
+    tau = each["tau_syn"] * MS_PER_S
+    return TracedSynapses(tau=_setting(tau), scale=_setting(-np.expm1(-dt / tau) * each["w_in"]))
 
 
 def _summed(ways: list[Route], modules: Mapping[str, Neuron | None]) -> Iterator[Route]:
@@ -223,8 +231,9 @@ def _kernel(name: str, ways: list[Route]) -> np.ndarray:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def _with_kernel(neurons: Neuron, kernel: np.ndarray) -> Neuron:
-    return dataclasses.replace(neurons, synapses=dataclasses.replace(neurons.synapses, kernel=GivenKernel(kernel)))
+def _complete(neurons: Neuron, kernel: np.ndarray, graded: bool) -> Neuron:
+    synapses = dataclasses.replace(neurons.synapses, kernel=GivenKernel(kernel))
+    return dataclasses.replace(neurons, synapses=synapses, graded=graded)
 
 
 Wrong = Callable[[str, str, str], None]

@@ -100,26 +100,26 @@ def _problems(brain: Brain, name: str) -> Iterator[Problem]:
 def _population(module: Neuron, dt: float) -> Any:
     import nir
 
-    def each(value: float) -> np.ndarray:
+    def each(value: Any) -> np.ndarray:
         return np.full(module.units, value, np.float32)
 
     soma, synapses = module.soma, module.synapses
     assert isinstance(soma, LeakySoma)
     membrane: dict[str, Any] = {
         # NIR multiplies the current with r alone, Outlay with tau × resistance.
-        "r": each(soma.potential_tau * soma.resistance),
+        "r": each(np.asarray(soma.potential_tau) * np.asarray(soma.resistance)),
         "v_leak": each(soma.potential_rest),
         "v_threshold": each(soma.threshold),
         "v_reset": each(soma.potential_reset),
     }
     if isinstance(synapses, TracedSynapses):
-        gain = synapses.scale / -math.expm1(-dt / synapses.tau)
+        gain = np.asarray(synapses.scale) / -np.expm1(-dt / np.asarray(synapses.tau))
         times: dict[str, Any] = {
-            "tau_mem": each(soma.potential_tau / MS_PER_S),
-            "tau_syn": each(synapses.tau / MS_PER_S),
+            "tau_mem": each(np.asarray(soma.potential_tau) / MS_PER_S),
+            "tau_syn": each(np.asarray(synapses.tau) / MS_PER_S),
         }
         return nir.CubaLIF(**times, **membrane, w_in=each(gain))
-    return nir.LIF(tau=each(soma.potential_tau / MS_PER_S), **membrane)
+    return nir.LIF(tau=each(np.asarray(soma.potential_tau) / MS_PER_S), **membrane)
 
 
 def _connections(brain: Brain, state: State, name: str) -> Iterator[tuple[str, Any, list[tuple[str, str]]]]:

@@ -106,7 +106,7 @@ def _content(file: Path) -> bytes:
 
 def _decoded(content: bytes, name: str) -> str:
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         what = "it is neither text nor a .scfg file"
         raise _unreadable(name, "not a Brain", what, "a Brain in TOML, or a whole .scfg of Spark") from error

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 from outlay.brain.connections import Connection
 from outlay.brain.module import Module, Port, what_and_fix
 from outlay.brain.registry import kind_of, registered, registered_names
+from outlay.brain.somas.soma import Soma
+from outlay.brain.synapses import Synapses
 from outlay.core.suggest import did_you_mean
 from outlay.core.toml import Path
 from outlay.recipes.arguments import alternatives
@@ -66,7 +68,7 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report
             wrong = True
             continue
         field = fields[key]
-        read = _read_value(value, hints[field.name], field.metadata.get("unit", ""), (*path, key), report)
+        read = _read_value(value, hints[field.name], field, (*path, key), report, each=issubclass(cls, Soma | Synapses))
         wrong |= read is _WRONG
         values[field.name] = read
     for key, field in fields.items():
@@ -79,7 +81,8 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report
 _WRONG = object()
 
 
-def _read_value(value: Any, hint: Any, unit: str, path: Path, report: Report) -> Any:
+def _read_value(value: Any, hint: Any, field: dataclasses.Field, path: Path, report: Report, *, each: bool) -> Any:
+    """Return the value of a setting; with `each` it may be a list, of one number for each neuron."""
     kind = next((kind for option in alternatives(hint) if (kind := kind_of(option))), None)
     if kind:
         if not isinstance(value, Mapping):
@@ -88,10 +91,15 @@ def _read_value(value: Any, hint: Any, unit: str, path: Path, report: Report) ->
             return _WRONG
         read = read_table(value, kind, path, report)
         return _WRONG if read is None else read
+    unit = field.metadata.get("unit", "")
     try:
+        if each and isinstance(value, list) and float in alternatives(hint):
+            return tuple(_converted(one, float, unit) for one in value)
         return _converted(value, hint, unit)
     except UnitError as error:
         what, fix = what_and_fix(error)
+        if isinstance(value, str) and "fix" in field.metadata:
+            fix = field.metadata["fix"]
         report(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", fix)
         return _WRONG
 

@@ -55,6 +55,8 @@ class DeferredNeuron:
             # A pass computes what the base classes say; a step of its own would be left out.
             if type(part).step is not base.step:
                 raise NotCompiled(f"{type(part).__name__} has a step of its own")
+        if neuron.graded:
+            raise NotCompiled("its input is graded, and the pass takes spikes")
         if steps > MOST_STEPS:
             raise NotCompiled(f"its delays are of up to {steps} steps, and the pass takes up to {MOST_STEPS}")
         rule = neuron.learning_rule
@@ -77,7 +79,8 @@ class DeferredNeuron:
         changes: list[bool] = []
 
         def receive(synapses: State, brought: jax.Array) -> State:
-            after, _ = self.neuron.synapses.receive(synapses, brought, dt=self.brain.dt)
+            neuron = self.neuron.with_settings(state)
+            after, _ = neuron.synapses.receive(synapses, brought, dt=self.brain.dt)
             changes.append(after.keys() != synapses.keys() or after["kernel"] is not synapses["kernel"])
             return after
 
@@ -118,8 +121,9 @@ class DeferredNeuron:
     def after(self, carried: InLoop, given: tuple[Any, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         """Advance the synapses, the soma and the rule; the change of the pairs is pending."""
         (passed, brought), state, dt = given, whole(carried), self.brain.dt
-        synapses, current = self.neuron.synapses.receive(state["synapses"], brought, dt=dt)
-        soma, spikes = self.neuron.soma.step(state["soma"], current, dt=dt)
+        neuron = self.neuron.with_settings(state)
+        synapses, current = neuron.synapses.receive(state["synapses"], brought, dt=dt)
+        soma, spikes = neuron.fire(state["soma"], current, dt=dt)
         rule = RuleChange.of(self.neuron, self.brain.dt, state, passed["sent"], spikes, passed["read"])
         # Without the kernel, which only the pass changes.
         changed = {"synapses": {name: synapses[name] for name in carried["state"]["synapses"]}, "soma": soma}

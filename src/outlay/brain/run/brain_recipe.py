@@ -11,20 +11,23 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from outlay.arrays.check_arrays import host_memory
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
 from outlay.brain.fused.fused_graph import fused_graph
 from outlay.brain.fused.pair_change import PASSES
-from outlay.brain.module import BrainError, Shape
+from outlay.brain.module import MS_PER_S, BrainError, Shape
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
 from outlay.brain.run.recording_schedule import Moments
+from outlay.brain.spike_inputs import read_only_as_spikes
 from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, format_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.graph.graph_loop import GraphLoop
-from outlay.graph.step_graph import StepGraph
+from outlay.graph.rows import InitByRows
+from outlay.graph.step_graph import INPUTS, StepGraph
 from outlay.layout.layout import Layout
 from outlay.recipes.recipe import Recipe
 
@@ -63,6 +66,7 @@ class BrainRecipe(Recipe):
         chunk: the steps of the Brain in one call of the program.
         loop: the environment of a closed loop; None without one.
         kernel: what computes the pairs: one of `KERNELS`.
+        generated: the inputs that nobody gave, which are generated.
     """
 
     runner = "outlay.brain.run.run_recipe:BrainKind"
@@ -73,6 +77,7 @@ class BrainRecipe(Recipe):
     chunk: int = CHUNK
     loop: ClosedLoop | None = None
     kernel: str = "jax"
+    generated: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -96,7 +101,8 @@ class BrainRecipe(Recipe):
             brain: the Brain.
             name: the name of its runs.
             inputs: for each input of the Brain, an array with one entry per step, a constant, or a function of
-                the step; or a `ClosedLoop`. Inputs that are not given get slow waves.
+                the step; or a `ClosedLoop`. Inputs that are not given are generated: slow waves, or random spikes at
+                20 Hz where only ports of spikes read them; the result says so.
             steps: the default number of steps; None for as many as there are inputs, or 1000.
             record: address patterns, such as `*_ex:out_spikes` or `**.soma.potential`.
             stride: the number of steps between two recorded steps.
@@ -115,12 +121,13 @@ class BrainRecipe(Recipe):
             raise BrainError(f"there is no kernel {kernel!r}\n  fix: one of {', '.join(KERNELS)}")
         moments = Moments.of(windows, triggers)
         _check_ports(brain, moments)
+        _weigh(brain, chunk)
         feed = _feed(brain, inputs)
         if steps is None:
             steps = feed.num_steps or NUM_STEPS
         return cls(
             name=name,
-            init=brain.init,
+            init=InitByRows(brain.init, brain.init_rows),
             step=GraphLoop(watched(brain, moments)),
             data=Chunks(feed, chunk),
             steps=steps,
@@ -134,6 +141,9 @@ class BrainRecipe(Recipe):
             chunk=chunk,
             loop=inputs if isinstance(inputs, ClosedLoop) else None,
             kernel=kernel,
+            generated=()
+            if isinstance(inputs, ClosedLoop)
+            else tuple(name for name in brain.inputs if name not in (inputs or {})),
         ).recording(record, stride)
 
     def recording(self, record: Sequence[str], stride: int = 1) -> BrainRecipe:
@@ -182,11 +192,42 @@ def check_count(name: str, value: Any) -> None:
         raise BrainError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
+def _weigh(brain: Brain, chunk: int) -> None:
+    """Raise for inputs of which this machine cannot hold the steps of one call, before any is made."""
+    memory, size = host_memory(), jnp.dtype(brain.dtype).itemsize
+    sizes = {name: math.prod(shape) * size for name, shape in brain.inputs.items()}
+    needed = sum(sizes.values())
+    if memory is None or chunk * needed <= memory:
+        return
+    too_large = needed > memory
+    fix = "a smaller shape" if too_large else f"chunk={max(1, memory // (2 * needed))}: fewer steps in one call"
+    problems = [
+        Problem(
+            "too large",
+            f"{INPUTS}:{name}",
+            f"its shape {brain.inputs[name]} is {format_bytes(sizes[name])} a step"
+            + ("" if too_large else f", {format_bytes(chunk * sizes[name])} in the {chunk} steps of a call"),
+            fix,
+        )
+        for name in sorted(sizes, key=lambda name: -sizes[name])
+        if sizes[name] * chunk > memory / len(sizes)
+    ]
+    what = f"{format_bytes(needed if too_large else chunk * needed)}"
+    raise BrainError(
+        f"the inputs of a {'step' if too_large else 'call'} need {what}, and this machine has {format_bytes(memory)}",
+        problems,
+    )
+
+
 def _feed(brain: Brain, inputs: Mapping[str, Any] | ClosedLoop | None) -> Feed:
     dtype = jnp.dtype(brain.dtype)
     if isinstance(inputs, ClosedLoop):
         return inputs.feed(brain.inputs, dtype)
-    usual = {name: waves(tuple(shape), brain.dt) for name, shape in brain.inputs.items()}
+    of_spikes = read_only_as_spikes(brain.wiring)
+    usual = {
+        name: (random_spikes if name in of_spikes else waves)(tuple(shape), brain.dt)
+        for name, shape in brain.inputs.items()
+    }
     return Stimulus(brain.inputs, {**usual, **(inputs or {})}, dtype)
 
 
@@ -238,3 +279,26 @@ def waves(shape: Shape, dt: float) -> Callable[[int], np.ndarray]:
         return np.sin(2 * np.pi * step * dt / periods + phases).reshape(shape)
 
     return value
+
+
+_RATE = 20.0
+"""The rate of generated spikes in Hz."""
+
+
+def random_spikes(shape: Shape, dt: float) -> Callable[[int], np.ndarray]:
+    """Return a function from the step to random spikes at 20 Hz, the same in every run.
+
+    Example:
+        >>> spikes = random_spikes((4,), dt=1.0)
+        >>> 50 < sum(spikes(step).sum() for step in range(1000)) < 110
+        True
+    """
+    probability = min(1.0, _RATE * dt / MS_PER_S)
+    return lambda step: (np.random.default_rng(step).random(shape) < probability).astype(np.int8)
+
+
+def generated_in_words(names: Sequence[str]) -> str:
+    """Say which inputs were generated; empty for none."""
+    if not names:
+        return ""
+    return f"nothing was given for {', '.join(names)}: generated, the same in every run"

@@ -36,6 +36,7 @@ class BrainRun(Report):
         weights: a sample of each kernel before and after the run, by path.
         seconds: the duration of the steps, without compiling.
         episodes: the finished episodes of a closed loop.
+        note: what to know of the inputs: which were generated; empty for none.
     """
 
     brain: Brain
@@ -47,6 +48,7 @@ class BrainRun(Report):
     weights: Mapping[str, tuple[np.ndarray, np.ndarray]]
     seconds: float
     episodes: Sequence[Episode] = ()
+    note: str = ""
 
     def __getitem__(self, address: str) -> np.ndarray:
         return self.recording[address]
@@ -100,7 +102,8 @@ class BrainRun(Report):
         return Page("A Brain's run", [Facts(self._facts())])
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<9} {words}" for name, words in self._facts().items())
+        facts = self._facts().items()
+        return "\n".join(f"note: {words}" if name == "note" else f"{name:<9} {words}" for name, words in facts)
 
     def _facts(self) -> dict[str, str]:
         rates = ", ".join(f"{name} {rate:.1f}" for name, rate in self.rates.items())
@@ -116,6 +119,7 @@ class BrainRun(Report):
             "rates": f"{rates} Hz" if rates else "",
             "recorded": recorded,
             "episodes": episodes_in_words(self.episodes),
+            "note": self.note,
         }
         return {name: words for name, words in lines.items() if words}
 

@@ -19,6 +19,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.nir_read import NirBrain, read_nir
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.module import BrainError
+from outlay.brain.run.brain_programs import programs_of
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, check_count
 from outlay.brain.run.brain_run import BrainRun
 from outlay.brain.run.closed_loop import ClosedLoop
@@ -56,6 +57,9 @@ def run_brain(
     progress: bool = False,
 ) -> BrainRun:
     """Run a Brain: many steps in one compiled loop, on one device unless a layout is given.
+
+    The program is compiled in the first call for a Brain. Later calls with the same Brain object run it again, whatever
+    the seed, the inputs, the state and the number of steps, if what is recorded, the layout and the chunk are the same.
 
     Args:
         brain: the Brain, or its file: Outlay's TOML, Spark's `.scfg`, or a `.nir`.
@@ -114,6 +118,7 @@ def run_brain(
         *(("triggers", one, str, 'texts, such as "A_ex:out_spikes > 80 +- 50"') for one in triggers),
     )
     model = _brain(brain)
+    asked_for = layout, mesh, mode
     recipe = BrainRecipe.of(
         model,
         inputs=inputs,
@@ -130,7 +135,9 @@ def run_brain(
         recipe, layout = recipe.with_layout(layout), None
     elif layout is None and mode is None and mesh is None:
         layout, mesh = COPIES, make_mesh(MESHES[COPIES], devices=attached_devices()[:1])
-    prepared = prepare(recipe, layout=layout, mesh=mesh, mode=mode)
+    prepared, programs = programs_of(model).prepared(
+        recipe, *asked_for, lambda: prepare(recipe, layout=layout, mesh=mesh, mode=mode)
+    )
     check_simulation(prepared, steps)
     return simulate(
         prepared,
@@ -139,6 +146,7 @@ def run_brain(
         state=None if state is None else _laid_out(state, model, prepared.program),
         progress=progress,
         kept_in=str(to) if to else "",
+        programs=programs,
     )
 
 

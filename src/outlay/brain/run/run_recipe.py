@@ -18,6 +18,7 @@ from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import picture_bytes
 from outlay.core.quantities import counted, format_seconds
 from outlay.graph.graph_loop import GraphLoop
+from outlay.program.consistency import processes_of
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, result_not_lost
 from outlay.report.run_page import png_image, run_page
 from outlay.train.multihost import is_first
@@ -88,6 +89,11 @@ class BrainKind(RunKind):
         Raises:
             CheckpointError: the run cannot be saved.
         """
+        if self._spans_processes:
+            raise CheckpointError(
+                "a run in mode placed over several processes cannot be saved: each process has some of the modules\n"
+                "  fix: --layout by-neuron, or one process; or leave --checkpoint-every and --resume out"
+            )
         loop = self.brain_recipe.loop
         if loop and not loop.can_be_saved:
             raise CheckpointError(
@@ -121,6 +127,7 @@ class BrainKind(RunKind):
             rates=done.rates,
             episodes=episodes_in_words(done.episodes),
             modules=self._modules(),
+            note=done.note,
         )
         # Every process of a job has the whole result; the first writes for all.
         if is_first():
@@ -152,9 +159,16 @@ class BrainKind(RunKind):
         )
         folder.write_report(page)
 
+    @property
+    def _spans_processes(self) -> bool:
+        """Whether several processes run the modules, each some of them."""
+        return bool(self.program.device_groups) and bool(processes_of(self.program.mesh))
+
     def _modules(self) -> str:
         """Measure the cost of each placed module, which determines whether the placement pays off."""
         if not self.program.device_groups or self.brain_recipe.loop is not None:  # measuring would act on it
+            return ""
+        if self._spans_processes:  # of which each has some of the modules
             return ""
         loop, device = GraphLoop(self.brain_recipe.brain.graph), self.program.mesh.devices.flat[0]
         times = measure_parts(loop, self.recipe.init, self.recipe.data[0], device=device)
@@ -208,12 +222,19 @@ class BrainResult(Result):
         rates: the rate of each population in Hz.
         episodes: a summary of the closed loop; empty without one.
         modules: the measured time per step of each module, as text; empty if they were not placed.
+        note: what to know of the inputs; empty for nothing.
     """
 
     dt: float
     rates: Mapping[str, float]
     episodes: str
     modules: str
+    note: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return which inputs were generated."""
+        return f"note: {self.note}; --input NAME=FILE or NAME=NUMBER gives one" if self.note else ""
 
     @property
     def facts(self) -> dict[str, str]:

@@ -13,14 +13,16 @@ import numpy as np
 from outlay.arrays.check_arrays import memory_problems
 from outlay.arrays.gather_scatter import gather
 from outlay.brain.module import BrainError
-from outlay.brain.run.brain_recipe import BrainRecipe
+from outlay.brain.run.brain_recipe import BrainRecipe, generated_in_words
 from outlay.brain.run.brain_run import BrainRun, real_time
 from outlay.brain.run.feed import check_finite
 from outlay.brain.run.recording_schedule import Filter
 from outlay.brain.run.run_statistics import Collected
+from outlay.brain.spike_inputs import check_spikes
 from outlay.core.error_types import Problem
-from outlay.core.paths import flatten_paths
+from outlay.core.paths import flatten_paths, split_path
 from outlay.core.quantities import counted
+from outlay.program.program import Program
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.run_kind import RECORDED_ROWS
 from outlay.train.progress import Progress
@@ -72,6 +74,7 @@ def simulate(
     kept_in: str = "",
     saving: Saving | None = None,
     start: Saved | None = None,
+    programs: dict[int, Program] | None = None,
 ) -> BrainRun:
     """Run a prepared `BrainRecipe` that passed `check_simulation`.
 
@@ -84,6 +87,7 @@ def simulate(
         kept_in: the folder of the recording, for messages.
         saving: saves checkpoints; SIGUSR1 or SIGTERM then make the run save and end.
         start: the saved run to continue.
+        programs: programs by the number of steps in a call; those that are made are added.
 
     Raises:
         BrainStopped: inputs or state are not finite.
@@ -92,6 +96,8 @@ def simulate(
     """
     begin = start or Saved(0, state)
     simulation = _Simulation(prepared, num_steps, recorder_of, kept_in, saving, begin)
+    if programs is not None:
+        simulation.programs = programs
     simulation.run(simulation.progress() if progress else None)
     return simulation.result()
 
@@ -114,7 +120,7 @@ class _Simulation(StepLoop):
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         # A closed loop needs the outputs of one call before it can make the inputs of the next.
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
-        self.programs = {self.recipe.chunk: prepared.program}
+        self.programs: dict[int, Program] = {self.recipe.chunk: prepared.program}
         shapes: Any = self.program.output_shapes
         recorded = {name: shapes["recorded"][name] for name in self.recipe.record}  # JAX has sorted them
         rows = {name: (leaf.shape[1:], np.dtype(leaf.dtype)) for name, leaf in recorded.items()}
@@ -156,10 +162,12 @@ class _Simulation(StepLoop):
         batch = self.feed.batch(start, stop)
         try:
             check_finite(batch, start)
+            check_spikes(self.brain.wiring, batch, start=start)
         except BrainError as error:
             # Record the chunks in flight first: the error carries the recording of all valid steps.
             self.finish(0)
-            raise self._not_finite(str(error).partition("\n")[0], list(error.problems)) from None
+            headline = str(error).partition("\n")[0].removesuffix(":")
+            raise self._not_finite(headline, list(error.problems)) from None
         self.state, results = self._program_of(stop - start)(self.state, batch)
         return results
 
@@ -177,7 +185,8 @@ class _Simulation(StepLoop):
         rates = self.gathered.add(outputs)
         self.step = start + sound
         if bad is not None:
-            problems = not_finite_problems(self.step, self.brain.dt, bad[1], self.state)
+            whole = {name: self.program.gather({name: self.state[name]})[name] for name in bad[1]}
+            problems = not_finite_problems(self.step, self.brain.dt, bad[1], whole)
             headline = f"the run stopped in step {self.step} of {self.num_steps}: a state is not finite"
             raise self._not_finite(headline, problems)
         # After the check: an environment must not act on NaNs.
@@ -207,6 +216,7 @@ class _Simulation(StepLoop):
             weights={path: (self.gathered.weights[path], after) for path, after in self._weights().items()},
             seconds=self.took,
             episodes=tuple(self.recipe.loop.episodes) if self.recipe.loop else (),
+            note=generated_in_words(self.recipe.generated),
         )
 
     def _not_finite(self, headline: str, problems: list[Any]) -> BrainStopped:
@@ -227,12 +237,21 @@ class _Simulation(StepLoop):
     def _weights(self) -> dict[str, np.ndarray]:
         """Sample every kernel, evenly over its neurons."""
         weights = {}
-        for path, leaf in flatten_paths(self.program.crop(self.state))[0]:
+        for path, leaf in flatten_paths(self.state)[0]:
             if path.endswith(".kernel"):
+                # One by one, so that only one is on the host.
+                ((_, kernel),) = flatten_paths(self.program.gather(_alone(path, leaf)))[0]
                 # Copy the sample: a NumPy view would keep the whole kernel in memory.
-                whole = gather(leaf).astype(np.float32).reshape(-1)
+                whole = kernel.astype(np.float32).reshape(-1)
                 weights[path] = whole[:: -(-whole.size // _MAX_WEIGHTS)].copy()
         return weights
+
+
+def _alone(path: str, leaf: Any) -> Any:
+    """Return a state that has only one leaf."""
+    for name in reversed(split_path(path)):
+        leaf = {name: leaf}
+    return leaf
 
 
 class BrainStopped(BrainError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from outlay.brain.registry import register
 from outlay.brain.somas.exponential import ExponentialMembrane, adapted
 from outlay.brain.somas.izhikevich import IzhikevichMembrane
 from outlay.brain.somas.leaky import LeakyMembrane
-from outlay.brain.somas.soma import Membrane, in_steps
+from outlay.brain.somas.soma import Membrane, in_steps, off_the_grid
 from outlay.brain.traces import Tracer
 
 
@@ -59,7 +60,10 @@ class Mechanisms(Membrane, abc.ABC):
         """Return the initial state: at rest, ready, and without adaptation."""
         state = super().init(key, units, dt=dt, dtype=dtype)
         if self._waits:
-            state["since_spike"] = jnp.full(units, max(in_steps(time, dt) for time in self._waits), jnp.int32)
+            longest = functools.reduce(
+                jnp.maximum, [jnp.asarray(in_steps(time, dt), jnp.int32) for time in self._waits]
+            )
+            state["since_spike"] = jnp.broadcast_to(longest, units)
         if self.threshold_delta is not None:
             state["threshold"] = jnp.zeros(units, dtype)
         if self.adaptation_delta is not None:
@@ -95,15 +99,16 @@ class Mechanisms(Membrane, abc.ABC):
     def problems(self, *, dt: float) -> list[str]:
         """Report the problems of the equation, and times of the wrong sign."""
         times = [name for name in ("cooldown", "clamp_duration") if getattr(self, name) is not None]
-        wrong = not_positive(self, "threshold_tau", "adaptation_tau") + negative(self, *times)
+        wrong = not_positive(self, "threshold_tau", "adaptation_tau")
+        wrong += negative(self, *times) or off_the_grid(self, dt, *times)
         return [*super().problems(dt=dt), *wrong]
 
     @property
-    def _waits(self) -> list[float]:
+    def _waits(self) -> list[Any]:
         return [time for time in (self.cooldown, self.clamp_duration) if time is not None]
 
 
-def _over(state: State, time: float | None, dt: float) -> jax.Array | bool:
+def _over(state: State, time: Any, dt: float) -> jax.Array | bool:
     """Return whether a duration has passed since the last spike; True if the duration is None."""
     return True if time is None else state["since_spike"] >= in_steps(time, dt)
 
@@ -130,7 +135,7 @@ class ComposedLeakySoma(Mechanisms, LeakyMembrane):
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
         potential_tau: the time constant of the membrane, ms.
-        resistance: the membrane resistance, MOhm.
+        resistance: the membrane resistance over its time constant, as in Spark, GOhm/ms.
         threshold: the base of the spike threshold, mV.
         cooldown: the refractory time after a spike, ms; None for none.
         clamp_duration: the time at the reset after a spike, ms; None for none.

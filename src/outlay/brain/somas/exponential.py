@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import State, not_positive
+from outlay.brain.module import State, negative, not_positive
 from outlay.brain.registry import register
 from outlay.brain.somas.soma import AdaptiveThreshold, Membrane, Refractory
 
@@ -36,8 +36,8 @@ class ExponentialMembrane(Membrane, abc.ABC):
         return jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
 
     def problems(self, *, dt: float) -> list[str]:
-        """Report a time constant or a slope that is not positive."""
-        return not_positive(self, "potential_tau", "spike_slope")
+        """Report a time constant or a slope that is not positive, and a negative resistance."""
+        return not_positive(self, "potential_tau", "spike_slope") + negative(self, "resistance")
 
 
 @register("exponential", kind="soma")

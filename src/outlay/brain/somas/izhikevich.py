@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import State
+from outlay.brain.module import State, negative
 from outlay.brain.registry import register
 from outlay.brain.somas.soma import Membrane
 
@@ -35,6 +35,10 @@ class IzhikevichMembrane(Membrane, abc.ABC):
     def levels(self) -> tuple[float, float]:
         """Return reset and threshold of the absolute potential."""
         return self.potential_reset, self.threshold
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Report a negative resistance."""
+        return negative(self, "resistance")
 
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
         """Return the absolute potential before a reset, in float32: the first equation."""

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import abc
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import State, not_positive
+from outlay.brain.module import State, negative, not_positive
 from outlay.brain.registry import register
 from outlay.brain.somas.soma import AdaptiveThreshold, Membrane, Refractory, in_steps
+from outlay.brain.traces import decay_of
+
+IN_MOHM = (
+    'soma type = "lif" for a resistance in MOhm; here it is divided by potential_tau, as in Spark: 100 MOhm at a tau '
+    'of 20 ms are "0.005 GOhm/ms"'
+)
+"""What to write for a resistance in MOhm."""
 
 
 @dataclass(frozen=True)
 class LeakyMembrane(Membrane, abc.ABC):
-    """The equation of a leaky integrate-and-fire membrane, and its settings; see `LeakySoma`."""
+    """The equation of a leaky membrane in Spark's convention, and its settings; see `LeakySoma`."""
 
     potential_rest: float = field(default=-60.0, metadata={"unit": "mV"})
     potential_reset: float = field(default=-50.0, metadata={"unit": "mV"})
     potential_tau: float = field(default=20.0, metadata={"unit": "ms"})
-    resistance: float = field(default=100.0, metadata={"unit": "MOhm"})
+    resistance: float = field(default=100.0, metadata={"unit": "GOhm/ms", "fix": IN_MOHM})
     threshold: float = field(default=-40.0, metadata={"unit": "mV"})
 
     def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
         """Return the potential before a reset, in float32, since a strong current could overflow a narrower dtype."""
-        decay = math.exp(-dt / self.potential_tau)
-        gain = (1 - decay) * self.potential_tau * self.resistance
+        decay = decay_of(dt, self.potential_tau)
+        gain = self.gain(1 - decay)
         taken = jnp.where(ready, gain * current.astype(jnp.float32), 0)
         return decay * state["potential"].astype(jnp.float32) + taken
 
+    def gain(self, share: Any) -> Any:
+        """Return a share of the potential in mV that a constant current of 1 pA leads to: in Spark's convention."""
+        return share * self.potential_tau * self.resistance
+
     def problems(self, *, dt: float) -> list[str]:
-        """Report a time constant that is not positive."""
-        return not_positive(self, "potential_tau")
+        """Report a time constant that is not positive, and a negative resistance."""
+        return not_positive(self, "potential_tau") + negative(self, "resistance")
 
 
 @register("leaky", kind="soma")
@@ -47,7 +57,8 @@ class LeakySoma(LeakyMembrane):
         v'    = e v + (1 - e) tau resistance current
         spike = v' > threshold - rest,    and then v' = reset - rest
 
-    tau × resistance × current counts as mV, as in Spark, whose unit of resistance is MOhm.
+    tau × resistance × current is in mV, as in Spark: what is called resistance is divided by tau, in GOhm/ms. `LIFSoma`
+    takes a membrane's resistance in MOhm.
 
     Sources: `LeakySoma` of Spark (Nogarx/Spark); Gerstner et al., Neuronal Dynamics, chapter 1.3.
 
@@ -57,7 +68,7 @@ class LeakySoma(LeakyMembrane):
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
         potential_tau: the time constant of the membrane, ms.
-        resistance: the membrane resistance, MOhm.
+        resistance: the membrane resistance over its time constant, as in Spark, GOhm/ms.
         threshold: the spike threshold, mV.
     """
 
@@ -82,7 +93,7 @@ class RefractoryLeakySoma(Refractory, LeakyMembrane):
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
         potential_tau: the time constant of the membrane, ms.
-        resistance: the membrane resistance, MOhm.
+        resistance: the membrane resistance over its time constant, as in Spark, GOhm/ms.
         threshold: the spike threshold, mV.
         cooldown: the refractory time after a spike, ms.
     """
@@ -108,7 +119,7 @@ class StrictRefractoryLeakySoma(Refractory, LeakyMembrane):
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike and while it is refractory, mV.
         potential_tau: the time constant of the membrane, ms.
-        resistance: the membrane resistance, MOhm.
+        resistance: the membrane resistance over its time constant, as in Spark, GOhm/ms.
         threshold: the spike threshold, mV.
         cooldown: the time at the reset after a spike, ms.
     """
@@ -143,7 +154,7 @@ class AdaptiveLeakySoma(AdaptiveThreshold, LeakyMembrane):
         potential_rest: the potential at rest, mV.
         potential_reset: the potential after a spike, mV.
         potential_tau: the time constant of the membrane, ms.
-        resistance: the membrane resistance, MOhm.
+        resistance: the membrane resistance over its time constant, as in Spark, GOhm/ms.
         threshold: the base of the spike threshold, mV.
         cooldown: the refractory time after a spike, ms.
         threshold_tau: the time constant of the threshold, ms.

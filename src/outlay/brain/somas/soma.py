@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from outlay.brain.module import Component, State, negative, not_positive
 from outlay.brain.traces import Tracer
@@ -23,9 +25,16 @@ class Soma(Component, abc.ABC):
     def level_problems(self) -> list[str]:
         """Report a threshold below the reset: a neuron would spike forever after its first spike."""
         threshold, reset = getattr(self, "threshold", None), getattr(self, "potential_reset", None)
-        if isinstance(threshold, int | float) and isinstance(reset, int | float) and threshold < reset:
-            what = f"threshold is {threshold:g} mV, below potential_reset, {reset:g} mV"
-            return [f"{what}, so each spike would bring the next\na threshold above the reset"]
+        if not all(isinstance(level, int | float | tuple) for level in (threshold, reset)):
+            return []
+        levels = np.atleast_1d(threshold), np.atleast_1d(reset)
+        # Of settings by neuron each neuron has its own; a wrong number of them is reported elsewhere.
+        if 1 not in map(len, levels) and len(levels[0]) != len(levels[1]):
+            return []
+        for high, low in zip(*np.broadcast_arrays(*levels), strict=True):
+            if high < low:
+                what = f"threshold is {high:g} mV, below potential_reset, {low:g} mV"
+                return [f"{what}, so each spike would bring the next\na threshold above the reset"]
         return []
 
     @abc.abstractmethod
@@ -121,8 +130,8 @@ class Refractory(Membrane, abc.ABC):
         return self.levels[1]
 
     def problems(self, *, dt: float) -> list[str]:
-        """Report the problems of the membrane, and a negative cooldown."""
-        return [*super().problems(dt=dt), *negative(self, "cooldown")]
+        """Report the problems of the membrane, and a cooldown that is negative or no whole number of steps."""
+        return [*super().problems(dt=dt), *(negative(self, "cooldown") or off_the_grid(self, dt, "cooldown"))]
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,26 @@ class AdaptiveThreshold(Refractory, abc.ABC):
         return Tracer(self.threshold_tau, self.threshold_delta, self.levels[1])
 
 
-def in_steps(duration: float, dt: float) -> int:
-    """Round a duration to steps, up to the largest number that the counter can hold."""
-    return round(min(duration / dt, 2**31 - 1))
+def in_steps(duration: Any, dt: float) -> Any:
+    """Round a duration, or an array of them, to steps, up to the largest number that the counter can hold."""
+    if isinstance(duration, int | float):
+        return round(min(duration / dt, 2**31 - 1))
+    # Of float32 the largest number below 2**31.
+    return jnp.round(jnp.minimum(duration / dt, 2.0**31 - 128)).astype(jnp.int32)
+
+
+def off_the_grid(settings: Any, dt: float, *names: str) -> list[str]:
+    """Return a sentence for each of these times that is not a whole number of steps."""
+    wrong = []
+    for name in names:
+        value = getattr(settings, name)
+        for time in value if isinstance(value, tuple) else (value,):
+            steps = time / dt
+            # Relative: the rounding of a quotient grows with it.
+            if abs(steps - round(steps)) > 1e-6 * max(1.0, steps):
+                wrong.append(
+                    f"{name} is {time:g} ms, {steps:g} steps of dt = {dt:g} ms\n"
+                    f"a whole number of steps, such as {math.ceil(steps) * dt:g} ms"
+                )
+                break
+    return wrong

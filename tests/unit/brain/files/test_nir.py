@@ -103,7 +103,7 @@ def test_a_graph_of_another_tool_is_read(tmp_path):
     model = read_nir(tmp_path / "model.nir")
     soma = LeakySoma(0.0, 0.0, 10.0, 0.1, 1.0)
     assert dict(model.brain.modules) == {
-        "n1_lif": Neuron(3, soma=soma, synapses=LinearSynapses(GivenKernel(2 * weight)))
+        "n1_lif": Neuron(3, soma=soma, synapses=LinearSynapses(GivenKernel(2 * weight)), graded=True)
     }
     assert dict(model.brain.outputs) == {"out": "n1_lif:out_spikes"}
     np.testing.assert_array_equal(model.kernels["n1_lif"], 2 * weight)  # both ways add up
@@ -146,13 +146,12 @@ def test_what_a_brain_does_not_know_is_listed(tmp_path):
     }
     edges = [("in", "bias"), ("bias", "uneven"), ("uneven", "late"), ("late", "li"), ("li", "out")]
     nir.write(tmp_path / "model.nir", nir.NIRGraph(nodes, edges))
-    with pytest.raises(BrainError, match="4 problem") as error:
+    with pytest.raises(BrainError, match="3 problem") as error:
         read_nir(tmp_path / "model.nir")
     assert {p.where.rpartition(" ")[2]: p.what for p in error.value.problems} == {
         "bias": "it adds a bias, and synapses only multiply",
         "late": "its delays differ from each other, and a connection has one",
         "li": "a Brain knows no LI",
-        "uneven": "its neurons differ in tau",
     }
 
 
@@ -171,3 +170,25 @@ def test_converting_keeps_the_kernels_beside_the_toml(tmp_path, state, expected)
     convert_brain(tmp_path / "model.toml", tmp_path / "again.nir")
     for name, kernel in read_nir(tmp_path / "again.nir", dt=0.5).kernels.items():
         np.testing.assert_array_equal(kernel, np.load(tmp_path / f"model.{name}.npy"))
+
+
+def test_neurons_that_differ_are_settings_by_neuron_there_and_back(tmp_path):
+    membrane = {"r": np.ones(2), "v_leak": np.zeros(2), "v_threshold": np.array([1.0, 2.0]), "v_reset": np.zeros(2)}
+    times = {"tau_mem": np.array([0.01, 0.02]), "tau_syn": np.array([0.005, 0.005])}
+    nodes = {
+        "in": nir.Input({"input": np.array([2])}),
+        "w": nir.Linear(np.eye(2)),
+        "n": nir.CubaLIF(**times, **membrane, w_in=np.array([1.0, 3.0])),
+        "out": nir.Output({"output": np.array([2])}),
+    }
+    nir.write(tmp_path / "a.nir", nir.NIRGraph(nodes, [("in", "w"), ("w", "n"), ("n", "out")]))
+    first = read_nir(tmp_path / "a.nir").brain
+    neurons = first.modules["n"]
+    assert isinstance(neurons, Neuron)
+    assert (neurons.soma.potential_tau, neurons.soma.threshold) == ((10.0, 20.0), (1.0, 2.0))
+    assert neurons.soma.resistance == pytest.approx((0.1, 0.05))
+    assert neurons.synapses.tau == 5.0
+    write_nir(first, first.init(jax.random.key(0)), tmp_path / "b.nir")
+    again = read_nir(tmp_path / "b.nir").brain.modules["n"]
+    assert again.soma.threshold == (1.0, 2.0)
+    assert again.synapses.scale == pytest.approx(neurons.synapses.scale)

@@ -326,3 +326,22 @@ def test_a_damaged_file_is_told_in_words(tmp_path, content, what):
     (tmp_path / "model.scfg").write_bytes(content)
     with pytest.raises(BrainError, match=what):
         read_brain(tmp_path / "model.scfg")
+
+
+def test_the_files_of_the_branch_of_may_2026_are_read(tmp_path):
+    """As those of April, but for the name of the rule and text that is not packed."""
+    for file, there in ((NEURON, "neuron.scfg"), (TUTORIAL, "brain.scfg")):
+        text = lzma.decompress(file.read_bytes()).decode()
+        (tmp_path / there).write_text(text.replace("quadruplet_rule_tensor", "quadruplet_rule"))
+    read, expected = (outlay.brain.read_neuron(file, units=3) for file in (tmp_path / "neuron.scfg", NEURON))
+    assert read == expected
+    shapes = {"signal": (4,)}
+    assert read_brain(tmp_path / "brain.scfg", inputs=shapes) == read_brain(TUTORIAL, inputs=shapes)
+
+
+def test_a_cooldown_between_two_steps_is_that_of_spark(read):
+    data = newest()
+    components(data)[2]["__data__"]["config"]["__cfg__"]["cooldown"] = 2.6
+    neurons = read(data, inputs={"drive": (4,)}).modules["A"]
+    assert isinstance(neurons, Neuron)
+    assert neurons.soma.cooldown == 3.0, "Spark rounds it to steps of 1 ms"

@@ -36,7 +36,7 @@ SMALL = """\
     [modules.A]
     type = "neuron"
     count = 5
-    soma = {type = "leaky", potential_tau = "10 ms", resistance = "800 kOhm"}
+    soma = {type = "leaky", potential_tau = "10 ms", resistance = "0.8 GOhm/ms"}
     synapses = {type = "linear", kernel = {type = "constant", value = 30}}
 """
 
@@ -193,7 +193,7 @@ def test_what_does_not_fit_between_modules_has_the_line_of_its_connection(proble
             "connection",
             "model.toml:5 A:out_spikes -> A:in_spikes",
             "its delay of 0.7 ms is 1.4 steps of dt = 0.5 ms",
-            "a whole number of steps, at least 1, such as 0.5 ms",
+            "a whole number of steps, at least 1, such as 0.5 ms (delay=0.5; in a file, after 0.5 ms)",
         ),
         ("output", "model.toml:10 spikes", "B:out_spikes: there is no module 'B'", "known: 'eye', 'A'"),
     ]
@@ -274,7 +274,7 @@ def test_templates_that_use_each_other_are_named(problems):
             ),
         ),
         (
-            ('soma = {type = "leaky", potential_tau = "10 ms", resistance = "800 kOhm"}', 'soma = "leaky"'),
+            ('soma = {type = "leaky", potential_tau = "10 ms", resistance = "0.8 GOhm/ms"}', 'soma = "leaky"'),
             (
                 "wrong type",
                 "model.toml:20 modules.A.soma",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.connections import Connection, split_end
+from outlay.brain.check_modules import is_time
+from outlay.brain.connections import WHOLE, Connection, split_end
 from outlay.brain.files.scfg.components import (
     MODULES,
     NEURONS,
@@ -23,6 +25,7 @@ from outlay.brain.files.settings import Unread, read_table
 from outlay.brain.module import BrainError, Module, Shape
 from outlay.brain.neuron import Neuron
 from outlay.brain.registry import MODULE
+from outlay.brain.somas.soma import in_steps
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -114,6 +117,8 @@ class _ScfgFile:
             "outputs": self._outputs(),
             **{key: value for key in ("dt", "dtype") if (value := self._one(key)) is not None},
         }
+        dt = settings.get("dt", Brain.dt)
+        modules = {name: _on_the_grid(one, dt) if isinstance(one, Neuron) else one for name, one in modules.items()}
         try:
             return Brain(modules, connections, **settings)
         except BrainError as error:
@@ -230,3 +235,16 @@ def _reads_one_number(module: Module, port: str) -> bool:
 def _shape_in(spec: Any) -> Shape | None:
     """Return the shape that the file declares for a port, if any."""
     return (spec.get("shape") or (spec.get("spec") or {}).get("shape")) if isinstance(spec, Mapping) else None
+
+
+def _on_the_grid(neuron: Neuron, dt: Any) -> Neuron:
+    """Return a population whose waiting times are whole numbers of steps, to which Spark rounds them."""
+    soma = neuron.soma
+    waits = {name: getattr(soma, name, None) for name in ("cooldown", "clamp_duration")}
+    rounded = {
+        name: in_steps(time, dt) * dt
+        for name, time in waits.items()
+        if isinstance(time, int | float) and is_time(dt) and time >= 0
+    }
+    changed: dict[str, Any] = {name: time for name, time in rounded.items() if abs(time - waits[name]) > WHOLE * dt}
+    return dataclasses.replace(neuron, soma=dataclasses.replace(soma, **changed)) if changed else neuron

@@ -1,0 +1,73 @@
+"""Check inputs that arrive at ports of spikes: a port of spikes can hold +1, -1 and 0, and would cut other numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from outlay.brain.module import BrainError
+from outlay.brain.wiring import Wiring
+from outlay.core.error_types import Problem
+from outlay.core.quantities import counted
+from outlay.graph.step_graph import INPUTS
+
+
+def spike_inputs(wiring: Wiring) -> dict[str, list[str]]:
+    """Return the ports of spikes that read an input, `MODULE:PORT`, by the input's name."""
+    reading: dict[str, list[str]] = {}
+    for name, ports in wiring.reads.items():
+        kinds = wiring.blueprint.modules[name].inputs()
+        for port, sources in ports.items():
+            for source in sources:
+                if source.part == INPUTS and kinds[port].kind == "spikes":
+                    reading.setdefault(source.port, []).append(f"{name}:{port}")
+    return reading
+
+
+def read_only_as_spikes(wiring: Wiring) -> Collection[str]:
+    """Return the inputs that no port reads as numbers."""
+    reads = [
+        (source.port, wiring.blueprint.modules[name].inputs()[port].kind)
+        for name, ports in wiring.reads.items()
+        for port, sources in ports.items()
+        for source in sources
+        if source.part == INPUTS
+    ]
+    return {name for name, _ in reads} - {name for name, kind in reads if kind != "spikes"}
+
+
+def check_spikes(wiring: Wiring, inputs: Mapping[str, Any], *, start: int | None = None) -> None:
+    """Raise for inputs that are no spikes where ports read spikes.
+
+    Args:
+        wiring: the connections of the Brain.
+        inputs: arrays by name; those of several steps if `start` is given.
+        start: the first of these steps.
+
+    Raises:
+        BrainError: some are not; the message lists all.
+    """
+    problems = []
+    for name, ports in spike_inputs(wiring).items():
+        values = np.asarray(inputs[name]) if name in inputs else np.zeros(0)
+        wrong = np.argwhere(~np.isin(values.astype(np.float32), (-1, 0, 1)))
+        if not len(wrong):
+            continue
+        value, index = values[tuple(wrong[0])], [int(i) for i in wrong[0]]
+        at = f" in step {start + index.pop(0)}" if start is not None else ""
+        at += f" at [{', '.join(map(str, index))}]" if index else ""
+        modules = " and ".join(dict.fromkeys(port.partition(":")[0] for port in ports))
+        what = (
+            f"it is {value:g}{at} ({counted(len(wrong), 'entry is', 'entries are')} like it), and "
+            f"{' and '.join(ports)} {'reads' if len(ports) == 1 else 'read'} spikes: 1, 0, or -1 of an inhibitory "
+            "neuron"
+        )
+        fix = (
+            f"graded=True of {modules} (in a file: graded = true), where a number times the kernel is current; or an "
+            "encoder such as PoissonSpiker between them"
+        )
+        problems.append(Problem("input", name, what, fix))
+    if problems:
+        raise BrainError(f"{counted(len(problems), 'input is', 'inputs are')} no spikes", problems)
