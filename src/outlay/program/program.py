@@ -106,16 +106,9 @@ class Program(Report):
             step, init, inputs, layout, mesh, mode, options, donate=donate, written=written
         )
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
-        self.state_shapes, self.batch_shapes, self.output_shapes = (
-            execution.state_shapes,
-            execution.batch_shapes,
-            execution.output_shapes,
-        )
-        self.num_steps_at_once, self.runs_per_shard, self.steps_in_mesh = (
-            execution.num_steps_at_once,
-            execution.runs_per_shard,
-            execution.steps_in_mesh,
-        )
+        self.state_shapes, self.batch_shapes = execution.state_shapes, execution.batch_shapes
+        self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once
+        self.runs_per_shard, self.steps_in_mesh = execution.runs_per_shard, execution.steps_in_mesh
         self.is_exact, self.sends_batch = execution.is_exact, execution.sends_batch
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
