@@ -41,11 +41,15 @@ def verify(
     ] = None,
     html: HtmlOption = None,
     force: ForceOption = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Print every array, not only the three nearest to a difference.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check that a recipe computes what one device computes; exit code 1 if not, 3 if that is unknown.
 
-    If only one device is attached, 8 are simulated.
+    If only one device is attached, 8 are simulated. Stages are shown on stderr, a line each. Of arrays that are all the
+    same the three nearest to a difference are printed; where something differs, all.
     """
     check_outputs(html, force=force)
     from outlay.analysis.verify.verify import verify as verify_program
@@ -57,8 +61,16 @@ def verify(
 
     program = options.prepare(loaded).program
     key = jax.random.key(loaded.seed)
-    verification = verify_program(program, steps, cast(Any, against), batches=loaded.data, key=key, tolerance=tolerance)
-    print_facts(verification, as_json=as_json)
+    verification = verify_program(
+        program,
+        steps,
+        cast(Any, against),
+        batches=loaded.data,
+        key=key,
+        tolerance=tolerance,
+        progress=lambda stage: say(f"verify: {stage}", err=True),
+    )
+    print_facts(verification if show_all else verification.brief(), as_json=as_json)
     write_page(html, verification, force=force)
     if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)

@@ -16,6 +16,7 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
+from outlay.devices.device_identity import format_devices
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
 
@@ -124,7 +125,7 @@ def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> Pro
     planned = {leaf.path: leaf for leaf in plan}
     problems = [
         Problem(
-            "lives elsewhere", path, f"at {leaf.sharding}, planned {_where(planned[path], plan)}", _move(planned[path])
+            "lives elsewhere", path, _at_and_planned(leaf.sharding, planned[path], plan, mesh), _move(planned[path])
         )
         for path, leaf in leaves
         if isinstance(leaf, jax.Array)
@@ -132,6 +133,20 @@ def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> Pro
         and not leaf.sharding.is_equivalent_to(sharding(planned[path], mesh), leaf.ndim)
     ]
     return _error("arrays do not live where the plan says", problems)
+
+
+def _at_and_planned(at: Any, leaf: LeafPlan, plan: Plan, mesh: Mesh) -> str:
+    """Say where an array is and where it should be; if both specs read alike, the meshes differ."""
+    words, planned = f"at {at}", f"planned {_where(leaf, plan)}"
+    if getattr(at, "spec", None) != leaf.spec:
+        return f"{words}, {planned}"
+    devices = list(at.mesh.devices.flat)
+    if set(devices) == set(mesh.devices.flat):
+        other = "the same devices in another order" if devices != list(mesh.devices.flat) else "axes of other sizes"
+    else:
+        other = format_devices([device.id for device in devices])
+    axes = ",".join(f"{axis}={size}" for axis, size in at.mesh.shape.items())
+    return f"{words}, of another mesh: {axes} ({other}); {planned} on {plan.mesh}"
 
 
 def _where(leaf: LeafPlan, plan: Plan) -> str:

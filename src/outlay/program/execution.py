@@ -74,6 +74,14 @@ class Execution(Protocol):
         """Initialize the state where the plan puts it."""
         ...
 
+    def traced_init(self, key: Any) -> Any:
+        """Return the trace of init, to be compared with another; None if there is none."""
+        ...
+
+    def traced_step(self) -> Any:
+        """Return the trace that is compiled; None if the step is traced anew for its mode."""
+        ...
+
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the step: one program, or one for each group of devices."""
         ...

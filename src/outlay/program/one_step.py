@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
+from outlay.core.annotations import placed_by_plan
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.jax_kernels import answering_for
@@ -150,6 +151,17 @@ class OneStep:
                 if key is not None:
                     raise
                 raise ProgramError("init draws from its key, but the key is None\n  fix: jax.random.key(0)") from error
+
+    def traced_init(self, key: Any) -> Any:
+        """Return the trace of init, to be compared with another; None if operations of it run on shards."""
+        with self._context(self._inits_in_mesh), fresh_traces():
+            traced = jax.make_jaxpr(lambda key: jax.tree.leaves(placed_by_plan(self._user_init, key)))(key)
+        return None if not_split(traced) else traced
+
+    def traced_step(self) -> Any:
+        """Return the trace that is compiled; None if the step is traced anew for its mode."""
+        is_changed = bool(self.rows) or (self._is_placed_by_xla and bool(not_split(self._traced.jaxpr)))
+        return self._traced.jaxpr if self._is_as_traced and not is_changed else None
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the step for the mesh."""

@@ -105,6 +105,12 @@ class PlacedGraph:
         """Accept any kind of key: this mode compares no leaves of the state."""
 
     @_without_mesh
+    def traced_init(self, key: Any) -> None:
+        """Return None: each group of devices makes its own state."""
+
+    def traced_step(self) -> None:
+        """Return None: each group of devices has a program of its own."""
+
     def init(self, key: Any) -> Any:
         """Initialize the state, each part on its devices and nowhere else."""
         made = [

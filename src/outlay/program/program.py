@@ -137,6 +137,14 @@ class Program(Report):
         # Wait, so that it is init that fails where it does, and not the first step.
         return jax.block_until_ready(self._execution.init(key))
 
+    def traced_init(self, key: Any) -> Any:
+        """Return the trace of init, to be compared with another; None if there is none."""
+        return self._execution.traced_init(key)
+
+    def traced_step(self) -> Any:
+        """Return the trace that is compiled; None if the step is traced anew for its mode."""
+        return self._execution.traced_step()
+
     def with_layout(self, layout: Layout) -> Program:
         """Make a program of the same step on the same mesh under another layout; it is planned, not yet compiled."""
         return self._again(layout=layout)

@@ -28,7 +28,17 @@ def test_a_recipe_that_is_the_same_ends_well(tmp_path):
     assert facts["verdict"] == "same"
     assert facts["program"] == "mode manual on mesh data=8 (8 simulated devices)"
     assert {check["step"] for check in facts["checks"]} == {1}
-    assert verified.stderr == ""
+    stages = verified.stderr.splitlines()
+    assert all(line.startswith("verify: ") for line in stages)
+    assert stages[0] == "verify: making the state on one device"
+
+
+def test_of_arrays_that_are_the_same_three_are_printed(tmp_path):
+    same = "verify", LINE, "--devices", "2", "--steps", "1"
+    brief, whole = (command_here(*same, *more, cwd=tmp_path) for more in ((), ("--all",)))
+    assert brief.stdout.splitlines()[0] == whole.stdout.splitlines()[0]
+    assert brief.stdout.count("the same") == 1 + 3
+    assert whole.stdout.count("the same") > 1 + 3
 
 
 def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):

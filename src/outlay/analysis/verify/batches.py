@@ -28,6 +28,19 @@ KINDS: Mapping[str, Draw] = {
 _ANY = 8
 
 
+_USUAL = 3
+"""Steps of a proof where nobody says how many."""
+
+
+def number_of_steps(batches: Any) -> int:
+    """Return how many steps a proof takes by itself: one for each batch of a list.
+
+    >>> number_of_steps([np.ones(8)]), number_of_steps(None)
+    (1, 3)
+    """
+    return len(batches) if isinstance(batches, list | tuple) and batches else _USUAL
+
+
 def take(batches: Any, num_steps: int) -> list[Any]:
     """Take the first batches of something that gives them as `batches[step]`, or that is iterable.
 

@@ -16,15 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from outlay.analysis.verify.host import by_path, near, typed
-from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device
+from outlay.analysis.verify.host import by_path, near
+from outlay.analysis.verify.runs import Leaves, Result, Variant
 from outlay.analysis.verify.verification import LeafCheck
 from outlay.arrays.shardings import shardings
 from outlay.core.jax_tracing import operations
-from outlay.core.paths import split_path
-from outlay.core.quantities import listed
-from outlay.graph.graph_loop import GraphLoop, count_steps
-from outlay.graph.step_graph import CACHE
 from outlay.program.program import Program
 
 _NEAR = 0.02
@@ -32,7 +28,6 @@ _FITS = 1e-5
 # Each share, and each exchange, takes a replay of its own.
 _MAX_SHARES = 64
 _MAX_EXCHANGES = 8
-_MAX_STEPS = 256
 
 Change = Callable[[Result], np.ndarray]
 
@@ -70,7 +65,7 @@ class Causes:
     Args:
         program: the program.
         variants: the program and one device, to replay.
-        state: the state before the step, on the host.
+        state: the leaves of the state before the step, on the host.
         batch: its batch, on the host.
         results: the results of both replays.
         wrong: the checks of the step that failed.
@@ -81,7 +76,7 @@ class Causes:
         self,
         program: Program,
         variants: tuple[Variant, Variant],
-        state: Any,
+        state: Leaves,
         batch: Any,
         results: tuple[Result, Result],
         wrong: Sequence[LeafCheck],
@@ -90,9 +85,8 @@ class Causes:
         self._program, self._variants, self._state, self._batch = program, variants, state, batch
         self._got, self._right = results
         self._copies = copies
-        old = by_path(state)
         self._start = {
-            (check.kind, check.path): np.asarray(old[check.path] if check.kind == "state" else 0.0) for check in wrong
+            (check.kind, check.path): np.asarray(state[check.path] if check.kind == "state" else 0.0) for check in wrong
         }
         floats = {key for key, leaf in self._right.leaves.items() if np.issubdtype(leaf.dtype, np.inexact)}
         keys = [(check.kind, check.path) for check in wrong if (check.kind, check.path) in floats]
@@ -209,7 +203,7 @@ class Causes:
         return None
 
     def _draws(self) -> bool:
-        return "random_bits" in str(self._variants[1].traced()[0])
+        return "random_bits" in str(self._variants[1].traced())
 
     def _draw_alike(self, key: Any, first: Result) -> bool:
         """Return whether devices with equal samples compute what the first of them does alone, unlike one device."""
@@ -227,7 +221,7 @@ class Causes:
 
     def _exchanges(self) -> str:
         """Try whether everything is right if one exchange between neighbours, or each of them, is reversed."""
-        exchanges = list(operations(self._variants[0].traced()[0].jaxpr, "ppermute"))
+        exchanges = list(operations(self._variants[0].traced().jaxpr, "ppermute"))
         if not 0 < len(exchanges) <= _MAX_EXCHANGES:
             return ""
         for turned in [*([one] for one in exchanges), exchanges]:
@@ -251,7 +245,7 @@ class Causes:
             if kind != "state":
                 continue
             there, here = (self._change((kind, path), result) for result in (self._got, self._right))
-            at = dict(zip(by_path(self._state), jax.tree.leaves(self._shardings()), strict=True))[path]
+            at = self._shardings()[path]
             indices = {str(index): index for index in at.devices_indices_map(here.shape).values()}
             pairs = [(there[index], here[index]) for index in indices.values()]
             if len(pairs) < 2 or not all(np.any(b) for _, b in pairs):
@@ -271,8 +265,13 @@ class Causes:
             return words
         return ""
 
-    def _shardings(self) -> Any:
-        return shardings(self._program.plan, self._program.state_shapes, self._program.mesh)
+    def _shardings(self) -> dict[str, Any]:
+        shapes = self._program.state_shapes
+        return dict(
+            zip(
+                by_path(shapes), jax.tree.leaves(shardings(self._program.plan, shapes, self._program.mesh)), strict=True
+            )
+        )
 
     def _stale(self) -> str:
         """Try whether everything that is wrong still has its old value."""
@@ -310,7 +309,7 @@ class Causes:
                     f"each device's copy of {path} is stale except for its own part: up to {most} of {right.size} "
                     f"entries keep their old value, as without a gather over {over}"
                 )
-            return f"the devices' copies of {path} drift apart along {over}: they depend on something device by device"
+            return f"the devices' copies of {path} drift apart along {over}"
         return ""
 
 
@@ -331,55 +330,3 @@ def _allowed(right: np.ndarray) -> np.ndarray:
 def _is_line(x: np.ndarray, y: np.ndarray) -> bool:
     slope, offset = np.polyfit(x / x.max(), y, 1)
     return bool(slope > 0 and np.abs(slope * x / x.max() + offset - y).max() <= 1e-3 * y.max())
-
-
-def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
-    """Return the parts of a graph that differ first, in words; step by step, from the same state.
-
-    Parts only read what others produced in earlier steps. So after a single step from the same state, a difference is
-    caused by the part in which it shows, and the first such step names the parts to blame.
-
-    Args:
-        program: the program of a graph loop.
-        state: the state before it, on the host.
-        inputs: the inputs of all its steps, on the host.
-    """
-    graph, shapes = program.step.graph, program.state_shapes
-    single = program.with_step(GraphLoop(graph), lambda key: typed(state, shapes), _of_step(inputs, 0))
-    (run, _), reference = as_planned(single), one_device(single)
-    for step in range(min(count_steps(inputs), _MAX_STEPS)):
-        got, right = (one(state, _of_step(inputs, step)) for one in (run, reference.run))
-        parts = _differing(by_path(got.state), by_path(right.state))
-        if parts:
-            return [
-                _part_words(name, leaves, step, graph.parts[name].by_rows if not program.device_groups else ())
-                for name, leaves in parts.items()
-            ]
-        state = right.state
-    return []
-
-
-def _of_step(inputs: Any, step: int) -> Any:
-    return jax.tree.map(lambda x: x[step : step + 1], inputs)
-
-
-def _differing(got: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> dict[str, list[str]]:
-    """Return the leaves that differ, by part; a part's outputs count as its leaves."""
-    differing: dict[str, list[str]] = {}
-    for path, leaf in right.items():
-        if not np.array_equal(got[path], leaf, equal_nan=np.issubdtype(leaf.dtype, np.inexact)):
-            first, *rest = split_path(path)
-            differing.setdefault(rest[0] if first == CACHE else first, []).append(path)
-    return differing
-
-
-def _part_words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...]) -> str:
-    first = f"{name!r} is the first to differ, in step {step + 1} of the graph loop, from the same state and inputs: "
-    what = f"{first}{listed(leaves, 4)}. "
-    if not by_rows:
-        return f"{what}It computes something else on its own devices than in one program"
-    return (
-        f"{what}It is marked as working on some of its rows as on all, but does not: random numbers must be drawn for "
-        "each row by the row's number (jax.random.fold_in), not for the shape of all rows, and nothing may be summed "
-        "over its rows. Fix that, or take it out of the split with an empty by_rows"
-    )

@@ -7,7 +7,6 @@ judge of that, so that a program is not blamed for a reference that rounds worse
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.analysis.verify.dependence import BATCH, FLOAT, Marks
-from outlay.analysis.verify.host import by_path, near
+from outlay.analysis.verify.host import near
+from outlay.analysis.verify.ratio_names import name_ratio
 from outlay.analysis.verify.runs import Result
 from outlay.analysis.verify.verification import Kind, LeafCheck
 
@@ -29,8 +29,6 @@ _PRECISE_SHARE = 1e-6  # constants that a step derives from the number of device
 _PRECISE_EPS = float(np.finfo(np.float64).eps)
 _MOVED_BY_ROUNDING = 0.01
 _ZERO_BUT_FOR_ROUNDING = 1e-5
-_NEAR = 0.02
-_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -68,23 +66,47 @@ class Standard:
     marks: Mapping[tuple[Kind, str], Marks] = field(default_factory=dict)
 
 
+_ORDER: tuple[Kind, ...] = ("gradient", "output", "state")
+
+
 def compare(
-    step: int, before: Any, own: Pair, precise: Pair | None, axis_sizes: Mapping[str, int], standard: Standard
+    step: int,
+    before: Mapping[str, np.ndarray],
+    own: Pair,
+    precise: Pair | None,
+    axis_sizes: Mapping[str, int],
+    standard: Standard,
 ) -> Iterator[LeafCheck]:
     """Compare what a step gave, leaf by leaf: gradients, then outputs, then the new state.
 
     Args:
         step: the step's number, from 1.
-        before: the state before it.
+        before: the state before it, by path.
         own: the results of both in their own dtypes.
         precise: the results of both in float64, if they could be replayed.
         axis_sizes: the mesh's axes.
         standard: what counts as the same.
     """
-    old = by_path(before)
-    for kind, path in own.right.leaves:
-        leaf = _Leaf(step, kind, path, old, own, precise, axis_sizes, standard)
-        yield leaf.check().also(own.got.differing.get(path, ""))
+    # Gradients are only known of replays: a program returns none.
+    known = {**(precise.got.leaves if precise is not None else {}), **own.got.leaves}
+    right = {**(precise.right.leaves if precise is not None else {}), **own.right.leaves}
+    for key in sorted(known, key=lambda key: _ORDER.index(key[0])):
+        if key not in right:
+            if key[0] != "gradient":
+                yield _one_sided(step, *key, known[key], "one device computes no such array")
+            continue
+        pair = own if key in own.got.leaves and key in own.right.leaves else precise
+        if pair is not None:
+            leaf = _Leaf(step, *key, before, pair, precise, axis_sizes, standard)
+            yield leaf.check().also(own.got.differing.get(key[1], ""))
+    for key, leaf in right.items():
+        if key[0] == "output" and key not in known:
+            yield _one_sided(step, *key, leaf, "the program computes no such array")
+
+
+def _one_sided(step: int, kind: Kind, path: str, leaf: np.ndarray, fault: str) -> LeafCheck:
+    """Return the check of an array that only one side has."""
+    return LeafCheck(step, kind, path, leaf.dtype.name, math.nan, math.nan, None, 0.0, "one-sided", fault=fault)
 
 
 @dataclass
@@ -113,18 +135,18 @@ class _Leaf:
         got, right, start = self.got, self.right, self.start
         change = _minus(right, start)
         replayed, fault, blind, not_finite = None, "", "", self._not_finite()
-        ratio = _ratio(_minus(got, start), change) if jnp.issubdtype(self.dtype, jnp.number) else None
+        ratio = _ratio(got, right, start) if jnp.issubdtype(self.dtype, jnp.number) else None
         moved = bool(np.any(change)) or not np.isfinite(right).all()
         if self.precise is not None:
             there, here = (_widest(result.leaves[self.key]) for result in (self.precise.got, self.precise.right))
             meant = _minus(here, start)
-            replayed = _share_of(_largest(_minus(there, here)), meant)
+            replayed = _share_of(_difference(there, here), meant)
             if jnp.issubdtype(self.dtype, jnp.number):
-                ratio = _ratio(_minus(there, start), meant)
+                ratio = _ratio(there, here, start)
             moved = moved or bool(np.any(meant))
             fault, blind = self._in_meaning(there, here, meant, ratio)
         allowed, reason, own_fault, own_doubt = self._in_own_dtype(change, ratio, meant=not fault)
-        max_abs = _largest(_minus(got, right))
+        max_abs = _difference(got, right)
         return LeafCheck(
             step=self.step,
             kind=self.kind,
@@ -267,6 +289,12 @@ class _Leaf:
         num_lost = int((~np.isnan(got) & np.isnan(right)).sum())
         if num_lost:
             return f"numbers in {num_lost} of {got.size} entries where the other has NaN"
+        num_infinite = int((np.isinf(got) & np.isfinite(right)).sum())
+        if num_infinite:
+            return f"infinite in {num_infinite} of {got.size} entries where the other has numbers"
+        num_finite = int((np.isfinite(got) & np.isinf(right)).sum())
+        if num_finite:
+            return f"numbers in {num_finite} of {got.size} entries where the other is infinite"
         start = np.broadcast_to(self.start, got.shape)
         changes = _minus(got, start)[bad], _minus(right, start)[bad]
         factor = ratio if np.all(bad) else _ratio(*changes)
@@ -317,54 +345,17 @@ def _share_of(difference: float, change: np.ndarray) -> float:
     return difference / largest if largest else difference
 
 
-def _ratio(got: np.ndarray, right: np.ndarray) -> float | None:
-    finite = np.isfinite(got) & np.isfinite(right)
-    norms = [float(np.linalg.norm(x[finite])) for x in (got, right)]
-    return norms[0] / norms[1] if norms[1] else None
+def _difference(got: np.ndarray, right: np.ndarray) -> float:
+    """Return the largest difference of an entry; infinite if one is, NaN if one has no number and the other has."""
+    if (np.isnan(got) != np.isnan(right)).any():
+        return math.nan
+    return float(np.abs(_minus(got, right)).max(initial=0.0))
 
 
-# Mistakes of parallel programs multiply by the number of devices, or divide by it.
-
-
-def name_ratio(ratio: float | None, axis_sizes: Mapping[str, int]) -> str:
-    """Return the mistake that a ratio of norms is typical of, in words; empty if there is none.
-
-    Args:
-        ratio: the norm of what the program computed over the norm of what it should have.
-        axis_sizes: the mesh's axes.
-
-    >>> name_ratio(8.0, {"data": 4, "model": 2})
-    '8.0x: summed where a mean was meant, or summed twice (over data, model)'
-    >>> name_ratio(0.25, {"data": 4, "model": 2})
-    '0.25x: averaged where a sum was meant (over data)'
-    >>> name_ratio(0.0, {"data": 4}), name_ratio(1.1, {"data": 4})
-    ('0.0x: dropped', '')
-    """
-    if ratio is None or not math.isfinite(ratio):
-        return ""
-    if ratio < _NOTHING:
-        return "0.0x: dropped"
-    products = _products(axis_sizes)
-    for size, axes in products.items():
-        if _is_near(ratio, size):
-            return f"{size:.1f}x: summed where a mean was meant, or summed twice (over {axes})"
-        if _is_near(ratio, 1 / size):
-            return f"{1 / size:.4g}x: averaged where a sum was meant (over {axes})"
-    for size, axes in products.items():
-        if _is_near(ratio, size**2):
-            return f"{size**2:.1f}x = {size} x {size}: summed twice where a mean was meant, or squared (over {axes})"
-    return ""
-
-
-def _products(axis_sizes: Mapping[str, int]) -> dict[int, str]:
-    """Return every number of devices along some of the axes, few axes first."""
-    split = {axis: size for axis, size in axis_sizes.items() if size > 1}
-    products: dict[int, str] = {}
-    for num in range(1, len(split) + 1):
-        for axes in itertools.combinations(split, num):
-            products.setdefault(math.prod(split[axis] for axis in axes), ", ".join(axes))
-    return products
-
-
-def _is_near(ratio: float, size: float) -> bool:
-    return abs(ratio / size - 1) < _NEAR
+def _ratio(got: np.ndarray, right: np.ndarray, start: Any = 0.0) -> float | None:
+    """Return the norm of one change over that of the other; None where one has no numbers and the other has."""
+    finite = np.isfinite(got)
+    if (finite != np.isfinite(right)).any():
+        return None
+    there, here = (float(np.linalg.norm(_minus(x, start)[finite])) for x in (got, right))
+    return there / here if here else None

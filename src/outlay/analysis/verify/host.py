@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -86,6 +87,20 @@ def _impl(shape: Any) -> Any:
 def by_path(tree: Any, root: str = "") -> dict[str, Any]:
     """Return the leaves by their dotted paths below a root."""
     return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
+
+
+def is_finite(leaves: Mapping[tuple[Any, str], np.ndarray], state: Mapping[str, np.ndarray]) -> bool:
+    """Return whether everything that a step changed is finite.
+
+    Args:
+        leaves: what it returned, by kind and path.
+        state: the state before it, by path.
+    """
+    return all(
+        np.isfinite(leaf.astype(np.complex128)).all()
+        for (kind, path), leaf in leaves.items()
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and not (kind == "state" and np.array_equal(leaf, state[path]))
+    )
 
 
 def near(sizes: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ class LeafCheck:
     """One array that a step computed, compared with the reference.
 
     Attributes:
-        step: which step, from 1.
+        step: which step, from 1; 0 for the state that init makes.
         kind: `gradient`, `output` or `state`.
         path: the leaf's path; gradients below `grads`, outputs below `outputs`; empty for a state that is one array.
         dtype: the dtype of the leaf.
@@ -120,7 +121,9 @@ class Verification(Report):
         doubts: why nothing is known, and what to change, in words; about the whole proof, besides its arrays' own
             doubts.
         replayed: whether both were replayed in float64 too, or why not, in words.
-        num_further: how many further steps were compared, in float64 alone; only their failed checks are kept.
+        num_further: how many further steps were compared, if both were replayed in float64 alone; only their failed
+            checks are kept.
+        reference: what the program was compared with, in words; empty for another mode.
     """
 
     program: str
@@ -132,6 +135,7 @@ class Verification(Report):
     doubts: tuple[str, ...] = ()
     replayed: str = ""
     num_further: int = 0
+    reference: str = ""
 
     @property
     def wrong(self) -> tuple[LeafCheck, ...]:
@@ -201,7 +205,8 @@ class Verification(Report):
     def notes(self) -> tuple[str, ...]:
         """What limits the proof, in words."""
         steps = counted(self.num_steps, "step was", "steps were")
-        further = f", and {self.num_further} more in float64 alone" if self.num_further else ""
+        precise = " in float64 alone" if any(check.replayed is not None for check in self.checks) else ""
+        further = f", and {self.num_further} more{precise}" if self.num_further else ""
         notes = [
             f"batches {self.batches}",
             f"{steps} compared{further}; later steps may behave differently (steps=N compares more)",
@@ -216,8 +221,7 @@ class Verification(Report):
         # A doubt says so already, and what to do about it.
         if still and not self.doubts:
             notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {listed(still, 4)}")
-        if self.replayed:
-            notes.append(self.replayed)
+        notes += [words for words in (self.reference, self.replayed) if words]
         return tuple(notes)
 
     def raise_if_different(self, *, allow_unknown: bool = False) -> None:
@@ -236,7 +240,7 @@ class Verification(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            **fields_as_json(self, "doubts", "replayed", "num_further"),
+            **fields_as_json(self, "doubts", "replayed", "num_further", "reference"),
             "verdict": self.verdict,
             "ok": self.ok,
             "first_wrong": self.wrong[0].in_words if self.wrong else None,
@@ -245,10 +249,20 @@ class Verification(Report):
             "checks": [{**_finite(fields_as_json(check)), "verdict": check.verdict} for check in self.checks],
         }
 
+    def brief(self) -> Report:
+        """Return what a command prints: of arrays that are all the same, the three nearest to a difference."""
+        return _Brief(self) if self.ok else self
+
     _text_width = 160
 
     def _page(self) -> Page:
         """Show the first arrays of many; the page can unfold the others."""
+        others = self.leaves[_MAX_ROWS:]
+        num_wrong = sum(leaf.verdict == "different" for leaf in others)
+        rest = f"and {counted(len(others), 'more array')}, {num_wrong or 'none'} of them different"
+        return self._page_of(self.leaves, "arrays", _MAX_ROWS, rest)
+
+    def _page_of(self, leaves: Sequence[LeafCheck], title: str, limit: int, rest: str) -> Page:
         columns = [
             (Column("array", "code"), lambda leaf: leaf.name),
             (Column("step", "number"), lambda leaf: str(leaf.step)),
@@ -259,31 +273,44 @@ class Verification(Report):
             (Column("in float64", "number"), lambda leaf: "" if leaf.replayed is None else f"{leaf.replayed:.1e}"),
             (Column("", "words"), _outcome),
         ]
-        others = self.leaves[_MAX_ROWS:]
-        num_wrong = sum(leaf.verdict == "different" for leaf in others)
-        rest = f"and {counted(len(others), 'more array')}, {num_wrong or 'none'} of them different"
         table = Table.of(
-            self.leaves,
+            leaves,
             columns,
             style=lambda leaf: "" if leaf.ok else _STYLES[leaf.verdict],
             hint=lambda leaf: leaf.reason,
-            limit=_MAX_ROWS,
+            limit=limit,
             rest=rest,
         )
-        reasons = list(dict.fromkeys(leaf.reason for leaf in self.leaves))[:_MAX_TOLERANCES]
+        reasons = list(dict.fromkeys(leaf.reason for leaf in leaves))[:_MAX_TOLERANCES]
         answer, *causes = self.headline.splitlines()
         style = _STYLES[self.verdict]
         return Page(
             answer,
             [
                 *(Line(cause, style) for cause in causes),
-                Section("arrays", [table]),
+                Section(title, [table]),
                 *(Line(f"allowed for {reason}", medium="text") for reason in reasons),
                 Notes(self.notes),
             ],
             headline_style=style,
             footer="Hover over a row to see what the tolerance allows for.",
         )
+
+
+@dataclass(frozen=True)
+class _Brief(Report):
+    """A proof in which all is the same, in a few lines."""
+
+    verification: Verification
+
+    _text_width = 160
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.verification.to_dict()
+
+    def _page(self) -> Page:
+        nearest = sorted(self.verification.leaves, key=lambda leaf: -leaf.nearness)[:_NUM_NEAREST]
+        return self.verification._page_of(nearest, "the arrays nearest to a difference", _NUM_NEAREST, "")
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
@@ -294,6 +321,7 @@ def _finite(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 _MAX_ROWS = 24
+_NUM_NEAREST = 3
 _MAX_TOLERANCES = 4
 _STYLES: dict[Verdict, Style] = {"same": "good", "different": "bad", "unknown": "warning"}
 

@@ -57,6 +57,14 @@ def test_batches_may_be_an_iterator_and_too_few_are_refused(program: outlay.Prog
         outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
 
 
+def test_a_list_of_batches_says_how_many_steps(program: outlay.Program) -> None:
+    stages: list[str] = []
+    verification = outlay.verify(program, batches=faults.BATCHES[:1], progress=stages.append)
+    assert (verification.ok, verification.num_steps) == (True, 1)
+    assert stages[:2] == ["making the state on one device", "tracing the step"]
+    assert any(stage.startswith("step 1 of 1, on mesh data=8") for stage in stages)
+
+
 def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
     with pytest.raises(outlay.errors.ProgramError, match="takes a program, not a function"):
         outlay.verify(faults.right)

@@ -78,6 +78,29 @@ def test_nan_and_infinity_at_the_same_places_are_the_same_and_elsewhere_are_not(
     assert not checked(START, inf).ok
 
 
+@pytest.mark.parametrize(
+    ("got", "right", "max_abs", "words"),
+    [
+        (np.inf, 4.0, "inf", "infinite in 1 of 4 entries where the other has numbers"),
+        (-np.inf, np.inf, "inf", "differs in 1 of 4 entries"),
+        (4.0, np.inf, "inf", "numbers in 1 of 4 entries where the other is infinite"),
+        (np.nan, 4.0, "nan", "NaN in 1 of 4 entries where the other has numbers"),
+        (4.0, np.nan, "nan", "numbers in 1 of 4 entries where the other has NaN"),
+        (np.nan, np.inf, "nan", "NaN in 1 of 4 entries where the other has numbers"),
+    ],
+)
+def test_what_is_no_number_on_one_side_shows_in_every_column(
+    got: float, right: float, max_abs: str, words: str
+) -> None:
+    there, here = (np.array([1.0, 2.0, -3.0, x], np.float32) for x in (got, right))
+    for precise in (None, (there, here)):
+        check = checked(there, here, precise=precise)
+        assert (f"{check.max_abs:.1e}", f"{check.max_rel:.1e}") == (max_abs, max_abs)
+        assert check.fault.startswith(words)
+        assert check.ratio is None or np.isinf([got, right]).all()
+        assert precise is None or f"{check.replayed:.1e}" == max_abs
+
+
 def test_an_update_that_is_lost_is_named() -> None:
     assert checked(START, START + 1).fault == "0.0x: dropped"
 
