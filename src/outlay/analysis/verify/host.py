@@ -89,6 +89,11 @@ def by_path(tree: Any, root: str = "") -> dict[str, Any]:
     return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
 
 
+def num_bytes(shapes: Any) -> int:
+    """Return the bytes of a tree of shapes, keys left out."""
+    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes) if not is_key(leaf))
+
+
 def is_finite(leaves: Mapping[tuple[Any, str], np.ndarray], state: Mapping[str, np.ndarray]) -> bool:
     """Return whether everything that a step changed is finite.
 

@@ -26,7 +26,7 @@ from outlay.analysis.verify.causes import Causes
 from outlay.analysis.verify.compare import Pair, Standard, compare
 from outlay.analysis.verify.dependence import BATCH, DRAWN, Dependence, Marks
 from outlay.analysis.verify.doubts import DRAWN_BY_DEVICE, DRAWN_UNTIL, doubts_of
-from outlay.analysis.verify.host import by_path, default_kind, is_finite, is_key, to_host
+from outlay.analysis.verify.host import by_path, default_kind, is_finite, num_bytes, to_host
 from outlay.analysis.verify.own_dtypes import OwnDtypes
 from outlay.analysis.verify.parts import parts_that_differ
 from outlay.analysis.verify.reference.plain_loop import LossesOnly, PlainLoop
@@ -241,7 +241,7 @@ class Proof:
 
     def _further_batches(self, batches: Any, numbers: Sequence[Any]) -> Sequence[Any]:
         shapes = (self.program.state_shapes, self.program.batch_shapes)
-        num = NUM_FURTHER if _num_bytes(shapes) <= _LARGE else _NUM_FURTHER_OF_LARGE
+        num = NUM_FURTHER if num_bytes(shapes) <= _LARGE else _NUM_FURTHER_OF_LARGE
         if batches is None:
             return make_up(self.program.batch_shapes, num, self.sizes, MIXED, seed=1)
         return more(batches, numbers, num)
@@ -396,7 +396,3 @@ class Proof:
         if "random_bits" in str(self.reference.traced()):
             words += "; the key of a sample is jax.random.fold_in twice, by the step and by its place in the batch"
         return "; ".join([words, *self.meant])
-
-
-def _num_bytes(shapes: Any) -> int:
-    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes) if not is_key(leaf))
