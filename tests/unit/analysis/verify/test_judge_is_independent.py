@@ -14,7 +14,9 @@ import pytest
 from flax import nnx
 
 import outlay
-from outlay.program import make
+from outlay.analysis.verify.reference.plain_loop import PlainLoop
+from outlay.analysis.verify.reference.user_step import UserStep
+from outlay.core.as_written import AsWritten, LossAsWritten
 from outlay.train import gradients, step
 from outlay.train.objective import Objective
 
@@ -159,45 +161,58 @@ def tied_step(model: Tied, batch: Any) -> Any:
     return model, {"loss": value}
 
 
-def test_a_variable_at_two_places_that_comes_apart_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    def untied(tree: Any) -> Any:
-        return jax.tree.map(lambda x: x, tree)  # plain trees know no identity
-
-    def over_arrays(step: Any, init: Any) -> Any:
-        return lambda state, batch: step(untied(state), batch), lambda key: untied(init(key))
-
-    monkeypatch.setattr(make, "over_arrays", over_arrays)
-    program = outlay.program(
-        tied_step,
-        lambda key: Tied(nnx.Rngs(key)),
-        BATCH,
-        layout=outlay.data_parallel(),
-        mesh=outlay.mesh(devices=jax.devices()[:2], data=2),
-    )
-    assert {check.path for check in verified(program).wrong} >= {"first"}
+def made_otherwise(step: Any, init: Any, written: AsWritten) -> outlay.Program:
+    """Return a program that Outlay has made of another step than the user wrote."""
+    mesh = outlay.mesh(devices=jax.devices()[:2], data=2)
+    return outlay.Program(step, init, BATCH, outlay.data_parallel(), mesh, written=written)
 
 
-def test_an_init_that_the_program_makes_otherwise_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn_by_device(step: Any, init: Any) -> Any:
-        return step, lambda key: jax.tree.map(lambda x: x * 2, init(key))
+def test_a_variable_at_two_places_that_comes_apart_is_different() -> None:
+    def tied(key: Any) -> Tied:
+        return Tied(nnx.Rngs(key))
 
-    monkeypatch.setattr(make, "over_arrays", drawn_by_device)
-    program = outlay.program(
-        lambda state, batch: (state - batch["x"].mean(), {}),
-        lambda key: jax.random.normal(key, (4,)),
-        BATCH,
-        layout=outlay.data_parallel(),
-        mesh=outlay.mesh(devices=jax.devices()[:2], data=2),
-    )
-    verification = verified(program)
+    def untied(key: Any) -> Any:
+        first = tied(key).first[...]
+        return {"first": first, "second": first}
+
+    def step(params: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return ((jnp.tanh(batch["x"] @ params["first"]) @ params["second"].T - 1) ** 2).mean()
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), {"loss": value}
+
+    verification = verified(made_otherwise(step, untied, AsWritten(tied_step, tied)))
+    assert {check.path for check in verification.wrong} >= {"first", "second"}
+    assert "first" in {check.path for check in verification.wrong if check.step == 1}
+
+
+def test_tied_weights_as_written_are_judged_as_nnx_jit_takes_them() -> None:
+    """One array at two places: what trains one of them trains the other."""
+    one = UserStep(AsWritten(tied_step, lambda key: Tied(nnx.Rngs(key))), PlainLoop(), only_reads=False)
+    leaves = one.init(jax.random.key(0))
+    assert one.state.places == [("first", 0), ("second", 0)]
+    (new,), (loss,), _ = jax.jit(one.step)(leaves, BATCH)
+    model = Tied(nnx.Rngs(jax.random.key(0)))
+    right = nnx.jit(lambda model: tied_step(model, BATCH)[1]["loss"])(model)
+    np.testing.assert_allclose(loss, right, rtol=1e-6)
+    np.testing.assert_allclose(new, model.first[...], rtol=1e-5, atol=1e-6)
+
+
+def test_an_init_that_the_program_makes_otherwise_is_different() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        return state - batch["x"].mean(), {}
+
+    def init(key: Any) -> Any:
+        return jax.random.normal(key, (4,))
+
+    verification = verified(made_otherwise(step, lambda key: 2 * init(key), AsWritten(step, init)))
     assert [check.step for check in verification.wrong] == [0]
     assert verification.wrong[0].ratio == pytest.approx(2)
 
 
 def test_what_a_loss_means_is_read_from_it_and_not_from_the_step() -> None:
     """Every option has its place in the reference; a new one is added there too."""
-    from outlay.core.as_written import LossAsWritten
-
     assert {one.name for one in dataclasses.fields(LossAsWritten)} == {
         *("loss", "optimizer", "accumulate", "model_state", "groups", "reduction", "metrics", "per_example_gradients")
     }
