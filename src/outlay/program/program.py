@@ -66,6 +66,7 @@ class Program(Report):
         plan: where every leaf of the state and the batch lives, and why.
         steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
         is_exact: whether it computes the same bits on any devices, as parts of a graph do.
+        traced_init: returns the trace of init, as `traced_step` does of the step; see `Execution`.
         sends_batch: whether a call sends each leaf of the batch to the devices that read it, from the host.
     """
 
@@ -110,6 +111,7 @@ class Program(Report):
         self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once
         self.runs_per_shard, self.steps_in_mesh = execution.runs_per_shard, execution.steps_in_mesh
         self.is_exact, self.sends_batch = execution.is_exact, execution.sends_batch
+        self.traced_init, self.traced_step = execution.traced_init, execution.traced_step
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
         self._is_agreed = False
@@ -136,14 +138,6 @@ class Program(Report):
         wait_for_all("init", self.step, self.mesh)
         # Wait, so that it is init that fails where it does, and not the first step.
         return jax.block_until_ready(self._execution.init(key))
-
-    def traced_init(self, key: Any) -> Any:
-        """Return the trace of init, to be compared with another; None if there is none."""
-        return self._execution.traced_init(key)
-
-    def traced_step(self) -> Any:
-        """Return the trace that is compiled; None if the step is traced anew for its mode."""
-        return self._execution.traced_step()
 
     def with_layout(self, layout: Layout) -> Program:
         """Make a program of the same step on the same mesh under another layout; it is planned, not yet compiled."""
