@@ -78,7 +78,7 @@ class Execution(Protocol):
         """Return the trace of init, to be compared with another; None if there is none."""
         ...
 
-    def traced_step(self) -> Any:
+    def compiled_trace(self) -> Any:
         """Return the trace that is compiled; None if the step is traced anew for its mode."""
         ...
 

@@ -158,7 +158,7 @@ class OneStep:
             traced = jax.make_jaxpr(lambda key: jax.tree.leaves(placed_by_plan(self._user_init, key)))(key)
         return None if not_split(traced) else traced
 
-    def traced_step(self) -> Any:
+    def compiled_trace(self) -> Any:
         """Return the trace that is compiled; None if the step is traced anew for its mode."""
         is_changed = bool(self.rows) or (self._is_placed_by_xla and bool(not_split(self._traced.jaxpr)))
         return self._traced.jaxpr if self._is_as_traced and not is_changed else None

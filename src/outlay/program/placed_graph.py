@@ -108,7 +108,7 @@ class PlacedGraph:
     def traced_init(self, key: Any) -> None:
         """Return None: each group of devices makes its own state."""
 
-    def traced_step(self) -> None:
+    def compiled_trace(self) -> None:
         """Return None: each group of devices has a program of its own."""
 
     def init(self, key: Any) -> Any:

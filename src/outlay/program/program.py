@@ -50,7 +50,7 @@ class Program(Report):
 
     Attributes:
         step: the user's pure function `step(state, batch) -> (state, outputs)`; if it only reads, that state is None.
-        written: step and init as they were given, before Outlay made anything of them.
+        written: step and init as they were given.
         donate: whether a call uses up the state and returns the next one.
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
@@ -66,7 +66,7 @@ class Program(Report):
         plan: where every leaf of the state and the batch lives, and why.
         steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
         is_exact: whether it computes the same bits on any devices, as parts of a graph do.
-        traced_init: returns the trace of init, as `traced_step` does of the step; see `Execution`.
+        traced_init: returns the trace of init, as `compiled_trace` does of the step; see `Execution`.
         sends_batch: whether a call sends each leaf of the batch to the devices that read it, from the host.
     """
 
@@ -93,9 +93,7 @@ class Program(Report):
             )
         self.step: Step = step if donate else OnlyReads(step)
         self.written = written or AsWritten(step, init)
-        self.donate = donate
-        self.mesh = mesh
-        self.layout = layout
+        self.donate, self.mesh, self.layout = donate, mesh, layout
         self.mode: Mode = mode
         self.has_manual_collectives = mode == "manual"
         if mode == "placed":
@@ -111,7 +109,7 @@ class Program(Report):
         self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once
         self.runs_per_shard, self.steps_in_mesh = execution.runs_per_shard, execution.steps_in_mesh
         self.is_exact, self.sends_batch = execution.is_exact, execution.sends_batch
-        self.traced_init, self.traced_step = execution.traced_init, execution.traced_step
+        self.traced_init, self.compiled_trace = execution.traced_init, execution.compiled_trace
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
         self._is_agreed = False

@@ -168,7 +168,7 @@ class Proof:
         """Return whether the proof is done without float64, and record it if so."""
         if self.program.is_graph or self.against != "one-device" or self.checks or self.tolerance is not None:
             return False
-        if not are_same_operations(self.program.traced_step() or self.planned.traced(), self.reference.traced()):
+        if not are_same_operations(self.program.compiled_trace() or self.planned.traced(), self.reference.traced()):
             return False
         alone = OwnDtypes(self.reference.run, self.run, self._compared_in_own_dtypes)
         self.stage(f"{counted(self.steps, 'step')} on {self._names()}")
