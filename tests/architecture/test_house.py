@@ -17,6 +17,7 @@ SHORT = 120
 ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
     "outlay.analysis.findings.computation": "one of the three kinds of findings, each a file",
+    "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
 }
 """... but for these, and why."""
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from outlay.core.annotated_boxes import annotation_of
 from outlay.core.jax_tracing import fills_fields
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict, collections.defaultdict, type(None))
-_LEAVES = (jax.Array, jax.core.Tracer, np.ndarray, np.generic, bool, int, float, complex, str)
+_LEAVES = (jax.Array, Tracer, np.ndarray, np.generic, bool, int, float, complex, str)
 _ARE_FILLED = ("equinox.", "flax.", "jax.", "outlay.")
 """Packages whose nodes JAX rebuilds without a constructor, or with one that takes anything."""
 
@@ -77,11 +78,11 @@ class FlatNode:
         self._definition, self.leaves = definition, list(leaves)
 
     @classmethod
-    def of(cls, node: Any, with_keys: Iterable[tuple[Any, Any]], structure: Any) -> FlatNode:
+    def of(cls, node: Any, with_keys: Sequence[tuple[Any, Any]], structure: Any) -> FlatNode:
         """Return what stands for a node that `jax.tree_util.tree_flatten_with_path` has taken apart."""
-        paths, leaves = zip(*with_keys, strict=True) if with_keys else ((), ())
-        annotations = [annotation for _, annotation in _found(node, paths, annotation_of)]
-        labels = _found(node, paths, _label_of)
+        paths, leaves = [path for path, _ in with_keys], [leaf for _, leaf in with_keys]
+        annotations = [annotation for _, annotation in _around(node, paths, annotation_of)]
+        labels = _around(node, paths, _label_of)
         keys = [
             (*path[:depth], LabelKey(label)) if label and depth < len(path) else path
             for path, (depth, label) in zip(paths, labels, strict=True)
@@ -177,12 +178,12 @@ class ByStructure:
         return converted
 
 
-def _found(node: Any, paths: Iterable[Any], look: Callable[[Any], Any]) -> list[tuple[int, Any]]:
+def _around(node: Any, paths: Iterable[Any], look: Callable[[Any], Any]) -> list[tuple[int, Any]]:
     """Return for each leaf what `look` finds in the node or in one below it, around the leaf, and how deep that is."""
     nodes = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: bool(look(one)))[0]
-    found = [(path, value) for path, one in nodes if (value := look(one))]
-    around = ((one for one in found if path[: len(one[0])] == one[0]) for path in paths)
-    return [(len(one[0]), one[1]) if (one := next(ones, None)) else (0, None) for ones in around]
+    matches = [(path, value) for path, one in nodes if (value := look(one))]
+    outer = ((one for one in matches if path[: len(one[0])] == one[0]) for path in paths)
+    return [(len(one[0]), one[1]) if (one := next(ones, None)) else (0, None) for ones in outer]
 
 
 def _label_of(node: Any) -> str | None:

@@ -40,11 +40,11 @@ def check_no_leaked_values(jaxpr: Any, step: Callable[..., Any], what: str) -> N
     leaked = {id(value): value for value in getattr(jaxpr, "consts", ()) if isinstance(value, Tracer)}
     if not leaked or is_tracing():
         return
-    kept_in = _places(step, leaked)
+    keepers = _places(step, leaked)
     problems = [
         Problem(
             "leaked value",
-            kept_in.get(number, "in a place that was not found"),
+            keepers.get(number, "in a place that was not found"),
             f"{value.aval.str_short()}{_made(value)}, in a trace that has ended",
             "return it as part of the state, or make it where it is used; of a model keep what is no array: "
             "eqx.partition(model, eqx.is_array), nnx.split(model), or make the model once outside of init",

@@ -21,6 +21,7 @@ import outlay
 MESH = outlay.mesh(data=4, model=2)
 X = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
 REST = outlay.replicate() + outlay.data_parallel()
+SHARDING: Any = NamedSharding(MESH, P(None, "model"))
 WHOLE = nn.initializers.lecun_normal()
 
 
@@ -63,7 +64,7 @@ class Annotated(nnx.Module):
     """A kernel whose annotation is a sharding on a mesh of its own."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
-        kernel_init = nnx.with_partitioning(WHOLE, NamedSharding(MESH, P(None, "model")))
+        kernel_init = nnx.with_partitioning(WHOLE, SHARDING)
         self.dense = nnx.Linear(16, 16, kernel_init=kernel_init, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
@@ -177,7 +178,7 @@ def test_labels_are_paths_and_named_axes_annotations() -> None:
     optimizer = optax.adam(1e-2)
 
     def init(key: jax.Array) -> Any:
-        params = labelled(key)
+        params: Any = labelled(key)
         return {"params": params, "opt_state": optimizer.init(params)}
 
     def step(state: Any, x: Any) -> Any:
@@ -202,8 +203,8 @@ def test_labels_that_arrays_share_stand_behind_their_positions() -> None:
 
 def test_penzais_own_models() -> None:
     pytest.importorskip("penzai")
-    from penzai import pz
-    from penzai.models.simple_mlp import MLP
+    from penzai import pz  # pyright: ignore[reportMissingImports]
+    from penzai.models.simple_mlp import MLP  # pyright: ignore[reportMissingImports]
 
     def make(key):
         return MLP.from_config(name="mlp", init_base_rng=key, feature_sizes=[16, 32, 16])

@@ -116,9 +116,9 @@ def test_a_step_that_returns_its_state_alone_is_told_so(state: Any) -> None:
         init = lambda key: jax.tree.map(jnp.float32, state)  # noqa: E731
         return outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh="data=8")
 
-    with pytest.raises(outlay.errors.ProgramError) as told:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         program(update)
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "the step update must return (state, outputs), a pair; it returned its state alone"
         "\n  fix: outlay.program(lambda state, batch: (update(state, batch), {}), ...), or return outputs, too"
     )

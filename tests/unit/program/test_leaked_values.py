@@ -14,7 +14,7 @@ import pytest
 import outlay
 
 X = np.ones((8, 4), np.float32)
-kept: list[Any] = []
+stored: list[Any] = []
 
 
 def refused(step: Any, init: Any, mode: Any = "auto") -> str:
@@ -24,18 +24,18 @@ def refused(step: Any, init: Any, mode: Any = "auto") -> str:
 
 
 def init(key: jax.Array) -> Any:
-    kept[:] = [{"scale": jax.random.normal(key, (4,))}]
+    stored[:] = [{"scale": jax.random.normal(key, (4,))}]
     return {"w": jnp.ones(4)}
 
 
 STEPS = {
-    "as it is": ("auto", lambda s, x: (s, {"y": (x * kept[0]["scale"][None]).sum()})),
-    "in a jitted function": ("auto", lambda s, x: (s, {"y": jax.jit(lambda w: w * kept[0]["scale"])(s["w"])})),
+    "as it is": ("auto", lambda s, x: (s, {"y": (x * stored[0]["scale"][None]).sum()})),
+    "in a jitted function": ("auto", lambda s, x: (s, {"y": jax.jit(lambda w: w * stored[0]["scale"])(s["w"])})),
     "in a loop": (
         "auto",
-        lambda s, x: (s, {"y": jax.lax.scan(lambda c, _: (c + kept[0]["scale"], None), s["w"], jnp.arange(3))[0]}),
+        lambda s, x: (s, {"y": jax.lax.scan(lambda c, _: (c + stored[0]["scale"], None), s["w"], jnp.arange(3))[0]}),
     ),
-    "on shards": ("manual", lambda s, x: (s, {"y": jax.lax.pmean((x * kept[0]["scale"][None]).sum(), "data")})),
+    "on shards": ("manual", lambda s, x: (s, {"y": jax.lax.pmean((x * stored[0]["scale"][None]).sum(), "data")})),
 }
 
 
@@ -44,16 +44,16 @@ def test_a_value_of_init_in_a_list_is_named_with_the_line_that_made_it(name: str
     mode, step = STEPS[name]
     message = refused(step, init, mode)
     assert "uses 1 value that another function kept while JAX traced it" in message
-    assert "leaked value: kept[0]['scale']\n    float32[4], made at" in message
+    assert "leaked value: stored[0]['scale']\n    float32[4], made at" in message
     assert f"{__file__}:{init.__code__.co_firstlineno + 1}" in message
     assert "fix: return it as part of the state" in message
 
 
 def test_a_loss_of_a_train_step_is_searched_too() -> None:
     optimizer = optax.sgd(0.1)
-    loss = lambda params, batch, keys: ((batch * params["w"][None] * kept[0]["scale"][None]).sum(-1), {})  # noqa: E731
+    loss = lambda params, batch, keys: ((batch * params["w"][None] * stored[0]["scale"][None]).sum(-1), {})  # noqa: E731
     message = refused(outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer))
-    assert "leaked value: kept[0]['scale']" in message
+    assert "leaked value: stored[0]['scale']" in message
 
 
 def test_the_static_part_of_a_model_that_init_stores_is_named_leaf_by_leaf() -> None:

@@ -107,11 +107,11 @@ def loss(params: Any, batch: Batch, keys: Any) -> Any:
 
 
 STEP, INIT = outlay.train_step(loss, OPTIMIZER, accumulate=2), outlay.init_state(init_params, OPTIMIZER)
-MODES = ("auto", "manual")
+MODES: tuple[Any, ...] = ("auto", "manual")
 
 
 @functools.cache
-def made(mode: str) -> outlay.Program:
+def made(mode: Any) -> outlay.Program:
     return outlay.program(STEP, INIT, Batch(X), layout=LAYOUT, mesh="data=8", mode=mode)
 
 
@@ -210,8 +210,9 @@ def test_outputs_and_whole_states_may_be_such_nodes() -> None:
     assert isinstance(outputs, Batch)
     assert outputs.x.sharding.spec == P("data")
     np.testing.assert_array_equal(outputs.x, X * 2)
+    read: Any = lambda rate, batch: Batch(batch.x * rate.value)  # noqa: E731
     only_reads = outlay.program(
-        lambda rate, batch: Batch(batch.x * rate.value),
+        read,
         lambda key: Rate(jnp.ones(())),
         Batch(X),
         layout=outlay.data_parallel(),
