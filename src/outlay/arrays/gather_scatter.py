@@ -20,6 +20,7 @@ from outlay.arrays.sharding_blocks import MOST_BYTES, Bounds, Slabs, blocks, cut
 from outlay.arrays.shardings import auto_sharding, with_auto_types
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
+from outlay.core.shared_objects import merge_objects, split_objects
 
 
 def gather(tree: Any, to: int | None = None) -> Any:
@@ -46,14 +47,16 @@ def gather(tree: Any, to: int | None = None) -> Any:
     """
     if to is not None and (problem := process_problem(to, "to")):
         raise PlaceError("gather has no process to bring the arrays to", [problem])
-    named, structure = flatten_paths(tree)
+    objects, arrays = split_objects(tree)
+    named, structure = flatten_paths(arrays)
     problems = [problem for path, leaf in named if (problem := _ungatherable(path, leaf))]
     if problems:
         raise PlaceError(f"{len(problems)} of {len(named)} arrays cannot be gathered", problems)
     for _, leaf in named:
         if _is_split_between_processes(leaf):
             check_all_present(leaf.sharding, "gather")
-    return jax.tree.unflatten(structure, [_gathered(leaf, to in (None, jax.process_index())) for _, leaf in named])
+    gathered = [_gathered(leaf, to in (None, jax.process_index())) for _, leaf in named]
+    return merge_objects(objects, jax.tree.unflatten(structure, gathered))
 
 
 def _ungatherable(path: str, leaf: Any) -> Problem | None:

@@ -24,6 +24,7 @@ from outlay.core.error_types import PlaceError, Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
+from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.plan import Plan
 
@@ -132,15 +133,16 @@ def put(
         >>> outlay.arrays.put(np.ones(8), jax.NamedSharding(mesh, P("data"))).sharding.spec
         P('data',)
     """
-    tree = _taken(arrays_only(tree))
+    objects, tree = split_objects(arrays_only(tree))
+    tree = _taken(tree)
     targets = _target_shardings(tree, where, mesh, part=part)
     if check_equal:
         check_equal_values(tree)
     leaves, structure = jax.tree.flatten(tree)
     pairs = list(zip(leaves, structure.flatten_up_to(targets), strict=True))
     if all(target.is_fully_addressable for _, target in pairs):
-        return users_nodes(jax.device_put(tree, targets))
-    return users_nodes(structure.unflatten([_put(leaf, target) for leaf, target in pairs]))
+        return merge_objects(objects, users_nodes(jax.device_put(tree, targets)))
+    return merge_objects(objects, users_nodes(structure.unflatten([_put(leaf, target) for leaf, target in pairs])))
 
 
 def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
@@ -166,14 +168,15 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         >>> outlay.arrays.reshard(outlay.arrays.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
         P('model', 'data')
     """
+    objects, tree = split_objects(tree)
     tree = _taken(flat_nodes(tree))
     targets = _target_shardings(tree, where, mesh)
     leaves, structure = jax.tree.flatten(targets)
     if _on_the_same_devices(tree, leaves, where):
         # One compiled identity function: XLA exchanges the pieces. device_put would send some of them through the host.
         with jax.set_mesh(None):  # the user may have set a mesh of other devices
-            return users_nodes(_identity(structure, tuple(leaves))(tree))
-    return users_nodes(jax.device_put(tree, targets))
+            return merge_objects(objects, users_nodes(_identity(structure, tuple(leaves))(tree)))
+    return merge_objects(objects, users_nodes(jax.device_put(tree, targets)))
 
 
 def _taken(tree: Any) -> Any:

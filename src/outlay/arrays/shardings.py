@@ -14,6 +14,7 @@ from outlay.arrays.check_arrays import check_fits
 from outlay.core.error_types import PlaceError
 from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import listed
+from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
@@ -46,7 +47,8 @@ def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
     """
     check_mesh(plan, mesh)
     by_path = {leaf.path: leaf for leaf in plan}
-    return map_with_paths(lambda path, _: sharding(by_path[under(root, path)], mesh), tree)
+    objects, arrays = split_objects(tree)
+    return merge_objects(objects, map_with_paths(lambda path, _: sharding(by_path[under(root, path)], mesh), arrays))
 
 
 def check_mesh(plan: Plan, mesh: Mesh) -> None:

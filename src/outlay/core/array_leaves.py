@@ -15,6 +15,8 @@ from jax.core import Tracer
 from outlay.core.error_types import Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
+from outlay.core.same_values import is_same
+from outlay.core.shared_objects import merge_objects, split_objects
 
 _OF_NO_NUMBERS = "OSUMm"
 """Kinds of NumPy's dtypes that JAX has not: objects, texts, dates."""
@@ -104,13 +106,13 @@ class Static:
         return self.value(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and _is_same(self.value, other.value)
+        return isinstance(other, Static) and is_same(self.value, other.value)
 
     def __hash__(self) -> int:
-        try:
-            return hash(self.value.__code__ if isinstance(self.value, FunctionType) else self.value)
-        except TypeError:
-            return hash(type(self.value))
+        if isinstance(self.value, FunctionType):
+            return hash(self.value.__code__)
+        # Of other values that may be the same without being equal, such as partial functions, only the type is known.
+        return hash(self.value if isinstance(self.value, str | int | float | type) else type(self.value))
 
     def __repr__(self) -> str:
         return f"Static({getattr(self.value, '__name__', self.value)!s})"
@@ -125,21 +127,6 @@ class Static:
         return static
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two leaves are equal, comparing functions by their code.
-
-    A model that is created twice has two function objects for one lambda of its source. Compared by identity, they
-    would make its two trees different structures.
-    """
-    if one is other:
-        return True
-    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
-        return type(one) is type(other) and bool(one == other)
-    closed = [[cell.cell_contents for cell in each.__closure__ or ()] for each in (one, other)]
-    facts = [(each.__code__, each.__defaults__, each.__kwdefaults__) for each in (one, other)]
-    return facts[0] == facts[1] and len(closed[0]) == len(closed[1]) and all(map(_is_same, *closed))
-
-
 def arrays_only(tree: Any) -> Any:
     """Return a tree as programs hold it: arrays, in containers that can also hold what stands for arrays.
 
@@ -147,8 +134,9 @@ def arrays_only(tree: Any) -> Any:
     As in Equinox, Python numbers in a module are settings, such as a dropout rate, and not parameters.
     """
     equinox = sys.modules.get("equinox")
+    objects, tree = split_objects(tree)
     if equinox is None:
-        return flat_nodes(tree)
+        return merge_objects(objects, flat_nodes(tree))
 
     def one(leaf: Any) -> Any:
         if _is_static(leaf):
@@ -167,7 +155,8 @@ def arrays_only(tree: Any) -> Any:
         return [(key, leaf) for (key, _), leaf in zip(with_keys, leaves, strict=True)], structure
 
     tree = flat_nodes(tree, flattened)
-    return jax.tree.map(lambda node: jax.tree.map(one, node) if is_module(node) else node, tree, is_leaf=is_module)
+    arrays = jax.tree.map(lambda node: jax.tree.map(one, node) if is_module(node) else node, tree, is_leaf=is_module)
+    return merge_objects(objects, arrays)
 
 
 def _is_static(node: Any) -> bool:
@@ -200,4 +189,5 @@ def as_model(tree: Any) -> Any:
     def whole(node: Any) -> Any:
         return node.value if _is_static(node) else node
 
-    return jax.tree.map(whole, users_nodes(tree, whole), is_leaf=_is_static)
+    objects, tree = split_objects(tree)
+    return merge_objects(objects, jax.tree.map(whole, users_nodes(tree, whole), is_leaf=_is_static))

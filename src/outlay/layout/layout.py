@@ -17,6 +17,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, split_path, under
 from outlay.core.quantities import counted
+from outlay.core.shared_objects import split_objects
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
@@ -217,7 +218,7 @@ def _checked_plan(
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype name of every leaf, by path; raise if leaves are not arrays, listing all of them."""
-    named = flatten_paths(tree)[0]
+    named = flatten_paths(split_objects(tree)[1])[0]
     if not all(is_array(leaf) for _, leaf in named):
         problems = non_arrays(tree)
         count = counted(len(problems), "leaf of the tree is not an array", "leaves of the tree are not arrays")

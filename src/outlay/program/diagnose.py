@@ -16,6 +16,7 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
+from outlay.core.static_facts import listed_differences, static_differences
 from outlay.devices.device_identity import format_devices
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
@@ -111,12 +112,38 @@ def _leaves(tree: Any, root: str) -> list[tuple[str, Any]]:
     return [(under(root, path), leaf) for path, leaf in flatten_paths(tree)[0]]
 
 
+def are_flags_alone(planned: Any, given: Any) -> bool:
+    """Return whether two trees of the same leaves differ in flags, and in nothing else."""
+    differences = static_differences(planned, given)
+    return bool(differences) and all(each.is_flag for each in differences)
+
+
+def other_settings(what: str, planned: Any, given: Any) -> ProgramError | None:
+    """Return the error for a tree with the planned leaves and something else that is no array, named by attribute.
+
+    Args:
+        what: what it is, such as `state`.
+        planned: the tree that the program was made for.
+        given: the tree.
+    """
+    if not (differences := static_differences(planned, given)):
+        return None
+    return ProgramError(
+        "\n".join(
+            [
+                f"the {what} has the planned leaves in other containers, or with other settings:",
+                *listed_differences(differences),
+                f"  fix: pass the {what} in the containers and with the settings of the program, or make one for these",
+            ]
+        )
+    )
+
+
 def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None:
     if jax.tree.structure(given) == jax.tree.structure(planned):
         return None
-    return ProgramError(
-        f"the {what} has the planned leaves in other containers:\n"
-        f"  given   {jax.tree.structure(given)}\n  planned {jax.tree.structure(planned)}\n"
+    return other_settings(what, planned, given) or ProgramError(
+        f"the {what} has the planned leaves in other containers\n"
         f"  fix: pass the {what} in the containers that the program was made with"
     )
 

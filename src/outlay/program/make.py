@@ -20,6 +20,8 @@ from outlay.program.compiler_options import RequestedOptions
 from outlay.program.execution import Mode, Step
 from outlay.program.program import Program
 from outlay.program.program_arguments import with_key
+from outlay.program.program_of_objects import ProgramOfObjects
+from outlay.program.step_over_arrays import step_over_arrays
 
 
 @called_as(
@@ -101,10 +103,14 @@ def program(
     init = with_key(init)
     written = AsWritten(step, init, tuple(parts))
     step, init = of_parts(step, init, parts)
+    objects = None
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
+        if objects := step_over_arrays(step, init, donate=donate):
+            step, init = objects.step, objects.init
         step, init = over_arrays(step, init)
-    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)
+    made = Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)
+    return ProgramOfObjects(made, objects) if objects and objects.objects else made
 
 
 def of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:

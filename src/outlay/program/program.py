@@ -6,10 +6,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import jax
-from jax.core import Tracer
 from jax.sharding import Mesh
 
 from outlay.arrays.check_arrays import memory_problems
@@ -38,14 +37,14 @@ from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.placed_graph import PlacedGraph
 from outlay.program.program_arguments import check_arguments
+from outlay.program.states import States
 from outlay.render.page import Page
 from outlay.render.report import Report
 
 T = TypeVar("T")
 
 
-@final
-class Program(Report):
+class Program(States, Report):
     """A step laid out over a mesh; make one with `outlay.program`.
 
     Attributes:
@@ -101,9 +100,11 @@ class Program(Report):
         else:
             execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = execution
+        self._makes = init
         self._again = lambda step=step, init=init, inputs=inputs, layout=layout, written=written: Program(
             step, init, inputs, layout, mesh, mode, options, donate=donate, written=written
         )
+        self._of_structure: dict[Any, Any] = {}
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
         self.state_shapes, self.batch_shapes = execution.state_shapes, execution.batch_shapes
         self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once
@@ -222,6 +223,9 @@ class Program(Report):
         except (RuntimeError, ValueError, TypeError) as error:
             if is_tracing():
                 raise traced_call_error("a program") from error
+            if (other := self._with_other_flags(state)) is not None:
+                program, state = other
+                return program(state, batch)
             problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
             if problem is None:
                 raise
@@ -257,14 +261,6 @@ class Program(Report):
             "\n  fix: pass on its step, init, layout and mesh's axes, and make it again with outlay.program; "
             "plan.to_json() and outlay.Checkpoints keep plan and state"
         )
-
-    def pad(self, state: Any) -> Any:
-        """Pad the rows of a state as planned, where their number is not divisible by the number of devices."""
-        return functools.reduce(lambda state, rows: _without_user_mesh(rows.pad, state), self.rows, state)
-
-    def crop(self, state: Any) -> Any:
-        """Remove the padded rows from a state; the arrays then have the shapes of a single-device run."""
-        return functools.reduce(lambda state, rows: _without_user_mesh(rows.crop, state), self.rows, state)
 
     def gather(self, state: Any) -> Any:
         """Fetch a state, or a part of one, as NumPy of the shapes of a single-device run; every process calls it."""
@@ -389,10 +385,3 @@ class Program(Report):
             "program.device_groups"
             f"\n  fix: program.{what}_parts"
         )
-
-
-def _without_user_mesh(function: Callable[[Any], Any], state: Any) -> Any:
-    """Call a function of a state without the user's own mesh, which may have other devices or Explicit axes."""
-    is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state))
-    with contextlib.nullcontext() if is_traced else jax.set_mesh(None):
-        return function(state)

@@ -78,10 +78,19 @@ def several_steps(program: Program, num_steps: int) -> Several:
     wait_for_all("several steps", program.step, mesh)
 
     call = between_users_nodes(compiled, compiled)
+    others: dict[int, Several] = {}
 
     def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
+        taking = program.taking(state)
+        if taking is not program:  # the state has other flags
+            if id(taking) not in others:
+                others[id(taking)] = several_steps(taking, num_steps)
+            return others[id(taking)](state, batches)
+        arrays = program.arrays_of(state)
+        state, is_whole = arrays, arrays is not state
         try:
-            return call(*without_shared_memory(*take_arguments(state, tuple(batches))))
+            state, outputs = call(*without_shared_memory(*take_arguments(state, tuple(batches))))
+            return program.state_of(state) if is_whole else state, outputs
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:

@@ -13,6 +13,7 @@ from jax.core import Tracer
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted, format_bytes, listed, plural
+from outlay.core.shared_objects import split_objects
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_identity import DeviceId
 from outlay.devices.mesh_info import MeshInfo
@@ -134,7 +135,7 @@ def collect(x: Any, path: str | None) -> Facts:
     if is_array(x) or isinstance(x, Tracer):
         leaves = _array_leaves(x, [("", x)])
         return _facts("array", leaves, (), _process_notes(leaves))
-    named, _ = flatten_paths(x)
+    named, _ = flatten_paths(split_objects(x)[1])
     leaves = _array_leaves(x, [(name, leaf) for name, leaf in named if is_array(leaf)])
     left_out = [(name, leaf) for name, leaf in named if not is_array(leaf)]
     if left_out and not leaves:

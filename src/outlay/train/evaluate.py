@@ -19,6 +19,7 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
+from outlay.core.shared_objects import split_objects
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
 from outlay.program.storing import fetch_from_host
@@ -71,7 +72,9 @@ def evaluate(
             "this program returns a new state, but evaluation only reads it\n  fix: outlay.evaluate(..., loss=loss), "
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
-    state, batch_size = arrays_only(state), num_samples(program.batch_shapes)
+    state = arrays_only(state)
+    program = program.taking(state)
+    state, batch_size = program.arrays_of(state), num_samples(program.batch_shapes)
     mesh = program.mesh
     in_state = shardings(program.plan, program.state_shapes, mesh)
     in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
@@ -81,8 +84,11 @@ def evaluate(
         counted = weights * sample_weights(users_nodes(batch), len(weights))
         if loss is None:
             return _sums_of_outputs(program.step(state, batch)[1], counted)
+        state = program.state_of(state)
         has_state = jax.tree.leaves(program.state_shapes.model_state) != []
-        totals, _ = Objective(loss, has_state, reduction).sums(state.params, state.model_state, batch, None, counted)
+        objects, (params, model_state) = split_objects((state.params, state.model_state))
+        objective = Objective(loss, has_state, reduction, objects=objects)
+        totals, _ = objective.sums(params, model_state, batch, None, counted)
         if reduction != "sum":
             return totals
         # `sums` counts the one number of the batch once for each of its samples.

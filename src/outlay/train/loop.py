@@ -381,7 +381,7 @@ def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Pr
 def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, float]:
     """Run an evaluation, and name its results as metrics of a step."""
     metrics = evaluate(program, state)
-    if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(program.arrays_of(state))):
         raise ProgramError(
             "evaluate(program, state) donated the state that training continues with"
             "\n  fix: a program that only reads: outlay.program(..., donate=False)"

@@ -17,6 +17,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
+from outlay.core.shared_objects import Objects, merge_objects, split_objects
 from outlay.train.contract import called
 
 Loss = Callable[..., Any]
@@ -39,6 +40,7 @@ class Objective:
         groups: the number of groups into which the batch is split before calling the loss; None for no split.
         num_microbatches: the number of parts of a batch that it is called on, one after the other.
         as_mean: whether a mean that is given as `(sum, count)` is divided before anything is differentiated.
+        objects: the NNX objects of parameters and model state together, for the loss; None if there are none.
     """
 
     loss: Loss
@@ -47,6 +49,7 @@ class Objective:
     groups: int | None = None
     num_microbatches: int = 1
     as_mean: bool = False
+    objects: Objects | None = None
 
     def __post_init__(self) -> None:
         if self.reduction not in (None, "mean", "sum"):
@@ -99,7 +102,9 @@ class Objective:
         batch = users_nodes(batch)
         expected = weights.shape if self.reduction is None else ()
         state = (model_state,) if self.has_state else ()
-        values, new_state = called(self.loss, params, state, batch, keys, expected, counts=self.reduction == "mean")
+        values, new_state = called(
+            self._loss_of_arrays(), params, state, batch, keys, expected, counts=self.reduction == "mean"
+        )
         if self.reduction == "mean" and self.num_microbatches > 1 and WEIGHT not in values:
             raise ProgramError(
                 f'reduction="mean" with accumulate={self.num_microbatches} would be a mean of means, which is another '
@@ -110,6 +115,23 @@ class Objective:
         if self.as_mean and WEIGHT in values:
             values["loss"] = values["loss"] / values.pop(WEIGHT).astype(values["loss"].dtype)
         return arrays_only((values, new_state))
+
+    def _loss_of_arrays(self) -> Loss:
+        """Return the loss as a function of arrays, where parameters or model state hold NNX objects."""
+        if self.objects is None:
+            return self.loss
+
+        @functools.wraps(self.loss)
+        def loss(params: Any, *others: Any) -> Any:
+            state, others = (others[0], others[1:]) if self.has_state else (None, others)
+            params, state = merge_objects(self.objects, (params, state))
+            result = self.loss(params, *((state,) if self.has_state else ()), *others)
+            if not self.has_state or not isinstance(result, tuple) or len(result) != 3:
+                return result
+            _, (_, new_state) = split_objects((params, result[2]))  # what stands in both belongs to the parameters
+            return (*result[:2], new_state)
+
+        return loss
 
     def _by_groups(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
         """Call the loss on each group of neighbouring samples separately, and average the model states."""

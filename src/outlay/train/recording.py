@@ -124,7 +124,7 @@ class RecordedLeaves:
         """Return copies of the leaves after a step, counted from 1; empty if the step is not recorded."""
         if not self.types or step % self._stride:
             return {}
-        leaves = dict(flatten_paths(self._program.crop(state))[0])
+        leaves = dict(flatten_paths(self._program.crop(self._program.arrays_of(state)))[0])
         return {path: _copy(leaves[path]) for path in self.types}
 
     def next_step(self, step: int) -> int:

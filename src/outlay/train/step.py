@@ -19,6 +19,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
+from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.train.contract import (
     check_metric_names,
     check_model_state,
@@ -112,7 +113,7 @@ def train_step(
     )
     if per_example_gradients:
         check_per_example(accumulate=accumulate, model_state=model_state, groups=groups, reduction=reduction)
-    objective = Objective(loss, model_state, reduction, groups, accumulate)
+    plain_objective = Objective(loss, model_state, reduction, groups, accumulate)
     optimizer = optax.with_extra_args_support(optimizer)  # most take no `value`, `grad` and `value_fn`
     # With the reduction "sum" that gives the mean over the equal microbatches of their sums: multiply by their number.
     of_sums = accumulate if reduction == "sum" else 1
@@ -121,6 +122,9 @@ def train_step(
         if (judge := current_judge()) is not None:
             return judge.step(written, state, batch)
         state = arrays_only(state)
+        objects, (params_alone, model_arrays) = split_objects((state.params, state.model_state))
+        state = dataclasses.replace(state, params=params_alone, model_state=model_arrays)
+        objective = dataclasses.replace(plain_objective, objects=objects)
         check_trainable(state.params)
         check_model_state(state.model_state, taken=model_state)
         num = num_samples(batch)
@@ -194,7 +198,9 @@ def train_step(
             check_names_differ(means, metrics)
             taken = jax.tree.map(lambda grad: jnp.mean(grad, axis=0), grads) if per_example_gradients else grads
             means |= {name: _OF_THE_STEP[name](taken, updates, new) for name in metrics}
-        return users_nodes(new), means
+        new = users_nodes(new)
+        params, new_model_state = merge_objects(objects, (new.params, new.model_state))
+        return dataclasses.replace(new, params=params, model_state=new_model_state), means
 
     return step
 
@@ -279,8 +285,11 @@ def init_state(
                 "  fix: return params, model_state; or leave out model_state=True"
             )
         params, model_arrays = users_nodes(arrays_only(made if model_state else (made, None)))
+        objects, (trained, _) = split_objects((params, model_arrays))
+        # In boxes of its own, since some optimizers keep the parameters that they begin with.
+        trained = jax.tree.map(lambda x: x, trained) if objects else trained
         return TrainState(
-            params, optimizer_state(optimizer, params), jnp.zeros((), jnp.int32), key_samples, model_arrays
+            params, optimizer_state(optimizer, trained), jnp.zeros((), jnp.int32), key_samples, model_arrays
         )
 
     return init

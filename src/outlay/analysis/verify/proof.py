@@ -145,7 +145,7 @@ class Proof:
         return traced is not None and are_same_operations(traced, self.one_device.traced_init)
 
     def _made_by_program(self, key: Any) -> Leaves:
-        return by_path(self.program.crop(to_host(self.program.init(key))))
+        return by_path(self.program.crop(to_host(self.program.arrays_of(self.program.init(key)))))
 
     def _draws_alike_anywhere(self) -> bool:
         """Return whether JAX's keys draw the same numbers on any devices; XLA's own generator does not promise that."""

@@ -21,6 +21,7 @@ from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
+from outlay.core.shared_objects import split_objects
 from outlay.devices.mesh_info import check_runnable
 from outlay.program.program import Program
 from outlay.train.checkpoint.array_files import (
@@ -277,7 +278,7 @@ class Checkpoints:
             ) from error
         leaves = [read[part[path]] if path in part else unchanged[path] for path in expected]
         state = jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves)
-        return saved_step, users_nodes(padded_state(program, state))
+        return saved_step, program.state_of(users_nodes(padded_state(program, state)))
 
     def _choose(self, step: int | None) -> int:
         """Choose the step to restore, and verify its checksums."""
@@ -353,6 +354,7 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
     Raises:
         CheckpointError: some leaves cannot be saved, or there are none.
     """
+    _, state = split_objects(state)
     taken, problems = take_tree(state)
     if problems:
         raise CheckpointError(

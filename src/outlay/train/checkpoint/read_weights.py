@@ -21,6 +21,7 @@ from outlay.core.array_leaves import used_up
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
 from outlay.core.quantities import counted
+from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.select_leaves import NameRule, NameRules, free, name_rules, selected, warn_of_what_stays
 from outlay.train.checkpoint.weight_files import Paths, open_weights
@@ -62,7 +63,8 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
         (1.0, P('x',))
     """
     try:
-        named, structure = _placed_leaves(into)
+        objects, arrays_into = split_objects(into)
+        named, structure = _placed_leaves(arrays_into)
         sources = _sources(open_weights(files), named, name_rules(names))
         arrays, stays = _selected(sources, named, only)
         fault = None
@@ -80,7 +82,7 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
         free([old], (leaf for other, leaf in leaves.items() if other != path))
         leaves[path] = sources[path].onto(path, old)
     warn_of_what_stays(stays, _files_in_words(files), ())
-    return jax.tree.unflatten(structure, list(leaves.values()))
+    return merge_objects(objects, jax.tree.unflatten(structure, list(leaves.values())))
 
 
 @dataclass(frozen=True)

@@ -234,6 +234,7 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
     Raises:
         CheckpointError: the state is not the program's, or was donated.
     """
+    state = program.arrays_of(state)
     problems = leaf_differences(state, program.plan.state) + used_up(state, "another one: program.init(key)")
     if problems:
         raise CheckpointError(f"into= is not a state of this program: {counted(len(problems), 'problem')}", problems)

@@ -1,0 +1,90 @@
+"""Trees that hold NNX objects, as trees of arrays: an object that stands at several places has one leaf, at the first.
+
+JAX flattens an NNX module once for each place where it stands, so that tied weights come apart, and a generator of
+random numbers that two layers share becomes two. NNX's own transformations keep such a tree as a graph: `nnx.split`
+takes the arrays out of it, each once, and `nnx.merge` puts them back. Trees without NNX objects are left as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The NNX objects of a tree without their arrays, and where they stand.
+
+    Attributes:
+        containers: the structure of the tree around the objects, each of which is one leaf of it.
+        positions: the leaves of it that are objects.
+        definition: the `nnx.GraphDef` of all of them together, which knows what they share.
+    """
+
+    containers: Any
+    positions: tuple[int, ...]
+    definition: Any
+
+
+def split_objects(tree: Any) -> tuple[Objects | None, Any]:
+    """Split a tree into its NNX objects and a tree of arrays, in which an `nnx.State` stands for each object.
+
+    An object that is a part of an earlier one has no arrays of its own, and None stands for it.
+
+    Returns:
+        The objects, None if there are none; and the arrays.
+
+    Example:
+        >>> from flax import nnx
+        >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> objects, arrays = split_objects({"model": model, "again": [model.kernel]})
+        >>> [leaf.shape for leaf in jax.tree.leaves(arrays)], arrays["model"]
+        ([(2, 3), (3,)], None)
+        >>> tree = merge_objects(objects, arrays)
+        >>> tree["again"][0] is tree["model"].kernel
+        True
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:  # nothing can hold an object of a library that is not imported
+        return None, tree
+    if not _has_objects(nnx, tree):
+        return None, tree
+    leaves, containers = jax.tree.flatten(tree, is_leaf=lambda node: isinstance(node, nnx.Pytree | nnx.Variable))
+    positions = tuple(n for n, leaf in enumerate(leaves) if isinstance(leaf, nnx.Pytree | nnx.Variable))
+    definition, states = nnx.split(tuple(leaves[position] for position in positions))
+    for number, position in enumerate(positions):
+        leaves[position] = states.get(number)
+    return Objects(containers, positions, definition), containers.unflatten(leaves)
+
+
+def _has_objects(nnx: Any, tree: Any) -> bool:
+    """Return whether a tree has modules and the like, or a variable twice.
+
+    Other variables, and those of an `nnx.State`, are boxes around their arrays: such a tree is one of JAX.
+    """
+    kinds = nnx.Pytree | nnx.Variable | nnx.State
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
+    variables = [id(leaf) for leaf in leaves if isinstance(leaf, nnx.Variable)]
+    return any(isinstance(leaf, nnx.Pytree) for leaf in leaves) or len({*variables}) < len(variables)
+
+
+def merge_objects(objects: Objects | None, arrays: Any) -> Any:
+    """Put arrays back into NNX objects: the inverse of `split_objects`. The objects are new ones.
+
+    Args:
+        objects: as `split_objects` returned them.
+        arrays: arrays for them, in the same containers.
+    """
+    if objects is None:
+        return arrays
+    nnx = sys.modules["flax.nnx"]
+    leaves = objects.containers.flatten_up_to(arrays)
+    states = {n: leaves[position] for n, position in enumerate(objects.positions) if leaves[position] is not None}
+    # Copied, since a step writes to the variables that it is given.
+    merged = nnx.merge(objects.definition, nnx.State(states), copy=True)
+    for number, position in enumerate(objects.positions):
+        leaves[position] = merged[number]
+    return objects.containers.unflatten(leaves)
