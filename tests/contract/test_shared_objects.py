@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tests.contract.shared_models import X, as_step, losses_of_nnx, separate, together
+from tests.contract.shared_models import OPTIMIZERS, WIDTH, Tied, X, as_step, losses_of_nnx, separate, together
 
 import outlay
 from outlay.core.shared_objects import split_objects
@@ -78,3 +78,97 @@ def test_nnx_objects_are_trained_as_under_nnx_jit(
         np.testing.assert_array_equal(np.asarray(old), np.asarray(new))
     # The state that was read is trained on as the one that was saved.
     assert float(program(state, X)[1]["loss"]) == float(program(restored, X)[1]["loss"])
+
+
+def test_tied_parameters_in_train_step_are_trained_as_one() -> None:
+    def loss(model: Any, batch: Any, keys: Any) -> Any:
+        return jnp.mean((model(batch) - 1) ** 2, axis=1), {}
+
+    def init(key: Any) -> Any:
+        return Tied(nnx.Rngs(key))
+
+    model = init(jax.random.split(jax.random.key(0))[0])  # as `init_state` draws it
+    optimizer = nnx.Optimizer(model, OPTIMIZERS["adam"], wrt=nnx.Param)
+
+    @nnx.jit
+    def by_hand(model: Any, optimizer: Any) -> Any:
+        value, grads = nnx.value_and_grad(lambda model: jnp.mean((model(X) - 1) ** 2))(model)
+        optimizer.update(model, grads)
+        return value
+
+    right = [float(by_hand(model, optimizer)) for _ in range(NUM_STEPS + 1)]
+    for mode in ("auto", "manual"):
+        step = outlay.train_step(loss, OPTIMIZERS["adam"])
+        made = outlay.init_state(init, OPTIMIZERS["adam"])
+        program = outlay.program(step, made, X, layout=LAYOUT, mesh=outlay.mesh(data=8), mode=mode)
+        done = outlay.fit(program, [X] * NUM_STEPS, steps=NUM_STEPS, steps_per_call=2 if mode == "auto" else 1)
+        np.testing.assert_allclose([row["loss"] for row in done.history], right[:-1], rtol=2e-5)
+        assert done.state.params.head is done.state.params.embed
+        held_out = outlay.evaluate(program, done.state, X, loss=loss)
+        np.testing.assert_allclose(held_out["loss"], right[-1], rtol=2e-5)
+
+
+def test_flags_that_change_between_calls_run_as_under_nnx_jit() -> None:
+    owner = init, step, _ = separate("regular", "sgd")
+    parts, jitted = init(jax.random.key(0)), nnx.jit(step)
+    program = program_of(owner)
+    state = program.init(jax.random.key(0))
+    for flags in ("train", "eval", "train", "eval"):
+        getattr(parts[0], flags)()
+        getattr(state["model"], flags)()
+        state, outputs = program(state, X)
+        assert state["model"].norm.use_running_average is (flags == "eval")
+        np.testing.assert_allclose(outputs["loss"], float(jitted(*parts, X)["loss"]), rtol=2e-5)
+
+
+def test_what_else_differs_is_named_by_attribute() -> None:
+    program = program_of(separate("regular", "sgd"))
+    state = program.init(jax.random.key(0))
+    state["model"].library.rate = 0.5
+    with pytest.raises(outlay.errors.ProgramError, match=r"model.library.rate: planned 0.1, given 0.5") as caught:
+        program(state, X)
+    assert len(str(caught.value).splitlines()) <= 5
+    state["model"].library.rate = 0.1
+    state["model"].drops[1].rngs = nnx.clone(state["model"].drops[0].rngs)  # two generators where one was planned
+    with pytest.raises(outlay.errors.ProgramError, match=r"model.drops.1.rngs: planned the same as model.drops.0.rngs"):
+        program(state, X)
+
+
+def test_a_step_that_changes_a_flag_is_refused_by_attribute() -> None:
+    def step(model: Any, x: Any) -> Any:
+        model.eval()
+        return model, {"mean": model(x).mean()}
+
+    init = separate("regular", "sgd")[0]
+    with pytest.raises(outlay.errors.ProgramError, match=r"norm.use_running_average: took False, returned True"):
+        outlay.program(step, lambda key: init(key)[0], X, layout=LAYOUT, mesh=outlay.mesh(data=8))
+
+
+def test_a_state_that_exists_already_is_put() -> None:
+    owner = init, step, parts = together("tied", "sgd")
+    program = program_of(owner)
+    state = program.put(dict(zip(parts, init(jax.random.key(0)), strict=True)))
+    assert state["optimizer"].model is state["model"]
+    losses = []
+    for _ in range(NUM_STEPS):
+        state, outputs = program(state, X)
+        losses.append(float(outputs["loss"]))
+    np.testing.assert_allclose(losses, losses_of_nnx(init, step, NUM_STEPS), rtol=2e-5)
+
+
+def test_the_same_array_twice_in_a_plain_tree_is_two_leaves_as_under_jit() -> None:
+    def init(key: Any) -> Any:
+        w = jax.random.normal(key, (WIDTH, WIDTH))
+        return {"online": w, "target": w}
+
+    def step(state: Any, x: Any) -> Any:
+        return {**state, "online": state["online"] * 0.5}, {"loss": (x @ (state["online"] - state["target"])).mean()}
+
+    program = outlay.program(step, init, X, layout=LAYOUT, mesh=outlay.mesh(data=8))
+    _, losses = run(program)
+    state, right, jitted = init(jax.random.key(0)), [], jax.jit(step)
+    for _ in range(NUM_STEPS):
+        state, outputs = jitted(state, X)
+        right.append(float(outputs["loss"]))
+    np.testing.assert_allclose(losses, right, rtol=2e-5, atol=1e-7)
+    assert {leaf.path for leaf in program.plan.state} == {"online", "target"}

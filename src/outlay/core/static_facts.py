@@ -20,6 +20,9 @@ from outlay.core.same_values import is_same
 _NUM_SHOWN = 3
 """The number of differences that a message shows: with its first line and its fix, five lines."""
 
+_LONGEST = 600
+"""The number of characters above which the structure of a tree is not printed."""
+
 _NOTHING = object()
 
 
@@ -76,6 +79,14 @@ def listed_differences(differences: list[StaticDifference], first: str = "planne
     if more := len(differences) - len(shown):
         lines[-1] += f", and {counted(more, 'attribute')} more"
     return lines
+
+
+def structure_lines(took: Any, returned: Any) -> list[str]:
+    """Write the structures of two trees, a line each; of large ones what differs."""
+    structures = [str(jax.tree.structure(tree)) for tree in (took, returned)]
+    if max(map(len, structures)) > _LONGEST and (differences := static_differences(took, returned)):
+        return listed_differences(differences, "took", "returned")
+    return [f"  {word:<8} {text[:_LONGEST]}" for word, text in zip(("took", "returned"), structures, strict=True)]
 
 
 Path = tuple[str, ...]

@@ -22,6 +22,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes
 from outlay.core.jax_tracing import run_jaxpr, settings
 from outlay.core.quantities import counted
+from outlay.core.static_facts import structure_lines
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 
@@ -316,11 +317,9 @@ def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
         fix = "  fix: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
         raise ProgramError("\n".join([head, *lines, fix]))
     if jax.tree.structure(before) != jax.tree.structure(after):
-        raise ProgramError(
-            f"{named(step)} returns a state of the same leaves in another container:\n"
-            f"  took     {jax.tree.structure(before)}\n  returned {jax.tree.structure(after)}\n"
-            "  fix: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
-        )
+        head = f"{named(step)} returns a state of the same leaves in another container:"
+        fix = "  fix: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
+        raise ProgramError("\n".join([head, *structure_lines(before, after), fix]))
 
 
 def unknown_axis(step: Callable[..., Any], axes: Collection[str], error: NameError) -> ProgramError | None:

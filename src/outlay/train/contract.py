@@ -17,6 +17,7 @@ from outlay.core.array_leaves import is_real
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
 from outlay.core.quantities import counted
+from outlay.core.static_facts import structure_lines
 from outlay.core.suggest import did_you_mean
 
 RESERVED = ("loss", "weight", "step", "seconds")
@@ -200,11 +201,9 @@ def _as_before(new: Any, old: Any) -> Any:
             "values over the samples first"
         )
     if jax.tree.structure(new) != jax.tree.structure(old):
-        raise ProgramError(
-            "the loss returns the leaves of the model state in another container:\n"
-            f"  took     {jax.tree.structure(old)}\n  returned {jax.tree.structure(new)}\n"
-            "  fix: build the new state with the type of the old one"
-        )
+        head = "the loss returns the leaves of the model state in another container:"
+        fix = "  fix: build the new state with the type of the old one"
+        raise ProgramError("\n".join([head, *structure_lines(old, new), fix]))
     # Arithmetic with Python numbers leaves weak types, which jit treats as other types than those of the old state.
     return jax.tree.map(
         lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype), new
