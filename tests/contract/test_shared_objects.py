@@ -101,7 +101,8 @@ def test_tied_parameters_in_train_step_are_trained_as_one() -> None:
         step = outlay.train_step(loss, OPTIMIZERS["adam"])
         made = outlay.init_state(init, OPTIMIZERS["adam"])
         program = outlay.program(step, made, X, layout=LAYOUT, mesh=outlay.mesh(data=8), mode=mode)
-        done = outlay.fit(program, [X] * NUM_STEPS, steps=NUM_STEPS, steps_per_call=2 if mode == "auto" else 1)
+        at_once = 2 if mode == "auto" else 1
+        done = outlay.fit(program, [X] * NUM_STEPS, steps=NUM_STEPS, key=jax.random.key(0), steps_per_call=at_once)
         np.testing.assert_allclose([row["loss"] for row in done.history], right[:-1], rtol=2e-5)
         assert done.state.params.head is done.state.params.embed
         held_out = outlay.evaluate(program, done.state, X, loss=loss)
