@@ -83,16 +83,18 @@ def _attention(eqn: Any) -> Independent | None:
     """Return the factors of cuDNN's attention: samples and heads, unless operands mix them."""
     params, shapes = eqn.params, [_shape(atom) for atom in eqn.invars]
     heads_first = params["layout"] == 1  # (B, N, T, H) in place of (B, T, N, H)
-    of_heads = ("samples", "heads", None, None) if heads_first else ("samples", None, "heads", None)
+    of_heads: Factors = ("samples", "heads", None, None) if heads_first else ("samples", None, "heads", None)
     of_scores = ("samples", "heads", None)
-    bias = tuple(factor if size > 1 else None for factor, size in zip((*of_scores, None), shapes[3], strict=False))
-    of_samples = [
+    bias: Factors = tuple(
+        factor if size > 1 else None for factor, size in zip((*of_scores, None), shapes[3], strict=False)
+    )
+    of_samples: list[Factors] = [
         ("samples", None)[: len(shape)] if math.prod(shape) else (None,) * len(shape) for shape in shapes[4:8]
     ]
     operands: list[Factors] = [of_heads, of_heads, of_heads, bias, *of_samples]
     operands += [(None,) * len(shape) for shape in shapes[_PAGES]]
     if eqn.primitive.name == _ATTENTION_FORWARD:
-        results: list[Factors] = [of_heads, of_scores][: len(eqn.outvars)]
+        results = list[Factors]((of_heads, of_scores))[: len(eqn.outvars)]
         scores = eqn.outvars[1:2]
     else:
         operands += [of_scores, of_heads, of_heads]
