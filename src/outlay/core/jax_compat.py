@@ -18,6 +18,7 @@ from jax._src import compilation_cache, compiler, config, distributed, hardware_
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
+from jaxlib import _hlo
 
 from outlay.core.error_types import BackendError, TargetError
 from outlay.core.flag_check import check_flags
@@ -306,3 +307,11 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
+
+
+def text_with_constants(compiled: jax.stages.Compiled) -> str:
+    """Return the text of a compiled program with its constants whole; `as_text` leaves out all but small ones."""
+    (module,) = compiled.runtime_executable().hlo_modules()
+    options = _hlo.HloPrintOptions()
+    options.print_large_constants = True
+    return module.to_string(options)

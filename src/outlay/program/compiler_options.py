@@ -6,11 +6,11 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib
@@ -24,6 +24,11 @@ from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
 from outlay.core.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from outlay.program.compiler_faults import CompilerFault
+
+_DISABLED_PASSES = "xla_disable_hlo_passes"  # with commas between them
 
 RequestedOptions = Mapping[str, Value] | Path | str
 """`preset`, `none`, options by name, or the name of a file of them, one `--name=value` after another."""
@@ -66,6 +71,20 @@ class CompilerOptions(OneLine):
         """Return the options without those of these names."""
         remaining = {name: value for name, value in self.values.items() if name not in names}
         return replace(self, values=remaining, notes=(*self.notes, note))
+
+    def avoiding(self, faults: Iterable[CompilerFault]) -> CompilerOptions:
+        """Return the options that leave out passes which may compile a wrong program."""
+        options = self
+        for fault in faults:
+            passes = [*filter(None, str(options.values.get(_DISABLED_PASSES, "")).split(","))]
+            if fault.disabled_pass in passes:
+                continue
+            passes.append(fault.disabled_pass)
+            note = f"without the pass {fault.disabled_pass}: {fault.what} ({fault.name})"
+            options = replace(
+                options, values={**options.values, _DISABLED_PASSES: ",".join(passes)}, notes=(*options.notes, note)
+            )
+        return options
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -167,6 +186,10 @@ def compile_with(
     if options.is_preset and pipelined and _takes_microbatches(lowered):
         note = "no pipelined collectives: they would hold the activations of several microbatches at once"
         options = options.without(pipelined, note)
+    if options.is_preset and device is not None and device.platform != "cpu":
+        from outlay.program.compiler_faults import faults_in_reach
+
+        options = options.avoiding(faults_in_reach(lowered))
     with without_compilation_cache(device):
         # Each turn leaves out an option or sets one for good, so that this ends.
         while True:

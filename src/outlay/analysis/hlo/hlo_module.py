@@ -52,12 +52,14 @@ class Shape(OneLine):
         dims: sizes on one device.
         is_on_host: whether it is in host memory, not on the device.
         is_on_chip: whether it is in a TPU's vector memory, which the compiler fills, not in the device's memory.
+        layout: as XLA prints it, such as `1,0:T(8,128)`: the order of its entries in memory.
     """
 
     dtype: str
     dims: tuple[int, ...]
     is_on_host: bool = False
     is_on_chip: bool = False
+    layout: str = field(default="", compare=False, repr=False)
 
 
 def read_shapes(text: str) -> tuple[Shape, ...]:
@@ -75,7 +77,8 @@ def read_shapes(text: str) -> tuple[Shape, ...]:
 def _shape(dtype: str, dims: str, layout: str) -> Shape:
     space = match[1] if (match := _SPACE.search(layout)) else ""
     is_on_chip = space == _CHIP and _TILED in layout
-    return Shape(dtype, tuple(map(int, _DIM.findall(dims))), is_on_host=space == _HOST, is_on_chip=is_on_chip)
+    sizes = tuple(map(int, _DIM.findall(dims)))
+    return Shape(dtype, sizes, is_on_host=space == _HOST, is_on_chip=is_on_chip, layout=layout)
 
 
 def dtype_bits(dtype: str) -> int:

@@ -86,6 +86,7 @@ class OneDevice:
     Args:
         program: the program whose `written` step and init they are.
         loop: what a loss and an optimizer mean, where the step is from `outlay.train_step`.
+        device: the device; the first of the mesh if None.
 
     Attributes:
         step: the step.
@@ -95,9 +96,9 @@ class OneDevice:
 
     variant: Variant
 
-    def __init__(self, program: Program, loop: PlainLoop | None = None) -> None:
+    def __init__(self, program: Program, loop: PlainLoop | None = None, *, device: jax.Device | None = None) -> None:
         self._program, mesh = program, program.mesh
-        device = np.array(mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
+        device = np.array(device or mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
         self._mesh = Mesh(device, mesh.axis_names, axis_types=mesh.axis_types)
         self.step = UserStep(program.written, loop or PlainLoop(), only_reads=not program.donate)
         self._init: Any = None

@@ -124,6 +124,7 @@ class Verification(Report):
         num_further: how many further steps were compared, if both were replayed in float64 alone; only their failed
             checks are kept.
         reference: what the program was compared with, in words; empty for another mode.
+        limits: for a program as compiled for absent hardware, what of it was judged and what was not, in words.
     """
 
     program: str
@@ -136,6 +137,7 @@ class Verification(Report):
     replayed: str = ""
     num_further: int = 0
     reference: str = ""
+    limits: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> tuple[LeafCheck, ...]:
@@ -211,7 +213,7 @@ class Verification(Report):
             f"batches {self.batches}",
             f"{steps} compared{further}; later steps may behave differently (steps=N compares more)",
         ]
-        if not any(check.kind == "gradient" for check in self.checks):
+        if not self.limits and not any(check.kind == "gradient" for check in self.checks):
             notes.append("gradients were not compared: only steps from outlay.train_step say what they are")
         trained: dict[str, bool] = {}
         for check in self.checks:
@@ -221,7 +223,7 @@ class Verification(Report):
         # A doubt says so already, and what to do about it.
         if still and not self.doubts:
             notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {listed(still, 4)}")
-        notes += [words for words in (self.reference, self.replayed) if words]
+        notes += [words for words in (self.reference, self.replayed, *self.limits) if words]
         return tuple(notes)
 
     def raise_if_different(self, *, allow_unknown: bool = False) -> None:
@@ -240,7 +242,7 @@ class Verification(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            **fields_as_json(self, "doubts", "replayed", "num_further", "reference"),
+            **fields_as_json(self, "doubts", "replayed", "num_further", "reference", "limits"),
             "verdict": self.verdict,
             "ok": self.ok,
             "first_wrong": self.wrong[0].in_words if self.wrong else None,

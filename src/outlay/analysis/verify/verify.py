@@ -15,6 +15,7 @@ from outlay.analysis.verify.proof import Against, Proof
 from outlay.analysis.verify.stages import on_terminal
 from outlay.analysis.verify.verification import Verification
 from outlay.core.error_types import ProgramError
+from outlay.core.jax_compat import is_compile_only
 from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program
 
@@ -50,6 +51,10 @@ def verify(
     gradients that are all zero. If something differs, the usual mistakes are tried on one device, and those that the
     numbers confirm are named. The proof makes its own state, and leaves the program as it was.
 
+    A program on compile-only devices is judged as compiled for them: the compiler's text is computed here, operation by
+    operation, over as many simulated devices, in another process. What rounding may do there is measured, and
+    operations without a known meaning are named and make the answer `unknown`.
+
     Args:
         program: what to check.
         steps: how many steps; if None, as many as a list of batches has, else 3.
@@ -83,6 +88,11 @@ def verify(
     steps = number_of_steps(batches) if steps is None else steps
     _check_arguments(program, steps, against, tolerance)
     with on_terminal(progress) as stage:
+        if _is_absent(program):
+            # Imported here: what a program that is here does not need is not on its way.
+            from outlay.analysis.verify.as_compiled.compiled_proof import CompiledProof
+
+            return CompiledProof(program, operator.index(steps), tolerance, stage).of(key, batches)
         return Proof(program, operator.index(steps), against, tolerance, stage).of(key, batches)
 
 
@@ -117,8 +127,28 @@ def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any)
             f"the program itself runs in mode {against}, so there is nothing to compare\n"
             f'  fix: against="one-device", or a program in the other mode'
         )
-    if not all(device.process_index == jax.process_index() for device in program.mesh.devices.flat):
+    if _is_absent(program):
+        _check_absent(program, against)
+    elif not all(device.process_index == jax.process_index() for device in program.mesh.devices.flat):
         raise ProgramError(
             f"{program.plan.mesh} spans several processes, and a proof reads all numbers in one\n"
             "  fix: verify the same program on simulated devices: outlay.simulate(n)"
+        )
+
+
+def _is_absent(program: Program) -> bool:
+    """Return whether a program is compiled for hardware that is not here."""
+    return is_compile_only(program.mesh.devices.flat[0])
+
+
+def _check_absent(program: Program, against: str) -> None:
+    if against != "one-device":
+        raise ProgramError(
+            f"{program.plan.mesh} is not here: its program is compared with one device of this machine, not with mode "
+            f'{against}\n  fix: against="one-device", or simulated devices: outlay.simulate({program.mesh.size})'
+        )
+    if program.is_graph:
+        raise ProgramError(
+            f"a graph loop cannot be computed as compiled for {program.plan.mesh} yet\n"
+            f"  fix: verify it on simulated devices: outlay.simulate({program.mesh.size})"
         )

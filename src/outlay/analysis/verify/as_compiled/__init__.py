@@ -1,0 +1,1 @@
+"""Proofs of programs as compiled for hardware that need not be there."""

@@ -1,0 +1,235 @@
+"""Prove a program as it was compiled for hardware that is not there: compute the compiler's text here, and compare.
+
+The judge takes nothing from the program but its text: the reference is the user's own step on one device of this
+machine, and the text is computed operation by operation, in another process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from outlay.analysis.attribution.leaves import each_sharding
+from outlay.analysis.hlo.execute.as_function import unknown_operations
+from outlay.analysis.hlo.execute.operation import Products
+from outlay.analysis.hlo.hlo_module import HloModule
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.verify.as_compiled.closeness import (
+    NUM_MOVED,
+    Results,
+    close,
+    coarsest_float,
+    from_same_start,
+    moved,
+)
+from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
+from outlay.analysis.verify.batches import KINDS, made_up_words, make_up, take
+from outlay.analysis.verify.dependence import Dependence
+from outlay.analysis.verify.host import by_path, default_kind, to_host
+from outlay.analysis.verify.proof import Stage
+from outlay.analysis.verify.runs import Leaves
+from outlay.analysis.verify.sides import OneDevice
+from outlay.analysis.verify.verification import Kind, LeafCheck, Verification
+from outlay.core.jax_compat import text_with_constants, without_compilation_cache
+from outlay.core.quantities import listed
+from outlay.program.compiler_faults import known_faults
+from outlay.program.program import Program
+
+DISABLED_PASSES = "xla_disable_hlo_passes"
+_PRODUCTS: dict[str, Products] = {"gpu": "tf32", "cuda": "tf32", "tpu": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of the user's on one device.
+
+    Attributes:
+        before: the state before it, by path.
+        batch: its batch.
+        right: what it computed.
+        others: what it computed from moved numbers.
+    """
+
+    before: Leaves
+    batch: Any
+    right: Results
+    others: list[Results]
+
+
+class CompiledProof:
+    """Compares a program as compiled for its target with the user's step on one device of this machine.
+
+    Args:
+        program: the program; its devices need not be here.
+        steps: how many steps, each from the state of one device.
+        tolerance: the share of the largest update that may differ; None for what rounding is seen to do.
+        stage: is told what is done next.
+    """
+
+    def __init__(self, program: Program, steps: int, tolerance: float | None, stage: Stage) -> None:
+        self.program, self.steps, self.tolerance, self.stage = program, steps, tolerance, stage
+        self.one_device = OneDevice(program, device=jax.local_devices(backend="cpu")[0])
+        self.platform = program.mesh.devices.flat[0].platform
+
+    def of(self, key: Any, batches: Any) -> Verification:
+        """Return the proof from the state of a key and from batches, or from made-up ones."""
+        self.stage("compiling for the target")
+        compiled = self.program.compiled
+        module = parse_hlo(text_with_constants(compiled))
+        self.stage("making the state on one device")
+        state = self.one_device.start(default_kind(key))
+        numbers, words = self._batches(batches)
+        if unknown := unknown_operations(module):
+            names = listed([str(one) for one in unknown], 20)
+            doubt = f"the compiled program has operations whose meaning is not known here: {names}"
+            return self._verification(words, (), doubts=(doubt,))
+        steps = self._on_one_device(state, numbers, coarsest_float(module))
+        self.stage(f"the compiled program on {self.program.mesh.size} simulated devices, in another process")
+        try:
+            answer = run_apart(self._job(compiled, steps))
+            checks = self._checked(answer, steps)
+            causes = self._causes(steps) if any(check.fault for check in checks) else ()
+        except JudgeStoppedError as error:
+            doubt = f"the process that computes the compiled program ended without an answer ({error})"
+            return self._verification(words, (), doubts=(doubt,))
+        limits = (_judged_words(module), self._precision_words(answer, steps[0].before))
+        return self._verification(words, checks, causes=causes, limits=tuple(filter(None, limits)))
+
+    def _on_one_device(self, state: Leaves, numbers: list[Any], coarsest: np.dtype) -> list[_Step]:
+        """Take the steps as the user wrote them, and again from numbers that are moved by what the program rounds."""
+        eps = float(jnp.finfo(coarsest).eps) / 2
+        run, steps = self.one_device.variant.run, []
+        for number, batch in enumerate(numbers, start=1):
+            self.stage(f"step {number} of {self.steps} on one device")
+            right = run(state, batch)
+            others = []
+            for seed in range(NUM_MOVED):
+                start = moved(state, eps, seed)
+                others.append(from_same_start(run(start, moved(batch, eps, seed)).leaves, state, start))
+            steps.append(_Step(state, batch, right.leaves, others))
+            state = right.state if self.program.donate else state
+        return steps
+
+    def _checked(self, answer: Answer, steps: list[_Step]) -> tuple[LeafCheck, ...]:
+        differing = frozenset(self._keys[at] for at in answer.differing)
+        return tuple(
+            check
+            for number, (step, exact) in enumerate(zip(steps, answer.exact, strict=True), start=1)
+            for check in close(
+                number, step.before, self._named(exact), step.right, step.others, differing, self.tolerance
+            )
+        )
+
+    def _causes(self, steps: list[_Step]) -> tuple[str, ...]:
+        """Compile again without each pass that is known to be wrong at times: is the program right then?"""
+        options = dict(self.program.compiler_options.values)
+        given = [*filter(None, str(options.get(DISABLED_PASSES, "")).split(","))]
+        causes = []
+        for fault in known_faults():
+            if fault.disabled_pass in given:
+                continue
+            self.stage(f"compiling without the pass {fault.disabled_pass}")
+            passes = ",".join([*given, fault.disabled_pass])
+            with without_compilation_cache(self.program.mesh.devices.flat[0]):
+                compiled = self.program.lowered.compile({**options, DISABLED_PASSES: passes})
+            if not any(check.fault for check in self._checked(run_apart(self._job(compiled, steps)), steps)):
+                causes.append(
+                    f"XLA's pass {fault.disabled_pass} ({fault.name}: {fault.what}); without it the program is "
+                    f'right: compiler_options={{"{DISABLED_PASSES}": "{passes}"}}, or the preset, which leaves it out'
+                )
+        return tuple(causes)
+
+    def _verification(
+        self,
+        words: str,
+        checks: tuple[LeafCheck, ...],
+        *,
+        causes: tuple[str, ...] = (),
+        doubts: tuple[str, ...] = (),
+        limits: tuple[str, ...] = (),
+    ) -> Verification:
+        return Verification(
+            f"mode {self.program.mode} on {self.program.plan.mesh} as compiled for it",
+            "one device",
+            self.steps,
+            words,
+            checks,
+            causes=causes,
+            doubts=doubts,
+            limits=limits,
+        )
+
+    def _batches(self, batches: Any) -> tuple[list[Any], str]:
+        if batches is not None:
+            return [to_host(batch) for batch in take(batches, self.steps)], "given"
+        traced = self.one_device.variant.traced()
+        num_state = len(traced.jaxpr.invars) - len(jax.tree.leaves(self.program.batch_shapes))
+        sizes = Dependence.of(traced, num_state).sizes
+        kind = next(iter(KINDS))
+        shapes = self.program.batch_shapes
+        return [to_host(one) for one in make_up(shapes, self.steps, sizes, kind)], made_up_words(shapes, sizes, kind)
+
+    def _job(self, compiled: jax.stages.Compiled, steps: list[_Step]) -> Job:
+        mesh = self.program.mesh
+        at = each_sharding(compiled.args_info, compiled.input_shardings)
+        paths = list(by_path(self.program.state_shapes))
+        calls = []
+        for step in steps:
+            leaves = [*(step.before[path] for path in paths), *jax.tree.leaves(step.batch)]
+            # JAX drops the arguments that a step does not use.
+            calls.append([leaf for leaf, where in zip(leaves, at, strict=True) if where is not None])
+        return Job(
+            text=text_with_constants(compiled),
+            axes=tuple((name, mesh.shape[name]) for name in mesh.axis_names),
+            in_specs=tuple(_spec(where) for where in at if where is not None),
+            out_specs=tuple(_spec(where) for where in jax.tree.leaves(compiled.output_shardings)),
+            calls=tuple(calls),
+            products=_PRODUCTS.get(self.platform, "float32"),
+        )
+
+    @property
+    def _keys(self) -> list[tuple[Kind, str]]:
+        """Return what each result of the compiled program is, by kind and path."""
+        outputs = by_path(self.program.output_shapes, "outputs")
+        state = by_path(self.program.state_shapes) if self.program.donate else {}
+        return [*(("state", path) for path in state), *(("output", path) for path in outputs)]
+
+    def _named(self, results: list[np.ndarray]) -> Results:
+        return dict(zip(self._keys, results, strict=True))
+
+    def _precision_words(self, answer: Answer, before: Leaves) -> str:
+        """Say by how much the target's products move the state, as a share of its update."""
+        worst, where = 0.0, ""
+        for key, exact in self._named(answer.exact[0]).items():
+            rounded = self._named(answer.rounded)[key]
+            if key[0] != "state" or not np.issubdtype(exact.dtype, np.floating):
+                continue
+            update = np.linalg.norm(exact.astype(np.float64) - before[key[1]].astype(np.float64))
+            share = np.linalg.norm(rounded.astype(np.float64) - exact.astype(np.float64)) / update if update else 0.0
+            if share > worst:
+                worst, where = float(share), key[1]
+        products = _PRODUCTS.get(self.platform, "float32")
+        if not worst or products == "float32":
+            return ""
+        return (
+            f"products were compared in float32; as this target rounds them ({products}), a step differs by up to "
+            f"{worst:.1%} of the update ({where})"
+        )
+
+
+def _judged_words(module: HloModule) -> str:
+    num = sum(1 for _ in module.instructions())
+    return (
+        f"all {num:,} operations of the compiled program were computed in the order of its text, over "
+        f"{module.num_devices} simulated devices; what lies below the text was not judged: machine code, the kernels "
+        "of libraries, the network, and races between streams"
+    )
+
+
+def _spec(sharding: Any) -> tuple[Any, ...]:
+    return tuple(sharding.spec) if isinstance(sharding, NamedSharding) else ()
