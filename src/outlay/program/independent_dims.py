@@ -47,8 +47,8 @@ def not_split(jaxpr: Any) -> frozenset[str]:
 class Independent(NamedTuple):
     """The factors of each operand's dims and of each result's; None for a dim along which the operation goes."""
 
-    operands: list[Factors]
-    results: list[Factors]
+    operands: Sequence[Factors]
+    results: Sequence[Factors]
 
 
 def independent(eqn: Any) -> Independent | None:
