@@ -43,7 +43,7 @@ def fills_fields(node_type: type) -> bool:
         node_type: a class that may be registered as a node of trees.
     """
     entry = tree_util._registry.get(node_type)
-    if entry is None or not getattr(entry.from_iter, "__qualname__", "").startswith("register_dataclass."):
+    if entry is None or not getattr(entry.from_iter, "__qualname__", "").lstrip("_").startswith("register_dataclass."):
         return False
     is_generated = getattr(getattr(node_type.__init__, "__code__", None), "co_filename", "") == "<string>"
     return is_generated and not hasattr(node_type, "__post_init__") and node_type.__new__ is object.__new__

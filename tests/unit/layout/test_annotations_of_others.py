@@ -141,7 +141,7 @@ def test_an_axis_that_the_mesh_lacks_is_no_reason_to_leave_it() -> None:
 class Named:
     """As penzai has them: an array whose last axes have names, which its constructor compares with the shape."""
 
-    def __init__(self, data_array: Any, names: tuple[str, ...]) -> None:
+    def __init__(self, data_array: Any, names: Any) -> None:
         assert isinstance(data_array, jax.Array | Tracer)
         sizes = data_array.shape[data_array.ndim - len(names) :]
         self.data_array, self.named_axes = data_array, OrderedDict(zip(names, sizes, strict=True))
@@ -151,7 +151,7 @@ class Named:
 
     @classmethod
     def tree_unflatten(cls, names: Any, children: Any) -> Named:
-        return cls(*children, names)
+        return cls(children[0], names)
 
 
 @jax.tree_util.register_pytree_with_keys_class
