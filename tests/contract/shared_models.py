@@ -23,7 +23,7 @@ class Tied(nnx.Module):
         self.first = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
         self.head = self.embed
         self.blocks = nnx.List([self.first, nnx.Linear(WIDTH, WIDTH, rngs=rngs), self.first])
-        self.biases = nnx.List([self.first.bias])
+        self.biases: Any = nnx.List([self.first.bias])
 
     def __call__(self, x: Any) -> Any:
         x = x @ self.embed.embedding[...]
@@ -75,7 +75,7 @@ class Stacked(nnx.Module):
 class Child(nnx.Module):
     """Refers to the module that holds it."""
 
-    def __init__(self, parent: nnx.Module, rngs: nnx.Rngs) -> None:
+    def __init__(self, parent: Any, rngs: nnx.Rngs) -> None:
         self.parent, self.kernel = parent, nnx.Param(jax.random.normal(rngs.params(), (WIDTH, WIDTH)) / WIDTH)
 
     def __call__(self, x: Any) -> Any:

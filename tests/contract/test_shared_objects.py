@@ -61,7 +61,7 @@ def test_nnx_objects_are_trained_as_under_nnx_jit(
     program = program_of(owner, num_devices)
     first = program.init(jax.random.key(0))
     state, losses = run(program)
-    np.testing.assert_allclose(losses, losses_of_nnx(*owner[:2], NUM_STEPS), rtol=2e-5)
+    np.testing.assert_allclose(losses, losses_of_nnx(owner[0], owner[1], NUM_STEPS), rtol=2e-5)
     assert type(state["model"]) is type(owner[0](jax.random.key(0))[0])
     as_made = dict(zip(owner[2], owner[0](jax.random.key(0)), strict=True))
     assert shared_paths(state) == shared_paths(first) == shared_paths(as_made)
