@@ -18,6 +18,12 @@ ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
     "outlay.analysis.findings.computation": "one of the three kinds of findings, each a file",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
+    "outlay.analysis.verify.doubts": "what a proof cannot show, in words; the proof itself is as long as a file may be",
+    "outlay.analysis.verify.own_dtypes": "the short way of a proof, without float64",
+    "outlay.analysis.verify.parts": "causes in graphs, beside causes.py for steps over a batch",
+    "outlay.analysis.verify.ratio_names": "the names of ratios, which know nothing of leaves",
+    "outlay.analysis.verify.same_operations": "comparing two traces, which knows nothing of proofs",
+    "outlay.analysis.verify.stages": "showing stages on a terminal, which knows nothing of proofs",
 }
 """... but for these, and why."""
 

@@ -52,6 +52,7 @@ def verify(
     same the three nearest to a difference are printed; where something differs, all.
     """
     check_outputs(html, force=force)
+    from outlay.analysis.verify.verification import brief
     from outlay.analysis.verify.verify import verify as verify_program
 
     loaded = load_recipe(context, recipe, options)
@@ -70,7 +71,7 @@ def verify(
         tolerance=tolerance,
         progress=lambda stage: say(f"verify: {stage}", err=True),
     )
-    print_facts(verification if show_all else verification.brief(), as_json=as_json)
+    print_facts(verification if show_all else brief(verification), as_json=as_json)
     write_page(html, verification, force=force)
     if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)

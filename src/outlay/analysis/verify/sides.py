@@ -24,10 +24,10 @@ from outlay.program.program import Program
 class ProgramStep:
     """The step of a program as a mode runs it, with the gradients that its optimizer is given."""
 
-    def __init__(self, program: Program, mode: Mode) -> None:
+    def __init__(self, program: Program, mode: Mode, *, as_compiled: bool) -> None:
         self._step, self._runner = program.step_in(mode)
         self._structure = jax.tree.structure(program.state_shapes)
-        self._run = program.per_shard(self._with_gradients) if mode == program.mode else self._with_gradients
+        self._run = program.per_shard(self._with_gradients) if as_compiled else self._with_gradients
         self.places: tuple[Places, Places, Places] = ([], [], [])
 
     def step(self, leaves: list[Any], batch: Any) -> tuple[list[Any], list[Any], list[Any]]:
@@ -45,7 +45,7 @@ class ProgramStep:
 
 def as_planned(program: Program) -> tuple[Run, Variant]:
     """Return what a call of the program runs, and the same to replay."""
-    variant = in_mode_of(program, program.mode)
+    variant = in_mode_of(program, program.mode, as_compiled=True)
 
     def run(state: Leaves, batch: Any) -> Result:
         state_at, batch_at = _shardings_of(program)
@@ -64,8 +64,13 @@ def as_planned(program: Program) -> tuple[Run, Variant]:
     return run, variant
 
 
-def in_mode_of(program: Program, mode: Mode) -> Variant:
+def in_mode_of(program: Program, mode: Mode, *, as_compiled: bool = False) -> Variant:
     """Return the program's step under its layout in a mode.
+
+    Args:
+        program: the program.
+        mode: the mode.
+        as_compiled: whether that is how the program is compiled, so that what XLA does not split runs on shards.
 
     Raises:
         ProgramError: the step cannot run in that mode.
@@ -74,7 +79,7 @@ def in_mode_of(program: Program, mode: Mode) -> Variant:
     state_at, batch_at = _shardings_of(program)
     paths = list(by_path(program.state_shapes))
     takes = Arguments(paths, jax.tree.leaves(shapes[0]), shapes[1], (jax.tree.leaves(state_at), batch_at))
-    return Variant(program, ProgramStep(program, mode), takes, program.mesh)
+    return Variant(program, ProgramStep(program, mode, as_compiled=as_compiled), takes, program.mesh)
 
 
 class OneDevice:

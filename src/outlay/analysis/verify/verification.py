@@ -251,10 +251,6 @@ class Verification(Report):
             "checks": [{**_finite(fields_as_json(check)), "verdict": check.verdict} for check in self.checks],
         }
 
-    def brief(self) -> Report:
-        """Return what a command prints: of arrays that are all the same, the three nearest to a difference."""
-        return _Brief(self) if self.ok else self
-
     _text_width = 160
 
     def _page(self) -> Page:
@@ -297,6 +293,11 @@ class Verification(Report):
             headline_style=style,
             footer="Hover over a row to see what the tolerance allows for.",
         )
+
+
+def brief(proof: Verification) -> Report:
+    """Return what a command prints: of arrays that are all the same, the three nearest to a difference."""
+    return _Brief(proof) if proof.ok else proof
 
 
 @dataclass(frozen=True)
