@@ -74,7 +74,9 @@ class Narrow:
         drive = self.of(np.exp, t(-0.5 / s.sigma) * g * g)
         decay = math.exp(-1 / s.tau)
         scale = 1 + 1 / math.expm1((1000 - s.cd * s.max_freq) / (s.tau * s.max_freq))
-        rise = np.where(state["refractory"] >= t(s.cd), t(s.tau * (1 - decay) * scale) * drive, t(0))
+        # In Spark's order: a product of the constants, rounded once, is another number.
+        gain = t(scale) * (t(1) - t(decay))
+        rise = np.where(state["refractory"] >= t(s.cd), gain * (t(s.tau) * drive), t(0))
         potential = t(decay) * state["potential"] + rise
         spikes = potential > t(s.tau)
         state["potential"] = np.where(spikes, t(0), potential)

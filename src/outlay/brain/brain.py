@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from outlay.brain.check_arguments import check_kinds
 from outlay.brain.check_modules import check_state, checked_step, naming
@@ -164,9 +165,7 @@ class Brain(OneLine):
         """
         given = {name: jnp.asarray(value) for name, value in inputs.items()}
         check_inputs(self, {name: value.shape for name, value in given.items()})
-        check_spikes(
-            self.wiring, {name: value for name, value in given.items() if not isinstance(value, jax.core.Tracer)}
-        )
+        check_spikes(self.wiring, {name: value for name, value in given.items() if not isinstance(value, Tracer)})
         return self.graph(state, given)
 
     def arriving(self, name: str, read: Mapping[str, tuple[jax.Array, ...]]) -> dict[str, jax.Array]:

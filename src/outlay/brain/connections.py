@@ -116,7 +116,7 @@ def _target_problems(brain: Blueprint, connection: Connection) -> Iterator[tuple
     elif port not in brain.modules[module].inputs():
         ports = brain.modules[module].inputs()
         fix = did_you_mean(port, ports)
-        if len(ports) == 1 and SequenceMatcher(None, port, *ports).ratio() < LIKE_A_TYPO:
+        if len(ports) == 1 and SequenceMatcher(None, port, next(iter(ports))).ratio() < LIKE_A_TYPO:
             fix = f"{next(iter(ports))}, its only port: several sources of a port are joined in the order of the list"
         yield f"{module} reads no port {port!r}", fix
 

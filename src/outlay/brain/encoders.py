@@ -105,7 +105,8 @@ class LinearSpiker(Encoder):
             return self.tau * (1 - decay) * self._scale() * drive
         # In Spark's order, in which each operation rounds: a product of constants would be rounded once.
         gain = np.asarray(self._scale(), drive.dtype) * (1 - np.asarray(decay, drive.dtype))
-        return gain.astype(drive.dtype) * (np.asarray(self.tau, drive.dtype) * drive)
+        rise: Any = gain.astype(drive.dtype) * (np.asarray(self.tau, drive.dtype) * drive)
+        return rise
 
     def _scale(self) -> float:
         # Not exp(x) - 1, which loses its digits near 0: of a rate close to the one that the cooldown allows.

@@ -136,10 +136,11 @@ class PlacedGraph:
         with without_compilation_cache(self._mesh.devices.flat[0]):
             self._ends  # noqa: B018  here, since what follows is timed
             # Of groups of other processes, these compile them.
-            return tuple(
-                one.compile() if self._runs(group) else one
+            compiled: list[Any] = [
+                one.compile() if self._runs(group) else None
                 for one, group in zip(lowered, self.device_groups, strict=True)
-            )
+            ]
+            return tuple(compiled)
 
     @_without_mesh
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -199,7 +200,9 @@ class PlacedGraph:
             for (begin, _), mine, cache in zip(self._ends, own, caches, strict=True)
         ]
         dispatch(own, rest, caches, inputs)
-        ended = [end(mine, left) if end else None for (_, end), mine, left in zip(self._ends, own, rest, strict=True)]
+        ended: list[Any] = [
+            end(mine, left) if end else None for (_, end), mine, left in zip(self._ends, own, rest, strict=True)
+        ]
         if self._spans:
             ended = self._from_all(ended)
         buffers, not_finite = {}, {}

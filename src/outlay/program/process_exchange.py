@@ -51,7 +51,7 @@ class ProcessExchange:
         """The device of this process that receives."""
         return self._device
 
-    def __call__(self, own: Mapping[Hashable, jax.Array]) -> dict[Hashable, jax.Array]:
+    def __call__(self, own: Mapping[Any, jax.Array]) -> dict[Hashable, jax.Array]:
         """Return all arrays by name, on this process's device.
 
         Args:
@@ -70,10 +70,10 @@ class ProcessExchange:
 
     @functools.cached_property
     def _pack(self) -> Any:
-        encodings = [encoding for _, encoding in self._own.values()]
+        encodings: list[Encoding] = [encoding for _, encoding in self._own.values()]
 
         def packed(arrays: Sequence[jax.Array]) -> jax.Array:
-            parts = [pack(array, encoding) for array, encoding in zip(arrays, encodings, strict=True)]
+            parts = [pack(array, each) for array, each in zip(arrays, encodings, strict=True)]
             words = jnp.concatenate([jnp.zeros(0, jnp.uint32), *parts])
             return jnp.pad(words, (0, self._num_words - len(words)))[None]
 

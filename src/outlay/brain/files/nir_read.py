@@ -183,8 +183,8 @@ def _neuron(name: str, node: Any, dt: float, wrong: Any) -> Neuron | None:
     each = {key: np.array([_number(one) for one in value.reshape(-1)]) for key, value in values.items()}
     tau = each.get("tau", each.get("tau_mem", np.zeros(1))) * MS_PER_S
     # NIR multiplies the current with r alone, Outlay with tau × resistance.
-    levels = (_setting(each[key]) for key in ("v_leak", "v_reset"))
-    soma = LeakySoma(*levels, _setting(tau), _setting(each["r"] / tau), _setting(each["v_threshold"]))
+    rest, reset, threshold = (_setting(each[key]) for key in ("v_leak", "v_reset", "v_threshold"))
+    soma = LeakySoma(rest, reset, _setting(tau), _setting(each["r"] / tau), threshold)
     return Neuron(units, soma=soma, synapses=_synapses(each, dt))
 
 

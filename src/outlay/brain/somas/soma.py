@@ -24,7 +24,8 @@ class Soma(Component, abc.ABC):
 
     def level_problems(self) -> list[str]:
         """Report a threshold below the reset: a neuron would spike forever after its first spike."""
-        threshold, reset = getattr(self, "threshold", None), getattr(self, "potential_reset", None)
+        threshold: Any = getattr(self, "threshold", None)
+        reset: Any = getattr(self, "potential_reset", None)
         if not all(isinstance(level, int | float | tuple) for level in (threshold, reset)):
             return []
         levels = np.atleast_1d(threshold), np.atleast_1d(reset)

@@ -239,7 +239,7 @@ def _shape_in(spec: Any) -> Shape | None:
 
 def _on_the_grid(neuron: Neuron, dt: Any) -> Neuron:
     """Return a population whose waiting times are whole numbers of steps, to which Spark rounds them."""
-    soma = neuron.soma
+    soma: Any = neuron.soma
     waits = {name: getattr(soma, name, None) for name in ("cooldown", "clamp_duration")}
     rounded = {
         name: in_steps(time, dt) * dt
