@@ -18,7 +18,7 @@ from jax._src import compilation_cache, compiler, config, distributed, hardware_
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
-from jaxlib import _hlo
+from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from outlay.core.error_types import BackendError, TargetError
 from outlay.core.flag_check import check_flags
@@ -311,7 +311,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def text_with_constants(compiled: jax.stages.Compiled) -> str:
     """Return the text of a compiled program with its constants whole; `as_text` leaves out all but small ones."""
-    (module,) = compiled.runtime_executable().hlo_modules()
+    executable: Any = compiled.runtime_executable()
+    (module,) = executable.hlo_modules()
     options = _hlo.HloPrintOptions()
     options.print_large_constants = True
     return module.to_string(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ from outlay.analysis.verify.sides import OneDevice, as_planned, in_mode_of
 from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.check_arrays import check_same_leaves
 from outlay.core.quantities import counted
+from outlay.program.execution import Mode
 from outlay.program.program import Program
 
 Against = Literal["one-device", "auto", "manual"]
@@ -126,7 +127,7 @@ class Proof:
         """Return the state that both start from; the program must make the same."""
         if self.against != "one-device":
             self.stage("making the state under the layout")
-            self.reference = in_mode_of(self.program, self.against)
+            self.reference = in_mode_of(self.program, cast(Mode, self.against))
             return self._made_by_program(self.key)
         self.stage("making the state on one device")
         state = self.one_device.start(self.key)
@@ -160,7 +161,8 @@ class Proof:
         depends = Dependence.of(traced, len(traced.jaxpr.invars) - len(jax.tree.leaves(self.program.batch_shapes)))
         places, results = self.reference.places, iter(depends.results)
         marks = [[next(results) for _ in range(1 + max((n for _, n in kind), default=-1))] for kind in places]
-        named: Any = Result(*({path: of[n] for path, n in kind} for kind, of in zip(places, marks, strict=True)))
+        by_kind: Any = [{path: of[n] for path, n in kind} for kind, of in zip(places, marks, strict=True)]
+        named: Any = Result(*by_kind)
         self.marks, self.sizes = named.leaves, depends.sizes
         self.coarsest = max(depends.dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.float32)
 

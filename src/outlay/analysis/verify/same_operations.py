@@ -74,13 +74,17 @@ def _numbered(jaxpr: Any, known: dict[Any, Any]) -> Iterator[tuple[Any, ...] | N
             continue
         for var in equation.outvars:
             known[var] = next(numbers)
-        types = [(var.aval.shape, var.aval.dtype) if hasattr(var.aval, "dtype") else None for var in equation.outvars]
+        types = [_type_of(var.aval) for var in equation.outvars]
         yield equation.primitive.name, operands, types, equation.params
     yield None
 
 
+def _type_of(aval: Any) -> tuple[Any, Any] | None:
+    return (aval.shape, aval.dtype) if hasattr(aval, "dtype") else None
+
+
 def _read(atom: Any, known: Mapping[Any, Any]) -> Any:
-    return (np.asarray(atom.val), atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
+    return (np.asarray(atom.val), _type_of(atom.aval)) if isinstance(atom, Literal) else known[atom]
 
 
 def _same_params(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

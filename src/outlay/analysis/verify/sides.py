@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from outlay.analysis.verify.host import by_path, copies_of, differing_copies, to_devices, to_host
 from outlay.analysis.verify.reference.plain_loop import PlainLoop
 from outlay.analysis.verify.reference.user_step import Places, UserStep
-from outlay.analysis.verify.runs import QUICKLY, Arguments, FlatStep, Leaves, Result, Run, Variant, without_sharding
+from outlay.analysis.verify.runs import QUICKLY, Arguments, Leaves, Result, Run, Variant, without_sharding
 from outlay.arrays.shardings import shardings
 from outlay.core.as_written import observing
 from outlay.core.constrain import summing
@@ -103,8 +103,8 @@ class OneDevice:
 
     def __init__(self, program: Program, loop: PlainLoop | None = None, *, device: jax.Device | None = None) -> None:
         self._program, mesh = program, program.mesh
-        device = np.array(device or mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
-        self._mesh = Mesh(device, mesh.axis_names, axis_types=mesh.axis_types)
+        only: Any = np.array([device or mesh.devices.flat[0]], dtype=object).reshape((1,) * mesh.devices.ndim)
+        self._mesh = Mesh(only, mesh.axis_names, axis_types=mesh.axis_types)
         self.step = UserStep(program.written, loop or PlainLoop(), only_reads=not program.donate)
         self._init: Any = None
         self.traced_init: Any = None
@@ -121,7 +121,7 @@ class OneDevice:
             first: dict[int, str] = {}
             for path, number in self.step.state.places:
                 first.setdefault(number, path)
-            step: FlatStep = _PerShard(self.step, self._mesh) if self._program.runs_per_shard else self.step
+            step: Any = _PerShard(self.step, self._mesh) if self._program.runs_per_shard else self.step
             batch = jax.tree.map(without_sharding, self._program.batch_shapes)
             takes = Arguments([first[number] for number in range(len(shapes))], shapes, batch, (whole, whole))
             self.variant = Variant(self._program, step, takes, self._mesh, instead_of=self._program.mesh)

@@ -123,15 +123,16 @@ def parts_elsewhere(path: str | os.PathLike[str]) -> list[tuple[str, str, str]]:
 
 def _elsewhere(group: Any, seen: set[Any]) -> Iterator[tuple[str, str, str]]:
     import h5py
+    from h5py import h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]
 
-    at = h5py.h5o.get_info(group.id)
+    at = h5o.get_info(group.id)
     if (at.fileno, at.addr) in seen:  # hard links can make a circle
         return
     seen.add((at.fileno, at.addr))
     for name in group:
         where = f"{group.name.rstrip('/')}/{name}"
         kind = group.id.links.get_info(name.encode(errors="surrogateescape")).type
-        if kind != h5py.h5l.TYPE_HARD:  # opening it would follow it
+        if kind != h5l.TYPE_HARD:  # opening it would follow it
             yield where, _of_link(kind, group, name), _FIX
             continue
         part = group[name]
@@ -146,9 +147,9 @@ def _elsewhere(group: Any, seen: set[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _of_link(kind: int, group: Any, name: str) -> str:
-    import h5py
+    from h5py import h5l  # pyright: ignore[reportAttributeAccessIssue]
 
-    if kind == h5py.h5l.TYPE_EXTERNAL:
+    if kind == h5l.TYPE_EXTERNAL:
         link = group.get(name, getlink=True)
         return f"it is a link to {link.path!r} in the file {link.filename!r}"
     return "it is a link, not a part of the file"

@@ -59,8 +59,9 @@ def _reverse(operation: Operation) -> Any:
 
 def _pad(operation: Operation) -> Any:
     text = operation.instruction.attributes["padding"]
-    config = [tuple(map(int, dim.split("_"))) for dim in text.split("x")]
-    return lax.pad(*operation.operands, [(*dim, 0)[:3] for dim in config])
+    config = [[*map(int, dim.split("_")), 0] for dim in text.split("x")]
+    array, padding = operation.operands
+    return lax.pad(array, padding, [(dim[0], dim[1], dim[2]) for dim in config])
 
 
 def _first(operation: Operation) -> Any:

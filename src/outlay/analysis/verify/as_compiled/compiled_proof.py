@@ -127,7 +127,7 @@ class CompiledProof:
 
     def _causes(self, steps: list[_Step]) -> tuple[str, ...]:
         """Compile again without each pass that is known to be wrong at times: is the program right then?"""
-        options = dict(self.program.compiler_options.values)
+        options: dict[str, Any] = dict(self.program.compiler_options.values)
         given = [*filter(None, str(options.get(DISABLED_PASSES, "")).split(","))]
         causes = []
         for fault in known_faults():

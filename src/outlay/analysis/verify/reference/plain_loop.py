@@ -250,7 +250,8 @@ def _with(tree: Any, other: Any, paths: frozenset[str]) -> Any:
     return map_with_paths(lambda path, x: values[path].astype(x.dtype) if path in paths else x, tree)
 
 
-def _mean_of_states(*leaves: Any) -> Any:
+def _mean_of_states(first: Any, *others: Any) -> Any:
+    leaves = (first, *others)
     is_float = jnp.issubdtype(jnp.result_type(leaves[0]), jnp.inexact)
     return jnp.stack(leaves).mean(0) if is_float and len(leaves) > 1 else leaves[0]
 
