@@ -16,7 +16,16 @@ SHORT = 120
 
 ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
-    "outlay.analysis.findings.computation": "one of the three kinds of findings, each a file",
+    "outlay.analysis.findings.computation": "one of the kinds of findings, each a file",
+    "outlay.analysis.findings.gathered_operands": "one of the kinds of findings, each a file",
+    "outlay.analysis.hlo.execute.solving": "one of the kinds of operations, each a table",
+    "outlay.brain.check_arguments": "what is asked of arguments; brain.py is as long as a file should be",
+    "outlay.brain.row_steps": "the steps that rows are checked by; brain.py is as long as a file should be",
+    "outlay.brain.run.brain_programs": "the programs that a process keeps, which know nothing of runs",
+    "outlay.program.first_run": "waiting for a first run, which knows nothing of programs",
+    "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
+    "outlay.program.program_of_objects": "what only programs of NNX objects enter",
+    "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
     "outlay.analysis.verify.doubts": "what a proof cannot show, in words; the proof itself is as long as a file may be",
     "outlay.analysis.verify.own_dtypes": "the short way of a proof, without float64",

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import ProgramError
+from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.graph.recorded_outputs import RecordedOutput
 from outlay.graph.step_graph import StepGraph
 
 
 @dataclass(frozen=True, eq=False)
-class InitByRows:
+class InitByRows(OneLine):
     """An init that can make the rows of a graph's state that one device has, without the others.
 
     Attributes:

@@ -86,7 +86,7 @@ class LoopForm(OneLine):
 
 
 @dataclass(frozen=True)
-class RowStep:
+class RowStep(OneLine):
     """A step that must do for some of its rows what it does for all.
 
     Attributes:

@@ -54,7 +54,10 @@ def _problems(one: RowStep) -> Iterator[Problem]:
         return of_some(leaf) if any(matches(pattern, path) for pattern in one.by_rows) else leaf
 
     kind = f"not by {one.rows}"
-    fix = f"a layout of whole parts (of a Brain: copies, by-module); or a step that takes the {one.rows} one by one"
+    fix = (
+        "a layout of whole parts (of a graph: copies, or parts on devices of their own); or a step that takes the "
+        f"{one.rows} one by one"
+    )
     some = map_with_paths(cut, one.state), jax.tree.map(of_some, one.given) if one.given_has_rows else one.given
     if jax.tree.map(jnp.shape, some) == jax.tree.map(jnp.shape, (one.state, one.given)):
         return  # as few rows as that
@@ -99,7 +102,7 @@ def _mixing_in(a: Any, b: Any) -> Operation | None:
     try:
         if is_local(a, b) and not _uses_their_number(a, b):
             return None
-    except ProgramError:  # every neuron with every other
+    except ProgramError:  # every row with every other
         return _named(a)
     inner = list(zip(jaxprs_in_params(a.params), jaxprs_in_params(b.params), strict=True))
     if not inner:

@@ -14,15 +14,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from outlay.analysis.hlo.execute.attention_calls import ATTENTION_CALLS
 from outlay.analysis.hlo.execute.elementwise import ELEMENTWISE
 from outlay.analysis.hlo.execute.exchanging import EXCHANGING
 from outlay.analysis.hlo.execute.indexing import INDEXING
-from outlay.analysis.hlo.execute.library_calls import LIBRARY_CALLS
 from outlay.analysis.hlo.execute.multiplying import MULTIPLYING, PRODUCT_CALLS
 from outlay.analysis.hlo.execute.operation import Meaning, Operation, Products
-from outlay.analysis.hlo.execute.reducing import REDUCING
-from outlay.analysis.hlo.execute.shaping import SHAPING
+from outlay.analysis.hlo.execute.reducing import REDUCING, REDUCING_CALLS
+from outlay.analysis.hlo.execute.shaping import LIBRARY_CALLS, SHAPING
 from outlay.analysis.hlo.execute.solving import SOLVER_CALLS, SOLVING
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
@@ -76,7 +74,7 @@ def _custom_call(operation: Operation) -> Any:
     return _CALLS[_target(operation.instruction)](operation)
 
 
-_CALLS: dict[str, Meaning] = {**ATTENTION_CALLS, **PRODUCT_CALLS, **SOLVER_CALLS, **LIBRARY_CALLS}
+_CALLS: dict[str, Meaning] = {**PRODUCT_CALLS, **SOLVER_CALLS, **REDUCING_CALLS, **LIBRARY_CALLS}
 _CONTROL: dict[str, Meaning] = {
     "async-done": _second,
     "async-start": _async_start,

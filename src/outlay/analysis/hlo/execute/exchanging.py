@@ -109,12 +109,12 @@ def _all_to_all(operation: Operation) -> Any:
         results = []
         for value in operation.operands:
             pieces = jnp.stack(jnp.split(value, len(groups[0]), axis=dim))
-            theirs = jnp.take(_of_group(operation, pieces, groups), place, axis=1)
-            results.append(lax.concatenate(list(theirs), dim))
+            received = jnp.take(_of_group(operation, pieces, groups), place, axis=1)
+            results.append(lax.concatenate(list(received), dim))
         return _returned(operation, results)
     pieces = jnp.stack(operation.operands)
-    theirs = jnp.take(_of_group(operation, pieces, groups), place, axis=1)
-    return _returned(operation, list(theirs))
+    received = jnp.take(_of_group(operation, pieces, groups), place, axis=1)
+    return _returned(operation, list(received))
 
 
 def _permute(operation: Operation) -> Any:

@@ -1,4 +1,4 @@
-"""What matrix products and convolutions compute, those of cuBLAS and cuDNN included.
+"""What matrix products, convolutions and attention compute, those of cuBLAS and cuDNN included.
 
 Units for products round float32 before they multiply: NVIDIA's to 10 bits of mantissa (TF32), a TPU's to bfloat16.
 Whether they do here is what `Operation.rounds` says.
@@ -6,6 +6,7 @@ Whether they do here is what `Operation.rounds` says.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -187,8 +188,8 @@ def _cudnn_forward(operation: Operation) -> Any:
 
 
 def _activated(config: Mapping[str, Any], result: Any) -> Any:
-    mode = str(config.get("activation_mode", "kNone")).removeprefix("k").lower()
-    if mode in ("none", "0"):
+    name = str(config.get("activation_mode", "kNone")).removeprefix("k").lower()
+    if name in ("none", "0"):
         return result
     functions: dict[str, Callable[[Any], Any]] = {
         "relu": jax.nn.relu,
@@ -196,9 +197,9 @@ def _activated(config: Mapping[str, Any], result: Any) -> Any:
         "elu": jax.nn.elu,
         "leakyrelu": lambda value: jax.nn.leaky_relu(value, float(config.get("leakyrelu_alpha", 0.01))),
     }
-    if mode not in functions:
-        raise ValueError(f"cuDNN activation {mode} has no meaning here")
-    return functions[mode](result)
+    if name not in functions:
+        raise ValueError(f"cuDNN activation {name} has no meaning here")
+    return functions[name](result)
 
 
 def _along_features(operation: Operation, bias: Any) -> Any:
@@ -222,6 +223,68 @@ def _cudnn_backward(operation: Operation, *, of_image: bool) -> Any:
     return _with_workspace(operation, [gradient.astype(operation.dtype)])
 
 
+_MASKS = ("NO_MASK", "CAUSAL")
+
+
+def _attention_configuration(operation: Operation) -> Mapping[str, Any]:
+    config = json.loads(operation.instruction.attributes["backend_config"])["cudnn_fmha_backend_config"]
+    odd = {
+        "a mask by lengths": config.get("mask_type", "NO_MASK") not in _MASKS,
+        "dropout": float(config.get("dropout_rate", 0)) > 0,
+        "packed segments": int(config.get("max_seg_per_batch", 1)) > 1,
+        "pages": bool(config.get("is_paged_attention")),
+    }
+    if named := [name for name, is_there in odd.items() if is_there]:
+        raise ValueError(f"cuDNN's attention with {', '.join(named)} has no meaning here")
+    return config
+
+
+def _attend(config: Mapping[str, Any], query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+    """Return mixed values (B, heads, T, dim) and the logarithm of each softmax's sum (B, heads, T).
+
+    Queries are (B, T, heads, dim); keys and values have S rows and may have fewer heads, each for several of queries.
+    """
+    num_shared = query.shape[2] // key.shape[2]
+    query, key, value = (jnp.swapaxes(x.astype(jnp.float32), 1, 2) for x in (query, key, value))
+    key, value = (jnp.repeat(x, num_shared, axis=1) for x in (key, value))
+    scores = jnp.einsum("bntd,bnsd->bnts", query, key) * float(config["fmha_scale"])
+    rows, columns = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, dim) for dim in (2, 3))
+    hidden = jnp.zeros(scores.shape, bool)
+    window = int(config.get("sliding_window_length", 0))
+    if config.get("mask_type") == "CAUSAL" or window:
+        hidden |= columns > rows
+    if window:
+        hidden |= columns <= rows - window
+    scores = jnp.where(hidden, -jnp.inf, scores)
+    sums = jax.nn.logsumexp(scores, axis=-1)
+    return jnp.einsum("bnts,bnsd->bntd", jnp.exp(scores - sums[..., None]), value), sums
+
+
+def _attention(operation: Operation) -> Any:
+    return _as_shapes(operation, _attend(_attention_configuration(operation), *operation.operands[:3]))
+
+
+def _attention_backward(operation: Operation) -> Any:
+    """Return the gradients of queries, keys and values, from these and the gradient of the mixed values."""
+    config = _attention_configuration(operation)
+    query, key, value, _, gradient = operation.operands[:5]
+    mixed = functools.partial(_attend, config)
+    _, pull_back = jax.vjp(lambda *arrays: mixed(*arrays)[0], *(x.astype(jnp.float32) for x in (query, key, value)))
+    gradients = pull_back(jnp.swapaxes(gradient.astype(jnp.float32), 1, 2))
+    return _as_shapes(operation, [jnp.swapaxes(one, 1, 2) for one in gradients])
+
+
+def _as_shapes(operation: Operation, values: Any) -> Any:
+    """Return the values in the types of the results, and the memory that the library works in as zeros."""
+    shapes = operation.instruction.shapes
+    results = [value.astype(dtype_of(shape.dtype)) for value, shape in zip(values, shapes, strict=False)][: len(shapes)]
+    spare = [jnp.zeros(shape.dims, dtype_of(shape.dtype)) for shape in shapes[len(results) :]]
+    # Without a gradient to come, the sums are left out of the results.
+    if len(shapes) > 1 and shapes[1].dtype == "u8":
+        results, spare = results[:1], [jnp.zeros(shapes[1].dims, jnp.uint8)]
+    return (*results, *spare)
+
+
 MULTIPLYING: Meanings = {"convolution": _convolution, "dot": _dot}
 
 PRODUCT_CALLS: Meanings = {
@@ -229,6 +292,8 @@ PRODUCT_CALLS: Meanings = {
     "__cublas$lt$matmul": _cublas,
     "__cublas$lt$matmul$f8": _cublas,
     "__cudnn$convForward": _cudnn_forward,
+    "__cudnn$fmhaSoftmax": _attention,
+    "__cudnn$fmhaSoftmaxBackward": _attention_backward,
     "__cudnn$convBiasActivationForward": _cudnn_forward,
     "__cudnn$convBackwardInput": lambda operation: _cudnn_backward(operation, of_image=True),
     "__cudnn$convBackwardFilter": lambda operation: _cudnn_backward(operation, of_image=False),

@@ -154,3 +154,5 @@ REDUCING: Meanings = {
     "sort": _sort,
     "topk": _top_k,
 }
+
+REDUCING_CALLS: Meanings = {"TopK": _top_k, "__gpu$TopK": _top_k}

@@ -1,4 +1,4 @@
-"""What operations compute that make, move, cut and join arrays, and none that look anything up by number."""
+"""What operations compute that make, move, cut and join arrays, and custom calls that are hints or memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from outlay.analysis.hlo.execute.bitcast import bitcast
-from outlay.analysis.hlo.execute.literal import read_literal
+from outlay.analysis.hlo.execute.literal import dtype_of, read_literal
 from outlay.analysis.hlo.execute.operation import Meanings, Operation
 
 _SLICE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
@@ -65,7 +65,7 @@ def _pad(operation: Operation) -> Any:
 
 
 def _first(operation: Operation) -> Any:
-    return operation.operands[0]
+    return operation.operands[0] if operation.operands else ()
 
 
 def _barrier(operation: Operation) -> Any:
@@ -100,4 +100,51 @@ SHAPING: Meanings = {
     "slice": _slice,
     "transpose": _transpose,
     "tuple": _tuple,
+}
+
+
+def _zeros(operation: Operation) -> Any:
+    shapes = operation.instruction.shapes
+    values = [jnp.zeros(shape.dims, dtype_of(shape.dtype)) for shape in shapes]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _concatenated(operation: Operation) -> Any:
+    first = operation.operands[0]
+    dim = next(at for at, size in enumerate(operation.shape.dims) if size != first.shape[at])
+    return jnp.concatenate(operation.operands, axis=dim)
+
+
+def _async_collective_start(operation: Operation) -> Any:
+    """Return what a TPU's collective was given and what it returned, and flags that nobody reads here."""
+    collective = operation.computation.instructions[operation.instruction.operands[0]]
+    flags = [jnp.zeros(shape.dims, dtype_of(shape.dtype)) for shape in operation.instruction.shapes[2:]]
+    return operation.values[collective.operands[0]], operation.operands[0], *flags
+
+
+def _async_collective_done(operation: Operation) -> Any:
+    """Return the result of the collective, which stands again in the fusion that waits for it."""
+    instructions = operation.computation.instructions
+    return next(
+        value
+        for name, value in zip(operation.instruction.operands, operation.operands, strict=True)
+        if instructions[name].opcode != "parameter"
+    )
+
+
+LIBRARY_CALLS: Meanings = {
+    "AllocateBuffer": _zeros,
+    "AsyncCollectiveDone": _async_collective_done,
+    "AsyncCollectiveStart": _async_collective_start,
+    "AssumeGatherIndicesInBound": _first,
+    "AssumeScatterIndicesInBound": _first,
+    "ConcatBitcast": _concatenated,
+    "GatherScatterIndicesBitpacked": _first,
+    "MoveToDevice": _first,
+    "MoveToHost": _first,
+    "ScalarToVector": _first,
+    "SPMDFullToShardShape": _first,
+    "SPMDShardToFullShape": _first,
+    "Sharding": _first,
+    "annotate_device_placement": _first,
 }

@@ -61,8 +61,8 @@ def of_target(function, args, specs, target):
     text = text_with_constants(compiled)
     assert unknown_operations(parse_hlo(text)) == ()
     ins, outs = (
-        tuple(tuple(one.spec) for one in jax.tree.leaves(found))
-        for found in (compiled.input_shardings, compiled.output_shardings)
+        tuple(tuple(one.spec) for one in jax.tree.leaves(of_all))
+        for of_all in (compiled.input_shardings, compiled.output_shardings)
     )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
     with jax.enable_x64(True):
