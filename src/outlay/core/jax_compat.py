@@ -50,7 +50,7 @@ def take_packed_arrays(compiled: jax.stages.Compiled) -> None:
     Args:
         compiled: the program; it is changed.
     """
-    executable: Any = compiled._executable
+    executable: Any = getattr(compiled, "_executable", None)
     layouts, avals = getattr(executable, "_xla_in_layouts", None), getattr(executable, "in_avals", ())
     if layouts is not None and any(map(_is_packed, avals)):
         pairs = zip(layouts, avals, strict=True)

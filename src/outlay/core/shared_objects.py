@@ -40,11 +40,11 @@ def split_objects(tree: Any) -> tuple[Objects | None, Any]:
     Example:
         >>> from flax import nnx
         >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-        >>> objects, arrays = split_objects({"model": model, "again": [model.kernel]})
-        >>> [leaf.shape for leaf in jax.tree.leaves(arrays)], arrays["model"]
-        ([(2, 3), (3,)], None)
+        >>> objects, arrays = split_objects({"model": model, "tied": [model.kernel]})
+        >>> [leaf.shape for leaf in jax.tree.leaves(arrays)], arrays["tied"]
+        ([(3,), (2, 3)], [None])
         >>> tree = merge_objects(objects, arrays)
-        >>> tree["again"][0] is tree["model"].kernel
+        >>> tree["tied"][0] is tree["model"].kernel
         True
     """
     nnx = sys.modules.get("flax.nnx")

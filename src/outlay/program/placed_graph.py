@@ -104,13 +104,13 @@ class PlacedGraph:
     def check_key(self, key: Any) -> None:
         """Accept any kind of key: this mode compares no leaves of the state."""
 
-    @_without_mesh
     def traced_init(self, key: Any) -> None:
         """Return None: each group of devices makes its own state."""
 
     def compiled_trace(self) -> None:
         """Return None: each group of devices has a program of its own."""
 
+    @_without_mesh
     def init(self, key: Any) -> Any:
         """Initialize the state, each part on its devices and nowhere else."""
         made = [
@@ -120,11 +120,11 @@ class PlacedGraph:
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
 
-    @_without_mesh
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return the function: each part runs on devices of its own."""
         return function
 
+    @_without_mesh
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the steps of a dispatch, one program for each group."""
         with fresh_traces():

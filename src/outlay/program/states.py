@@ -59,7 +59,8 @@ class States:
         Example:
             >>> step = lambda state, batch: ({"w": state["w"] + batch.sum()}, {})
             >>> init = lambda key: {"w": jnp.zeros(16)}
-            >>> program = outlay.program(step, init, np.ones(8), layout=outlay.fsdp(min_size=8), mesh="data=8")
+            >>> layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
+            >>> program = outlay.program(step, init, np.ones(8), layout=layout, mesh="data=8")
             >>> state = program.put({"w": np.arange(16, dtype=np.float32)})
             >>> state["w"].sharding.spec, float(program(state, np.ones(8))[0]["w"][1])
             (P('data',), 9.0)

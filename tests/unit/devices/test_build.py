@@ -55,7 +55,7 @@ def test_an_axis_crosses_hosts_when_asked(two_hosts):
 
 
 def test_unequal_hosts_are_refused(two_hosts):
-    with pytest.raises(MeshError, match="4 on host 0, 2 on host 1\n  fix: pass devices="):
+    with pytest.raises(MeshError, match="4 on host 0, 2 on host 1\n  fix: start as many processes on each host"):
         mesh(data=-1, devices=jax.devices()[:6])
 
 

@@ -125,6 +125,7 @@ class Proof:
 
     def _begin(self) -> Leaves:
         """Return the state that both start from; the program must make the same."""
+        self.program.check_memory()  # one device needs no less than the mesh, and would end the process
         if self.against != "one-device":
             self.stage("making the state under the layout")
             self.reference = in_mode_of(self.program, cast(Mode, self.against))

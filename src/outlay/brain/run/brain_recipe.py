@@ -290,7 +290,7 @@ def random_spikes(shape: Shape, dt: float) -> Callable[[int], np.ndarray]:
 
     Example:
         >>> spikes = random_spikes((4,), dt=1.0)
-        >>> 50 < sum(spikes(step).sum() for step in range(1000)) < 110
+        >>> 50 < int(sum(spikes(step).sum() for step in range(1000))) < 110
         True
     """
     probability = min(1.0, _RATE * dt / MS_PER_S)
