@@ -87,7 +87,8 @@ def verify(
     """
     steps = number_of_steps(batches) if steps is None else steps
     _check_arguments(program, steps, against, tolerance)
-    with on_terminal(progress) as stage:
+    # A mesh that the user has set is not that of the reference, which has one device.
+    with on_terminal(progress) as stage, jax.set_mesh(None):
         if _is_absent(program):
             # Imported here: what a program that is here does not need is not on its way.
             from outlay.analysis.verify.as_compiled.compiled_proof import CompiledProof
