@@ -78,17 +78,11 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
 
 
 def by_module_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
-    """One part after the other, each in the next process, the first on two devices of its process."""
+    """One part after the other, each on a device of the next process."""
     graph_loop, init, inputs = run
     devices = jax.devices()
     here = len(jax.local_devices())
-    places: dict[str, int | list[int]] = {
-        name: number * here % len(devices) for number, name in enumerate(graph_loop.graph.parts)
-    }
-    several = next(name for name, part in graph_loop.graph.parts.items() if part.by_rows)
-    first = places[several]
-    assert isinstance(first, int)
-    places[several] = [first, first + 1]
+    places: dict[str, int] = {name: number * here % len(devices) for number, name in enumerate(graph_loop.graph.parts)}
     layout, mesh = outlay.by_module(places), outlay.mesh("devices=-1")
     return outlay.program(graph_loop, init, inputs, layout=layout, mesh=mesh, mode="placed"), inputs
 

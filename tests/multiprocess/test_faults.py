@@ -185,7 +185,7 @@ KINDS = {
     "program": r"  program: [0-9a-f]{12} \(.*/differing.py:\d+\), there [0-9a-f]{12} \(.*/differing.py:\d+\)\n"
     r"      \+ %0 = stablehlo.sine .*\n  fix: what is traced must not depend on the process",
     "data": r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  fix: state and batch are global",
-    "config": r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  fix: start all processes with the same",
+    "config": r"  config: rule 2 is w  P\(\), there w  P\('data'\)\n(.*\n)  fix: start all processes with the same",
     "setting": r"  program: .*\n    setting of JAX: jax_use_shardy_partitioner is False, there True\n"
     r"  fix: start all processes with the same",
     "key": r"  config: key is \[0 7\], there \[0 0\]\n  fix: start all processes with the same",

@@ -279,20 +279,24 @@ def _check_step(step: Any, mesh: Mesh, options: RequestedOptions) -> None:
 
 
 def _check_groups(groups: Sequence[DeviceGroup]) -> None:
-    """Raise for parts that several processes would share."""
+    """Raise for parts on several devices, which a job of several processes does not run yet.
+
+    Of a part by rows on two devices of one process, what a Brain's neurons had first that is not finite came back wrong.
+    """
     apart = {
         ", ".join(group.names): sorted({device.process_index for device in group.devices})
         for group in groups
-        if len({device.process_index for device in group.devices}) > 1
+        if len(group.devices) > 1
     }
     if apart:
         problems = [
             Problem(
-                "in several processes",
+                "several devices",
                 names,
-                f"its devices belong to processes {', '.join(map(str, processes))}",
-                "devices of one process, by their positions in the mesh",
+                f"its devices belong to {'process' if len(processes) == 1 else 'processes'} "
+                f"{', '.join(map(str, processes))}",
+                "one device for each part, by its position in the mesh",
             )
             for names, processes in apart.items()
         ]
-        raise LayoutError("in mode placed one process runs a part", problems)
+        raise LayoutError("in mode placed over several processes a part runs on one device", problems)
