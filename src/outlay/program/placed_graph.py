@@ -281,7 +281,7 @@ def _check_step(step: Any, mesh: Mesh, options: RequestedOptions) -> None:
 def _check_groups(groups: Sequence[DeviceGroup]) -> None:
     """Raise for parts on several devices, which a job of several processes does not run yet.
 
-    Of a part by rows on two devices of one process, what a Brain's neurons had first that is not finite came back wrong.
+    A part by rows on two devices of one process came back with a wrong step at which a value was first not finite.
     """
     apart = {
         ", ".join(group.names): sorted({device.process_index for device in group.devices})
