@@ -58,7 +58,8 @@ def test_modules_are_measured_and_every_way_is_compared(chosen):
 
 
 def test_the_layout_it_writes_runs(folder, chosen):
-    assert (folder / "chosen.toml").read_text() == chosen["toml"]
+    written = (folder / "chosen.toml").read_text().splitlines()
+    assert [line for line in written if not line.startswith("# Checksum")] == chosen["toml"].splitlines()
     finished = command_here(
         *("run", "small.toml", "--layout", "chosen.toml", "--mode", "placed", "--devices", "8", "--steps", "20"),
         "--json",
