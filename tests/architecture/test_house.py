@@ -32,7 +32,6 @@ ON_THEIR_OWN = {
     "outlay.analysis.verify.parts": "causes in graphs, beside causes.py for steps over a batch",
     "outlay.analysis.verify.ratio_names": "the names of ratios, which know nothing of leaves",
     "outlay.analysis.verify.same_operations": "comparing two traces, which knows nothing of proofs",
-    "outlay.analysis.verify.stages": "showing stages on a terminal, which knows nothing of proofs",
 }
 """... but for these, and why."""
 

@@ -34,6 +34,7 @@ from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
 from outlay.analysis.verify.runs import Leaves, Result, Variant
 from outlay.analysis.verify.same_operations import are_same_operations
 from outlay.analysis.verify.sides import OneDevice, as_planned, in_mode_of
+from outlay.analysis.verify.stages import Stage
 from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.check_arrays import check_same_leaves
 from outlay.core.quantities import counted
@@ -41,9 +42,6 @@ from outlay.program.execution import Mode
 from outlay.program.program import Program
 
 Against = Literal["one-device", "auto", "manual"]
-
-Stage = Callable[[str], None]
-"""Given what a proof does next, in words."""
 
 NUM_PERTURBED = 4
 """Each step gives the sign of a number that is only rounding, such as Adam multiplies, another chance to flip."""

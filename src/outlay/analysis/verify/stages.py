@@ -6,6 +6,9 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+Stage = Callable[[str], None]
+"""Given what a proof does next, in words."""
+
 _WIDTH = 79
 
 

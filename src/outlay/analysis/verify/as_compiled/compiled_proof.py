@@ -31,9 +31,9 @@ from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeSt
 from outlay.analysis.verify.batches import KINDS, made_up_words, make_up, take
 from outlay.analysis.verify.dependence import Dependence
 from outlay.analysis.verify.host import by_path, default_kind, to_host
-from outlay.analysis.verify.proof import Stage
 from outlay.analysis.verify.runs import Leaves
 from outlay.analysis.verify.sides import OneDevice
+from outlay.analysis.verify.stages import Stage
 from outlay.analysis.verify.verification import Kind, LeafCheck, Verification
 from outlay.core.jax_compat import text_with_constants, without_compilation_cache
 from outlay.core.quantities import listed
