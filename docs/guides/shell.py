@@ -20,5 +20,6 @@ def scratch_folder(*files):
 @register_cell_magic
 def bash(line, cell):
     """As IPython's own, which breaks long output in the middle of lines."""
-    done = subprocess.run(["bash", "-c", cell], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(["bash", "-c", cell], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     print(done.stdout.decode())
+    done.check_returncode()  # after its output, which says why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jax.sharding import PartitionSpec
 
@@ -12,7 +13,9 @@ from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.placement import spec_text
 from outlay.program.program import Program
+from outlay.render.report import fields_as_json
 
 SEVERE = ("out-of-memory", "tight-memory")
 """Kinds that come before all that only cost."""
@@ -41,6 +44,10 @@ class Finding:
     num_alike: int = 1
     seconds: float | None = None
     spec: PartitionSpec | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data; a spec is written as code."""
+        return {**fields_as_json(self, "spec"), "spec": None if self.spec is None else spec_text(self.spec)}
 
     def is_minor(self, step_seconds: float | None) -> bool:
         """Return whether it takes less than a hundredth of a step."""

@@ -1,5 +1,6 @@
 """What a finding says to do can be done: its spec is written, a rule is offered, and cheap findings share a line."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -60,6 +61,11 @@ def test_no_rule_is_offered_that_the_program_refuses():
     assert "with the rule" in with_rules([fitting], program, 1.0)[0].fix
     assert with_rules([fitting], program, 1000.0) == (fitting,)  # not worth a trace
     assert with_rules([fitting], None, 1.0) == (fitting,)
+
+
+def test_a_report_with_specs_in_its_findings_is_json():
+    findings = json.loads(json.dumps(outlay.explain(language_model()).to_dict()))["findings"]
+    assert "P('data')" in {finding["spec"] for finding in findings}
 
 
 def test_a_value_that_is_gathered_and_cut_again_is_told_its_spec():
