@@ -23,6 +23,7 @@ from outlay.brain.synapses import LinearSynapses
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.strategies import by_rows
 
+Placement = dict[str, int | tuple[int, ...]]
 Run = tuple[GraphLoop, Callable[[Any], Any], dict[str, np.ndarray]]
 NUM_STEPS = 100
 
@@ -77,12 +78,19 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
     return outlay.program(graph_loop, init, inputs, layout=by_rows("neurons"), mesh=mesh, mode="manual"), inputs
 
 
+PLACES: dict[str, Placement] = {
+    # Of six devices, two in each process: b has two of one process, and what was recorded of it is split evenly over
+    # them; a has one in each of two processes.
+    "waves": {"source": 0, "a": (1, 2), "b": (2, 3), "sum": 5},
+    # Three in each process: neurons in both.
+    "brain": {"spiker": 0, "neurons": (2, 3), "integrator": 4},
+}
+
+
 def by_module_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
-    """One part after the other, each on a device of the next process."""
+    """Each part on devices of its own, of one process or of several."""
     graph_loop, init, inputs = run
-    devices = jax.devices()
-    here = len(jax.local_devices())
-    places: dict[str, int] = {name: number * here % len(devices) for number, name in enumerate(graph_loop.graph.parts)}
+    [places] = [places for places in PLACES.values() if places.keys() == graph_loop.graph.parts.keys()]
     layout, mesh = outlay.by_module(places), outlay.mesh("devices=-1")
     return outlay.program(graph_loop, init, inputs, layout=layout, mesh=mesh, mode="placed"), inputs
 

@@ -55,7 +55,7 @@ def gather(tree: Any, to: int | None = None) -> Any:
     for _, leaf in named:
         if _is_split_between_processes(leaf):
             check_all_present(leaf.sharding, "gather")
-    gathered = [_gathered(leaf, to in (None, jax.process_index())) for _, leaf in named]
+    gathered = [gather_among_holders(leaf, to in (None, jax.process_index())) for _, leaf in named]
     return merge_objects(objects, jax.tree.unflatten(structure, gathered))
 
 
@@ -74,7 +74,8 @@ def _is_split_between_processes(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
 
 
-def _gathered(leaf: Any, is_receiver: bool) -> np.ndarray | None:
+def gather_among_holders(leaf: Any, is_receiver: bool) -> np.ndarray | None:
+    """Fetch one array as NumPy; every process that holds a part of it calls this, and no other does."""
     if not _is_split_between_processes(leaf):
         return np.asarray(leaf) if is_receiver else None
     all_blocks = blocks(leaf.shape, leaf.sharding)

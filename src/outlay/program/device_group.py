@@ -11,6 +11,7 @@ import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from outlay.arrays.put import put
 from outlay.arrays.shardings import part_of
 from outlay.core.jax_compat import copy_to
 from outlay.core.paths import map_with_paths
@@ -46,15 +47,19 @@ class DeviceGroup:
         """The parts."""
         return self.subgraph.names
 
-    @property
-    def process(self) -> int:
-        """The number of the process that runs them."""
-        return self.devices[0].process_index
+    @functools.cached_property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of the processes that run them; the first one tells the others what came out."""
+        return tuple(dict.fromkeys(device.process_index for device in self.devices))
 
     @property
     def is_here(self) -> bool:
-        """Whether this process runs them."""
-        return self.process == jax.process_index()
+        """Whether this process runs them, or a piece of them."""
+        return jax.process_index() in self.processes
+
+    def spread(self, x: Any) -> jax.Array:
+        """Put what every process has, such as an input, on all devices of the group."""
+        return jax.device_put(x, self.whole) if self.whole.is_fully_addressable else put(x, self.whole)
 
     def elsewhere(self) -> Any:
         """Return their part of the state as another process sees it: arrays of which it has no piece."""
@@ -126,8 +131,12 @@ class DeviceGroup:
         ]
         return jax.jit(mapped, donate_argnums=(0, 1)).lower(*shapes)
 
-    def end(self) -> Callable[[Any, Any], Any]:
-        """Return the final check, which also crops padded rows: (own, rest) -> (buffers, not finite)."""
+    def end(self, *, is_sent: bool = False) -> Callable[[Any, Any], Any]:
+        """Return the final check, which also crops padded rows: (own, rest) -> (buffers, not finite).
+
+        Args:
+            is_sent: other processes get the result: each device then has all of it, also of what was recorded by rows.
+        """
         subgraph = self.subgraph
 
         def look(own: Any, rest: Any) -> Any:
@@ -141,13 +150,13 @@ class DeviceGroup:
                 buffers = self.rows.crop_buffers(subgraph.recorded_outputs, buffers)
             return buffers, looked(own, rest)
 
-        return jax.jit(end)
+        return jax.jit(end, out_shardings=self.whole if is_sent else None)
 
-    def ends(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
+    def ends(self, *, is_sent: bool = False) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
         """Compile the functions that begin and end a call."""
         mine = self._typed(self._mine, self._specs(self._mine))
         rest = self._typed(jax.eval_shape(self.begin(), self._mine), self._rest_specs)
-        return self.begin().lower(mine).compile(), self.end().lower(self._own(mine), rest).compile()
+        return self.begin().lower(mine).compile(), self.end(is_sent=is_sent).lower(self._own(mine), rest).compile()
 
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
         """Select from the cache of a graph what these parts read from others."""
@@ -242,7 +251,8 @@ class Dispatch:
         self.groups = groups
         self.programs = programs
         self.exchange = exchange
-        self.routes = [route for route in routes(groups) if groups[route.target].is_here or exchange is None]
+        here = jax.process_index()
+        self.routes = [route for route in routes(groups) if exchange is None or route.device.process_index == here]
         self._here = [number for number, group in enumerate(groups) if group.is_here or exchange is None]
         self._devices = [route.device for route in self.routes]
         self._is_simple = all(len(group.devices) == 1 for group in groups)
@@ -293,14 +303,16 @@ class Dispatch:
             group = self.groups[target]
             whole = arrays[0].shape
             foreign[target][part][port] = (
-                arrays[0] if len(arrays) == 1 else jax.make_array_from_single_device_arrays(whole, group.whole, arrays)
+                arrays[0]
+                if len(group.devices) == 1
+                else jax.make_array_from_single_device_arrays(whole, group.whole, arrays)
             )
 
 
 def sent_between_processes(
     groups: Sequence[DeviceGroup], graph: StepGraph, cache: Any
 ) -> dict[int, dict[Hashable, tuple[jax.ShapeDtypeStruct, Encoding]]]:
-    """Return what each process sends after a dispatch: outputs that groups of other processes read.
+    """Return what each process sends after a dispatch: outputs that are read in processes that do not have them.
 
     Args:
         groups: the groups.
@@ -312,9 +324,9 @@ def sent_between_processes(
     for group in groups:
         for part, port in group.foreign:
             origin = home[part]
-            if groups[origin].process != group.process:
+            if not set(group.processes) <= set(groups[origin].processes):
                 item = cache[part][port], graph.parts[part].encoding(port)
-                sent.setdefault(groups[origin].process, {})[origin, part, port] = item
+                sent.setdefault(groups[origin].processes[0], {})[origin, part, port] = item
     return sent
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from outlay.arrays.gather_scatter import broadcast, gather
+from outlay.arrays.gather_scatter import broadcast, gather, gather_among_holders
 from outlay.core.paths import map_with_paths
 from outlay.layout.plan import Plan
 from outlay.program.consistency import processes_of
@@ -33,7 +33,8 @@ def gather_state(plan: Plan, mesh: Mesh, device_groups: Sequence[Any], crop: Cal
     owners = {device.id: device.process_index for device in mesh.devices.flat}
 
     def whole(path: str, leaf: jax.Array) -> np.ndarray:
-        owner = owners[plan[path].device_ids[0]]
-        return broadcast(np.asarray(leaf) if owner == jax.process_index() else None, owner)
+        owner, here = owners[plan[path].device_ids[0]], jax.process_index()
+        value = gather_among_holders(leaf, owner == here) if leaf.sharding.addressable_devices else None
+        return broadcast(value if owner == here else None, owner)
 
     return crop(map_with_paths(whole, state))

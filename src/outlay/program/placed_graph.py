@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from outlay.arrays.put import put
 from outlay.arrays.shardings import ROWS, shardings
-from outlay.core.error_types import LayoutError, Problem, ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import (
@@ -98,8 +98,6 @@ class PlacedGraph:
         self._num_steps = num_steps
         self._makers = [group.init(init) for group in self.device_groups]
         self._spans = len({device.process_index for device in mesh.devices.flat}) > 1
-        if self._spans:
-            _check_groups(self.device_groups)
 
     def check_key(self, key: Any) -> None:
         """Accept any kind of key: this mode compares no leaves of the state."""
@@ -114,7 +112,7 @@ class PlacedGraph:
     def init(self, key: Any) -> Any:
         """Initialize the state, each part on its devices and nowhere else."""
         made = [
-            make(jax.device_put(key, group.whole)) if self._runs(group) else group.elsewhere()
+            make(group.spread(key)) if self._runs(group) else group.elsewhere()
             for make, group in zip(self._makers, self.device_groups, strict=True)
         ]
         caches = [state.pop(CACHE) for state in made]
@@ -164,7 +162,7 @@ class PlacedGraph:
     @functools.cached_property
     @_without_mesh
     def _ends(self) -> list[tuple[Any, Any]]:
-        return [group.ends() if self._runs(group) else (None, None) for group in self.device_groups]
+        return [group.ends(is_sent=self._spans) if self._runs(group) else (None, None) for group in self.device_groups]
 
     @functools.cached_property
     def _results(self) -> ProcessExchange:
@@ -172,7 +170,7 @@ class PlacedGraph:
         sent: dict[int, dict[Any, Any]] = {}
         for number, group in enumerate(self.device_groups):
             shapes = {(number, path): leaf for path, leaf in flatten_paths(group.result_shapes())[0]}
-            sent.setdefault(group.process, {}).update({name: (leaf, "whole") for name, leaf in shapes.items()})
+            sent.setdefault(group.processes[0], {}).update({name: (leaf, "whole") for name, leaf in shapes.items()})
         return ProcessExchange(list(self._mesh.devices.flat), sent)
 
     @_without_mesh
@@ -182,9 +180,7 @@ class PlacedGraph:
             assert problem is not None
             raise problem
         inputs = [
-            {name: jax.device_put(batch[name], group.whole) for name in group.subgraph.inputs}
-            if self._runs(group)
-            else {}
+            {name: group.spread(batch[name]) for name in group.subgraph.inputs} if self._runs(group) else {}
             for group in self.device_groups
         ]
         # From the host, such as one that was just read from a file.
@@ -276,27 +272,3 @@ def _check_step(step: Any, mesh: Mesh, options: RequestedOptions) -> None:
             f"in mode placed each process runs its own parts, and this mesh of {len(processes)} hosts is compile-only\n"
             "  fix: a mesh of one host"
         )
-
-
-def _check_groups(groups: Sequence[DeviceGroup]) -> None:
-    """Raise for parts on several devices, which a job of several processes does not run yet.
-
-    A part by rows on two devices of one process came back with a wrong step at which a value was first not finite.
-    """
-    apart = {
-        ", ".join(group.names): sorted({device.process_index for device in group.devices})
-        for group in groups
-        if len(group.devices) > 1
-    }
-    if apart:
-        problems = [
-            Problem(
-                "several devices",
-                names,
-                f"its devices belong to {'process' if len(processes) == 1 else 'processes'} "
-                f"{', '.join(map(str, processes))}",
-                "one device for each part, by its position in the mesh",
-            )
-            for names, processes in apart.items()
-        ]
-        raise LayoutError("in mode placed over several processes a part runs on one device", problems)

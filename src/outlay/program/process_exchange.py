@@ -72,7 +72,11 @@ class ProcessExchange:
     def _pack(self) -> Any:
         encodings: list[Encoding] = [encoding for _, encoding in self._own.values()]
 
+        shapes = [like.shape for like, _ in self._own.values()]
+
         def packed(arrays: Sequence[jax.Array]) -> jax.Array:
+            # The words of a piece would be read as those of what stands behind it.
+            assert [array.shape for array in arrays] == shapes, f"{[array.shape for array in arrays]}, not {shapes}"
             parts = [pack(array, each) for array, each in zip(arrays, encodings, strict=True)]
             words = jnp.concatenate([jnp.zeros(0, jnp.uint32), *parts])
             return jnp.pad(words, (0, self._num_words - len(words)))[None]
