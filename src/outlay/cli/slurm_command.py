@@ -1,4 +1,4 @@
-"""`outlay slurm`: write the batch script that runs a recipe on a SLURM cluster."""
+"""`outlay slurm`: write the batch script that runs a recipe, or a program, on a SLURM cluster."""
 
 from __future__ import annotations
 
@@ -6,26 +6,48 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from outlay.cli.options import RECIPE_OPTIONS, RecipeArgument, command_group, own_options
+from outlay.cli.options import RECIPE_OPTIONS, command_group, own_options
 from outlay.cli.output import say
 from outlay.core.error_types import LaunchError, visible
 from outlay.core.suggest import TYPO
 
+if TYPE_CHECKING:
+    from outlay.jobs.slurm_preset import Preset
+    from outlay.jobs.slurm_script import Script
+
 slurm = command_group(
     "slurm",
     help="Batch scripts for SLURM clusters.",
-    epilog="Your own template ~/.config/outlay/slurm.sh.j2 is used instead of Outlay's, if there is one.",
+    epilog="Your own presets are in ~/.config/outlay/slurm.toml, which init writes; your own template "
+    "~/.config/outlay/slurm.sh.j2 is used instead of Outlay's, if there is one.",
 )
+_AFTER_DASHES = "outlay.slurm.after_dashes"
 
 
-@slurm.command(context_settings=RECIPE_OPTIONS)
+class ScriptCommand(TyperCommand):
+    """Keep what stands after two dashes apart: alone it is a program, after a recipe it belongs to the recipe."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take it off, then parse."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_AFTER_DASHES] = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+
+@slurm.command(cls=ScriptCommand, context_settings=RECIPE_OPTIONS)
 def run(
     context: typer.Context,
-    recipe: RecipeArgument,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE | -- COMMAND...", help="A recipe, as for outlay run; or any program, after two dashes."
+        ),
+    ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes; by default 1.")] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option("--gpus-per-node", metavar="G", help="The GPUs of each node; 0 for the CPUs.")
@@ -62,20 +84,35 @@ def run(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="one-task, two-nodes, v100 or a100: values for what the options leave open; may be repeated.",
+            help="one-task, two-nodes, or one of your own: values for what the options leave open; may be repeated.",
         ),
     ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", metavar="OPTION", help="Options of sbatch, such as --mem=64G; may be repeated."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Whether to look for the recipe, layout and files here.")
+    ] = True,
     template: Annotated[
         Path | None, typer.Option("--template", metavar="FILE", help="A template of your own for the script.")
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch instead of printing it.")] = False,
 ) -> None:
-    """Print the batch script that runs a recipe on a cluster. All other options go to `outlay run` there."""
-    from outlay.jobs.slurm_script import Script, combined, render
+    """Print the batch script that runs a recipe or a program on a cluster.
+
+    Options that are not known go to `outlay run` there; a program of one's own, and its options, come after two dashes.
+    """
+    from outlay.cli import slurm_checks
+    from outlay.jobs.sbatch_options import read_sbatch_options
+    from outlay.jobs.slurm_preset import combined, read_presets
+    from outlay.jobs.slurm_script import Script, render
     from outlay.jobs.slurm_script import submit as hand_in
 
-    _check_typos(context.args, own_options(context, recipe))
-    start = combined(preset or ())
+    arguments, program = _words(context, recipe)
+    start = combined(preset or (), read_presets())
+    if check:
+        slurm_checks.check_names(recipe, arguments, program, has_modules=bool(module or start.modules))
     gpus = start.gpus_per_node if gpus_per_node is None else gpus_per_node
     if gpus is None:
         raise LaunchError(
@@ -83,30 +120,93 @@ def run(
             "\n  fix: --gpus-per-node 4, or 0 to compute on the CPUs"
         )
     tasks = (start.tasks_per_node or max(gpus, 1)) if tasks_per_node is None else tasks_per_node
-    if cpus_per_task is None and start.cpus_per_gpu and tasks > 0:
-        cpus_per_task = max(start.cpus_per_gpu * gpus // tasks, 1)
     script = Script(
-        recipe,
-        tuple(context.args),
+        recipe or "",
+        arguments,
         nodes=(start.nodes or 1) if nodes is None else nodes,
         gpus_per_node=gpus,
         tasks_per_node=tasks,
-        cpus_per_task=cpus_per_task,
+        cpus_per_task=_cpus(cpus_per_task, start, gpus, tasks),
         partition=start.partition if partition is None else partition,
-        time=time,
-        account=account,
-        constraint=constraint,
-        qos=qos,
-        modules=tuple(module or ()),
-        env=_variables(env or ()),
+        time=start.time if time is None else time,
+        account=start.account if account is None else account,
+        constraint=start.constraint if constraint is None else constraint,
+        qos=start.qos if qos is None else qos,
+        modules=(*start.modules, *(module or ())),
+        env={**start.env, **_variables(env or ())},
         requeue=requeue,
+        program=program,
+        sbatch=read_sbatch_options([*start.sbatch, *(sbatch or ())]),
     )
-    _check_devices(context.args, script.num_tasks)
+    _check_devices(arguments, script.num_tasks)
+    if check:
+        _say_if_apart(script)
     text = render(script, template)
     if submit:
         say(hand_in(text))
     else:  # unescaped, for sbatch: only a terminal would obey control characters
         typer.echo(visible(text) if sys.stdout.isatty() else text, nl=False)
+
+
+@slurm.command()
+def init(
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Its name; default is taken always.")] = "",
+) -> None:
+    """Ask what your cluster wants, and write it as a preset into your file of presets."""
+    from outlay.cli.slurm_init import ask_for_preset, write_preset
+
+    file = write_preset(*ask_for_preset(name))
+    say(f"wrote {file}: edit it as you like", err=True)
+
+
+def _words(context: typer.Context, recipe: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the options of the recipe, and the words of a program of one's own; one of them is empty."""
+    after: list[str] = context.meta[_AFTER_DASHES]
+    if recipe is None or (recipe.startswith("-") and after and not after[0].startswith("-")):
+        odd = [] if recipe is None else [recipe]
+        _check_typos(odd, own_options(context, ""))
+        if odd:
+            raise LaunchError(
+                f"there is no option {odd[0]} of outlay slurm run"
+                f"\n  fix: after the two dashes if it is the program's; --sbatch={odd[0]} if it is sbatch's"
+            )
+        if not after:
+            raise LaunchError(
+                "what is the job to run?\n  fix: outlay slurm run digits, or outlay slurm run -- python train.py"
+            )
+        return (), tuple(after)
+    if after and not after[0].startswith("-"):
+        raise LaunchError(
+            f"{recipe} is a recipe, and {after[0]} after the two dashes a program: a job has one of them"
+            f"\n  fix: leave {recipe} out"
+        )
+    known = own_options(context, recipe)
+    _check_typos(context.args, known)
+    return (*context.args, *after), ()
+
+
+def _cpus(cpus_per_task: int | None, start: Preset, gpus: int, tasks: int) -> int | None:
+    if cpus_per_task is not None or tasks < 1:
+        return cpus_per_task
+    if start.cpus_per_gpu and gpus:
+        return max(start.cpus_per_gpu * gpus // tasks, 1)
+    return start.cpus_per_task
+
+
+def _say_if_apart(script: Script) -> None:
+    """Say on stderr that a program of several processes may not join them: each would compute everything."""
+    from outlay.jobs.slurm_script import python_file
+
+    file = python_file(script.program)
+    if file is None or script.num_tasks == 1:
+        return
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    if not any(word in text for word in ("join(", "distributed.initialize", "outlay.run(")):
+        say(
+            f"note: {file} calls neither outlay.join() nor jax.distributed.initialize(): unless something that it "
+            f"imports does, each of {script.num_tasks} processes computes all of it by itself",
+            err=True,
+        )
 
 
 def _variables(texts: Sequence[str]) -> dict[str, str]:

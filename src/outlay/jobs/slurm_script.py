@@ -1,4 +1,4 @@
-"""The batch script of a SLURM job: its values, presets for them, and its text from our template or a site's."""
+"""The batch script of a SLURM job: its values, and its text from our template or a site's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ from outlay.core.error_types import LaunchError
 from outlay.core.input_file import read_text
 from outlay.core.suggest import did_you_mean
 from outlay.jobs.exit_codes import LOST, STOPPED
+from outlay.jobs.sbatch_options import GPUS, names
+from outlay.jobs.slurm_preset import config_folder
 
 # As SLURM reads them: minutes, minutes:seconds, hours:minutes:seconds, days-hours, and so on.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}")
-_DERIVED = ("num_tasks", "gpus_per_task", "saves", "stopped", "lost", "job_name", "command")
+_DERIVED = ("num_tasks", "gpus_per_task", "saves", "stopped", "lost", "job_name", "command", "replaced")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -34,7 +37,7 @@ class Script:
     """The values of a batch script; a template sees them by these names.
 
     Attributes:
-        recipe: what `outlay run` is to run.
+        recipe: what `outlay run` is to run; "" for a program of one's own.
         arguments: the options that go with it.
         nodes: how many nodes.
         gpus_per_node: the GPUs of each; 0 to compute on the CPUs.
@@ -48,6 +51,8 @@ class Script:
         modules: environment modules to load.
         env: variables to set.
         requeue: go back into the queue when preempted or out of time, and continue from the last checkpoint.
+        program: the words of a program of one's own, which every process runs instead of a recipe.
+        sbatch: other options of `sbatch`, as `read_sbatch_options` returns them.
 
     Raises:
         LaunchError: the values are wrong or contradict each other; all problems are listed.
@@ -55,6 +60,8 @@ class Script:
     >>> script = Script("digits", ("--layout", "fsdp"), nodes=2, gpus_per_node=4, tasks_per_node=4)
     >>> script.num_tasks, script.gpus_per_task, script.command
     (8, 1, 'outlay run digits --layout fsdp')
+    >>> Script("", program=("python", "my train.py")).command
+    "python 'my train.py'"
     """
 
     recipe: str
@@ -71,6 +78,8 @@ class Script:
     modules: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     requeue: bool = False
+    program: Sequence[str] = ()
+    sbatch: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         problems = [*_counts(self), *_texts(self), *_continues(self)]
@@ -100,24 +109,55 @@ class Script:
     @property
     def saves(self) -> bool:
         """Whether the run saves checkpoints, and so can save one before the time limit."""
+        if self.program:  # it says so by asking to continue
+            return self.requeue
         return any(word.partition("=")[0] == "--checkpoint-every" for word in self.arguments)
 
     @property
     def job_name(self) -> str:
-        """What the queue shows: the recipe, or the function of a file that makes it."""
+        """What the queue shows: the recipe, or the function of a file that makes it; the name of a program's file."""
+        if self.program:
+            return re.sub(r"[^\w.-]", "-", Path(python_file(self.program) or self.program[0]).stem)
         return re.sub(r"[^\w.-]", "-", self.recipe.rpartition(":")[2].rpartition("/")[2])
 
     @property
     def command(self) -> str:
         """What every process runs, quoted for a shell."""
+        if self.program:
+            return shlex.join(self.program)
         resume = ["--resume"] if self.requeue and "--resume" not in self.arguments else []
         return shlex.join(["outlay", "run", self.recipe, *self.arguments, *resume])
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The options of the script that those for `sbatch` replace."""
+        given = names(self.sbatch)
+        return given | {"gres"} if given & GPUS else given
 
     def values(self) -> dict[str, Any]:
         """Return what a template may use, by name."""
         own = {name: getattr(self, name) for name in self.__dataclass_fields__}
         derived = {name: getattr(self, name) for name in _DERIVED}
         return own | derived
+
+
+def python_file(words: Sequence[str]) -> str | None:
+    """Return the file that a command runs with Python; None if it runs none.
+
+    >>> python_file(["python", "-u", "train.py", "--steps", "5"]), python_file(["python", "-m", "train"])
+    ('train.py', None)
+    """
+    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+        return None
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-X", "-W"):
+            next(rest, None)
+        elif word in ("-m", "-c", "-") or word.startswith(("-m", "-c")):
+            return None
+        elif not word.startswith("-"):
+            return word
+    return None
 
 
 def _counts(script: Script) -> Iterator[str]:
@@ -138,6 +178,9 @@ def _counts(script: Script) -> Iterator[str]:
 
 
 def _texts(script: Script) -> Iterator[str]:
+    for name in sorted({"partition", "time", "account", "constraint", "qos"} & names(script.sbatch)):
+        if getattr(script, name) is not None:
+            yield f"--{name} and --sbatch --{name}: one of the two is enough"
     for name in ("partition", "time", "account", "constraint", "qos"):
         value = getattr(script, name)
         # SLURM would take the rest of such a line for something else.
@@ -154,7 +197,7 @@ def _texts(script: Script) -> Iterator[str]:
 
 
 def _continues(script: Script) -> Iterator[str]:
-    if not script.requeue:
+    if not script.requeue or script.program:  # what a program of one's own saves is its own
         return
     if not script.saves:
         yield (
@@ -166,52 +209,6 @@ def _continues(script: Script) -> Iterator[str]:
             "--requeue with --force: each time the job starts again, it would replace the run that it is to "
             "continue\n    fix: give it a run folder of its own: --run-folder DIR"
         )
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Values of a script that a preset sets; None where it leaves them open.
-
-    Attributes:
-        nodes: how many nodes.
-        gpus_per_node: the GPUs of each.
-        tasks_per_node: the processes on each node.
-        cpus_per_gpu: the cores of a node that belong to each GPU.
-        partition: where the job runs.
-    """
-
-    nodes: int | None = None
-    gpus_per_node: int | None = None
-    tasks_per_node: int | None = None
-    cpus_per_gpu: int | None = None
-    partition: str | None = None
-
-
-PRESETS = {
-    "one-task": Preset(nodes=1, gpus_per_node=4, tasks_per_node=1),
-    "two-nodes": Preset(nodes=2, gpus_per_node=4),
-    # Examples of nodes: clusters differ in how many cores go with a GPU, and in what they call the partition.
-    "v100": Preset(gpus_per_node=4, cpus_per_gpu=10, partition="v100"),
-    "a100": Preset(gpus_per_node=8, cpus_per_gpu=8, partition="a100"),
-}
-"""The presets by name."""
-
-
-def combined(names: Iterable[str]) -> Preset:
-    """Combine presets; where two set the same value, the later one counts.
-
-    Raises:
-        LaunchError: there is no such preset.
-
-    >>> combined(["two-nodes", "v100"])
-    Preset(nodes=2, gpus_per_node=4, tasks_per_node=None, cpus_per_gpu=10, partition='v100')
-    """
-    values: dict[str, int | str] = {}
-    for name in names:
-        if name not in PRESETS:
-            raise LaunchError(f"there is no preset {name!r}: {did_you_mean(name, PRESETS)}")
-        values |= {what: value for what, value in asdict(PRESETS[name]).items() if value is not None}
-    return Preset(**values)  # pyright: ignore[reportArgumentType]  # each value is of the field that it came from
 
 
 OURS = "slurm.sh.j2"
@@ -259,8 +256,7 @@ def _line_of(error: Exception) -> str:
 
 def site_template(environment: Mapping[str, str]) -> Path | None:
     """Return the template in the user's configuration; None where there is none."""
-    config = environment.get("XDG_CONFIG_HOME")
-    file = (Path(config) if config else Path.home() / ".config") / "outlay" / OURS
+    file = config_folder(environment) / OURS
     return file if file.is_file() else None
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from outlay.core.error_types import LaunchError
-from outlay.jobs.slurm_script import PRESETS, Script, combined, render, site_template, submit
+from outlay.jobs.slurm_preset import SHAPES, combined
+from outlay.jobs.slurm_script import Script, render, site_template, submit
 
 GOLDEN = Path(__file__).parents[2] / "golden/slurm"
 REQUEUE = Script("digits", ("--checkpoint-every", "50"), requeue=True)
@@ -172,13 +173,13 @@ def test_times_as_slurm_writes_them(text):
     assert f"#SBATCH --time={text}\n" in render(Script("digits", time=text))
 
 
-def test_presets_are_of_the_layouts_that_are_met_most():
-    one, two = PRESETS["one-task"], PRESETS["two-nodes"]
+def test_presets_are_of_the_shapes_that_are_met_most():
+    one, two = SHAPES["one-task"], SHAPES["two-nodes"]
     assert (one.nodes, one.tasks_per_node, one.gpus_per_node) == (1, 1, 4)
     assert (two.nodes, two.tasks_per_node, two.gpus_per_node) == (2, None, 4)
-    assert combined(["two-nodes", "a100"]).gpus_per_node == 8
-    with pytest.raises(LaunchError, match="there is no preset 'v10': did you mean 'v100'"):
-        combined(["v10"])
+    assert combined(["two-nodes", "one-task"]).nodes == 1
+    with pytest.raises(LaunchError, match="there is no preset 'two-node': did you mean 'two-nodes'"):
+        combined(["two-node"])
 
 
 def test_a_site_template_may_replace_one_block_of_ours(tmp_path):
