@@ -35,6 +35,8 @@ from .parts.part_facts import CachedFacts as CachedFacts
 # whether it computes what one device computes
 from .verify.verification import Verification as Verification
 from .verify.verification import LeafCheck as LeafCheck
+from .verify.static.static_verification import StaticVerification as StaticVerification
+from .verify.static.static_verification import StaticFault as StaticFault
 
 # the compiler's text as values
 from .hlo.hlo_module import HloModule as HloModule

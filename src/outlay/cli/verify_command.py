@@ -20,8 +20,9 @@ from outlay.cli.options import (
 )
 from outlay.cli.output import check_outputs, give_back, print_facts, say, write_page
 
-EXIT_CODES = {"same": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
+EXIT_CODES = {"same": 0, "no fault found": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
 ENOUGH = 8
+STEPS = 3
 
 
 @with_program_options()
@@ -29,7 +30,9 @@ def verify(
     context: typer.Context,
     recipe: RecipeArgument,
     options: ProgramOptions,
-    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to compare.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to compare; 3 by default.")
+    ] = None,
     against: Annotated[
         str, typer.Option("--against", metavar="one-device|auto|manual", help="What to compare with.")
     ] = "one-device",
@@ -39,6 +42,10 @@ def verify(
             "--tolerance", metavar="SHARE", help="How far an array may differ, as a share of its largest entry."
         ),
     ] = None,
+    static: Annotated[
+        bool,
+        typer.Option("--static", help="Compute nothing: follow the exchanges of the compiled program, at any size."),
+    ] = False,
     html: HtmlOption = None,
     force: ForceOption = False,
     show_all: Annotated[
@@ -49,29 +56,41 @@ def verify(
     """Check that a recipe computes what one device computes; exit code 1 if not, 3 if that is unknown.
 
     If only one device is attached, 8 are simulated. Stages are shown on stderr, a line each. Of arrays that are all the
-    same the three nearest to a difference are printed; where something differs, all.
+    same the three nearest to a difference are printed; where something differs, all. With --static nothing is
+    computed, which takes seconds at any size and finds faults of exchanges only.
     """
     check_outputs(html, force=force)
+    numeric = {"--steps": steps, "--tolerance": tolerance, "--against": None if against == "one-device" else against}
+    for option, value in numeric.items():
+        if static and value is not None:
+            raise typer.BadParameter(f"nothing is computed, so it takes no {option}", param_hint="--static")
     from outlay.analysis.verify.verification import brief
     from outlay.analysis.verify.verify import verify as verify_program
 
     loaded = load_recipe(context, recipe, options)
     if options.devices is None and options.target is None:
         _start_again_with_several_devices()
-    import jax
-
     program = options.prepare(loaded).program
-    key = jax.random.key(loaded.seed)
-    verification = verify_program(
-        program,
-        steps,
-        cast(Any, against),
-        batches=loaded.data,
-        key=key,
-        tolerance=tolerance,
-        progress=lambda stage: say(f"verify: {stage}", err=True),
-    )
-    print_facts(verification if show_all else brief(verification), as_json=as_json)
+
+    def progress(stage: str) -> None:
+        say(f"verify: {stage}", err=True)
+
+    if static:
+        verification = verify_program(program, static=True, progress=progress)
+        print_facts(verification, as_json=as_json)
+    else:
+        import jax
+
+        verification = verify_program(
+            program,
+            STEPS if steps is None else steps,
+            cast(Any, against),
+            batches=loaded.data,
+            key=jax.random.key(loaded.seed),
+            tolerance=tolerance,
+            progress=progress,
+        )
+        print_facts(verification if show_all else brief(verification), as_json=as_json)
     write_page(html, verification, force=force)
     if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, Literal, get_args, overload
 
 import jax
 import numpy as np
@@ -13,11 +13,33 @@ import numpy as np
 from outlay.analysis.verify.batches import number_of_steps
 from outlay.analysis.verify.proof import Against, Proof
 from outlay.analysis.verify.stages import on_terminal
+from outlay.analysis.verify.static.static_verification import StaticVerification
 from outlay.analysis.verify.verification import Verification
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import is_compile_only
+from outlay.core.quantities import listed
 from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program
+
+
+@overload
+def verify(
+    program: Program,
+    steps: int | None = None,
+    against: Against = "one-device",
+    *,
+    batches: Any = None,
+    key: Any = None,
+    tolerance: float | None = None,
+    static: Literal[False] = False,
+    progress: Callable[[str], None] | None = None,
+) -> Verification: ...
+
+
+@overload
+def verify(
+    program: Program, *, static: Literal[True], progress: Callable[[str], None] | None = None
+) -> StaticVerification: ...
 
 
 def verify(
@@ -28,8 +50,9 @@ def verify(
     batches: Any = None,
     key: Any = None,
     tolerance: float | None = None,
+    static: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> Verification:
+) -> Verification | StaticVerification:
     """Run a program and a reference on the same numbers, and compare everything that they compute.
 
     The reference shares no code with the program: one device runs the step as it was written, under `jax.jit`, from the
@@ -55,6 +78,12 @@ def verify(
     operation, over as many simulated devices, in another process. What rounding may do there is measured, and
     operations without a known meaning are named and make the answer `unknown`.
 
+    With `static=True` nothing is computed, so that a program of any size can be judged: each value of the compiled
+    program is followed by how the devices along each mesh axis hold it, all the same, a part each, or a summand each,
+    and the results must come out as the plan says. Sums that are missing, doubled or over the wrong axis, parts put
+    together in another order, and copies that may differ are named with line and axis. The answer is `no fault found`
+    or `different`; that the numbers are the same it cannot say.
+
     Args:
         program: what to check.
         steps: how many steps; if None, as many as a list of batches has, else 3.
@@ -66,10 +95,12 @@ def verify(
         key: the PRNG key of the initial state; `jax.random.key(0)` if None.
         tolerance: by how much of its largest entry, or of its largest update, an array may differ, in float64 and in
             its own dtype. If None, 1e-6 in float64, and in its own dtype a share that follows the step's dtypes.
+        static: follow the compiled program instead of computing it; no other argument but `progress` goes with it.
         progress: is called with each stage of the proof, in words; if None, a terminal shows them on stderr.
 
     Returns:
-        The answer for every array. Its `raise_if_different()` raises unless the answer is `same`.
+        The answer for every array; with `static`, what was followed and the faults. Its `raise_if_different()` raises
+        unless the answer is `same`, or `no fault found`.
 
     Raises:
         LayoutError: a batch does not have the planned shapes.
@@ -84,7 +115,12 @@ def verify(
         ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
         >>> outlay.verify(program).verdict
         'same'
+        >>> outlay.verify(program, static=True).verdict
+        'no fault found'
     """
+    if static:
+        given = {"steps": steps, "batches": batches, "key": key, "tolerance": tolerance}
+        return _statically(program, [name for name, value in given.items() if value is not None], against, progress)
     steps = number_of_steps(batches) if steps is None else steps
     _check_arguments(program, steps, against, tolerance)
     # A mesh that the user has set is not that of the reference, which has one device.
@@ -95,6 +131,26 @@ def verify(
 
             return CompiledProof(program, operator.index(steps), tolerance, stage).of(key, batches)
         return Proof(program, operator.index(steps), against, tolerance, stage).of(key, batches)
+
+
+def _statically(
+    program: Program, given: list[str], against: str, progress: Callable[[str], None] | None
+) -> StaticVerification:
+    _check_arguments(program, 1, "one-device", None)
+    given += [] if against == "one-device" else ["against"]
+    if given:
+        raise ProgramError(
+            f"static=True computes nothing, so it takes no {listed(given)}\n  fix: outlay.verify(program, static=True)"
+        )
+    if program.is_graph:
+        raise ProgramError(
+            "a graph loop cannot be followed without computing it yet\n  fix: outlay.verify(program), without static"
+        )
+    # Imported here: what a proof by numbers does not need is not on its way.
+    from outlay.analysis.verify.static.static_proof import verify_statically
+
+    with on_terminal(progress) as stage:
+        return verify_statically(program, stage)
 
 
 def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any) -> None:

@@ -1,0 +1,167 @@
+"""Follow the few integers that depend on the device alone, exactly: positions of devices and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from outlay.analysis.hlo.execute.literal import dtype_of, read_literal
+from outlay.analysis.hlo.hlo_module import Instruction, Shape
+from outlay.analysis.verify.static.spreads import REPLICATED, Cause, Spread, Value
+
+MAX_ENTRIES = 1 << 16
+"""How many integers of all devices together are followed."""
+
+_OF_TWO: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "divide": lambda left, right: np.where(right == 0, 0, np.trunc(left / np.where(right == 0, 1, right))),
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "or": np.bitwise_or,
+    "remainder": lambda left, right: np.fmod(left, np.where(right == 0, 1, right)),
+    "shift-left": np.left_shift,
+    "shift-right-arithmetic": np.right_shift,
+    "shift-right-logical": np.right_shift,
+    "subtract": np.subtract,
+    "xor": np.bitwise_xor,
+}
+_COMPARISONS = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+def is_followed(shape: Shape, num_rows: int = 1) -> bool:
+    """Return whether the numbers of such an array are followed."""
+    dtype = dtype_of(shape.dtype)
+    return dtype is not None and dtype.kind in "iub" and math.prod(shape.dims) * num_rows <= MAX_ENTRIES
+
+
+def constant(one: Instruction) -> np.ndarray | None:
+    """Return the numbers of a constant, in one row; None for floats, and where the text left them out."""
+    if not is_followed(one.shapes[0]):
+        return None
+    try:
+        return read_literal(one.value, one.shapes[0])[None]
+    except ValueError:
+        return None
+
+
+def computed(one: Instruction, operands: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return what an operation makes of numbers; None if it is none of those that are followed."""
+    rows = max((len(operand) for operand in operands), default=1)
+    if not one.shapes or not is_followed(one.shapes[0], rows):
+        return None
+    shape = one.shapes[0]
+    dtype, dims = dtype_of(shape.dtype), shape.dims
+    result = _entrywise(one, operands) if operands else None
+    if result is None:
+        result = _shaped(one, operands, dims)
+    if result is None or result.shape[1:] != dims:
+        return None
+    with np.errstate(all="ignore"):
+        return result.astype(dtype)
+
+
+def _entrywise(one: Instruction, operands: Sequence[np.ndarray]) -> np.ndarray | None:
+    name, first = one.opcode, operands[0]
+    if name in _OF_TWO and len(operands) == 2:
+        with np.errstate(all="ignore"):
+            return np.asarray(_OF_TWO[name](*operands))
+    if name == "compare" and len(operands) == 2:
+        return _COMPARISONS[one.attributes["direction"]](*operands)
+    if name == "negate":
+        return -first.astype(np.int64)
+    if name == "not":
+        return np.logical_not(first) if first.dtype == bool else np.bitwise_not(first)
+    if name in ("convert", "copy"):
+        return first
+    if name == "select" and len(operands) == 3:
+        chosen = first if first.ndim == operands[1].ndim else first.reshape(len(first), *(1,) * (operands[1].ndim - 1))
+        return np.where(chosen, operands[1], operands[2])
+    if name == "clamp" and len(operands) == 3:
+        low, value, high = (_to_rank(operand, operands[1].ndim) for operand in operands)
+        return np.minimum(np.maximum(value, low), high)
+    return None
+
+
+def _to_rank(value: np.ndarray, rank: int) -> np.ndarray:
+    return value if value.ndim == rank else value.reshape(len(value), *(1,) * (rank - 1))
+
+
+def _shaped(one: Instruction, operands: Sequence[np.ndarray], dims: tuple[int, ...]) -> np.ndarray | None:
+    name = one.opcode
+    if name in ("reshape", "bitcast") and operands and operands[0][0].size == math.prod(dims):
+        # Dims of size one alone can have been put in another order without showing.
+        same_order = sum(size > 1 for size in dims) <= 1
+        return operands[0].reshape(len(operands[0]), *dims) if name == "reshape" or same_order else None
+    if name == "broadcast" and operands and operands[0].ndim == 1:
+        return np.broadcast_to(operands[0].reshape(len(operands[0]), *(1,) * len(dims)), (len(operands[0]), *dims))
+    if name == "dynamic-slice" and len(operands) >= 2:
+        return _sliced(operands, dims)
+    return None
+
+
+def _sliced(operands: Sequence[np.ndarray], dims: tuple[int, ...]) -> np.ndarray | None:
+    array, *starts = operands
+    if len(starts) != array.ndim - 1 or any(start.ndim != 1 for start in starts):
+        return None
+    rows = max(len(operand) for operand in operands)
+    result = []
+    for row in range(rows):
+        whole = array[row % len(array)]
+        places = []
+        for start, size, full in zip(starts, dims, whole.shape, strict=True):
+            at = int(np.clip(int(start[row % len(start)]), 0, full - size))
+            places.append(slice(at, at + size))
+        result.append(whole[tuple(places)])
+    return np.stack(result)
+
+
+def value_of(numbers: np.ndarray, axes: Sequence[tuple[str, int]], cause: Cause) -> Value:
+    """Return numbers as a value, which is spread over the axes along which devices have different ones."""
+    rank = numbers.ndim - 1
+    # A single entry, or many that are alike.
+    uniform = frozenset(dim for dim in range(rank) if bool((numbers == np.take(numbers, [0], axis=dim + 1)).all()))
+    if len(numbers) == 1:
+        spreads = (REPLICATED,) * len(axes)
+    else:
+        by_axes = numbers.reshape(*(size for _, size in axes), -1)
+        differing = [bool((by_axes != np.take(by_axes, [0], axis=axis)).any()) for axis in range(len(axes))]
+        spreads = tuple(Spread("varying", cause=cause) if one else REPLICATED for one in differing)
+    return Value(spreads, uniform, not numbers.any(), numbers)
+
+
+def axis_steps(numbers: np.ndarray, axes: Sequence[tuple[str, int]]) -> tuple[int, tuple[int, ...]] | None:
+    """Return the start and, for each axis, the step of numbers that grow evenly along all axes; None for others.
+
+    Args:
+        numbers: one for each device.
+        axes: name and size of each axis.
+
+    Examples:
+        >>> axis_steps(np.array([0, 8, 16, 24]), (("data", 2), ("model", 2)))
+        (0, (16, 8))
+        >>> axis_steps(np.array([0, 8, 16, 16]), (("data", 2), ("model", 2))) is None
+        True
+    """
+    sizes = [size for _, size in axes]
+    if len(numbers) == 1:
+        return int(numbers[0]), (0,) * len(sizes)
+    grid = numbers.astype(np.int64).reshape(sizes)
+    first = int(grid.flat[0])
+    steps = []
+    expected = np.full(sizes, first, np.int64)
+    for axis, size in enumerate(sizes):
+        where = tuple(1 if at == axis else 0 for at in range(len(sizes)))
+        steps.append(int(grid[where]) - first if size > 1 else 0)
+        expected += np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(sizes))]) * steps[-1]
+    return (first, tuple(steps)) if np.array_equal(grid, expected) else None

@@ -1,0 +1,174 @@
+"""How values are spread after operations that make, reshape, cut and join arrays."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from outlay.analysis.hlo.hlo_module import dtype_bits
+from outlay.analysis.verify.static import split_dims
+from outlay.analysis.verify.static.device_numbers import constant, value_of
+from outlay.analysis.verify.static.entrywise_rules import entrywise
+from outlay.analysis.verify.static.spreads import Split, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.visit import Rules, Visit
+
+_SLICE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
+
+
+def _constant(visit: Visit) -> Tree:
+    numbers = constant(visit.instruction)
+    if numbers is not None:
+        return value_of(numbers, visit.reading.axes, visit.here)
+    text = visit.instruction.value.strip()
+    is_zero = not visit.shape.dims and text in ("0", "-0", "(0, 0)", "false")
+    return replace(visit.replicated, is_zero=is_zero)
+
+
+def _iota(visit: Visit) -> Tree:
+    counted = visit.number("iota_dimension", 0)
+    return replace(visit.replicated, uniform=frozenset(range(len(visit.shape.dims))) - {counted})
+
+
+def _moved_dims(visit: Visit, value: Value, splits: dict[int, frozenset[Split]], uniform: frozenset[int]) -> Value:
+    """Return a value whose dims stand elsewhere: its splits by axis are given."""
+    spreads = tuple(
+        split_along(splits[axis], one.cause) if one.kind == "split" else one for axis, one in enumerate(value.spreads)
+    )
+    return Value(spreads, uniform, value.is_zero)
+
+
+def _broadcast(visit: Visit) -> Tree:
+    value, rank = visit.array(0), len(visit.shape.dims)
+    places = dict(enumerate(visit.numbers("dimensions")))
+    splits = {axis: split_dims.rank_map(one.splits, places) for axis, one in enumerate(value.spreads)}
+    uniform = frozenset(range(rank)) - set(places.values())
+    return _moved_dims(visit, value, splits, uniform | {places[dim] for dim in value.uniform if dim in places})
+
+
+def _reshape(visit: Visit) -> Tree:
+    value, before, after = visit.array(0), visit.dims_of(0), visit.shape.dims
+    splits = {axis: split_dims.reshaped(one.splits, before, after) for axis, one in enumerate(value.spreads)}
+    return _moved_dims(visit, value, splits, split_dims.uniform_after(value.uniform, before, after))
+
+
+def _transpose(visit: Visit) -> Tree:
+    value, order = visit.array(0), visit.numbers("dimensions")
+    return _transposed(visit, value, order)
+
+
+def _transposed(visit: Visit, value: Value, order: tuple[int, ...]) -> Value:
+    splits = {axis: split_dims.permuted(one.splits, order) for axis, one in enumerate(value.spreads)}
+    return _moved_dims(visit, value, splits, frozenset(new for new, old in enumerate(order) if old in value.uniform))
+
+
+def _bitcast(visit: Visit) -> Tree:
+    """Reread the bytes: put the dims in the order of memory, reshape, and name them in the order of the result."""
+    value, before, after = visit.array(0), visit.shape_of(0), visit.shape
+    same_width = dtype_bits(before.dtype) == dtype_bits(after.dtype)
+    if not same_width or math.prod(before.dims) != math.prod(after.dims):
+        return _rearranged(visit)
+    old_order, new_order = split_dims.order_of(before), split_dims.order_of(after)
+    in_memory = _transposed(visit, value, old_order)
+    old_dims = [before.dims[dim] for dim in old_order]
+    new_dims = [after.dims[dim] for dim in new_order]
+    splits = {axis: split_dims.reshaped(one.splits, old_dims, new_dims) for axis, one in enumerate(in_memory.spreads)}
+    uniform = split_dims.uniform_after(in_memory.uniform, old_dims, new_dims)
+    named = tuple(sorted(range(len(new_order)), key=new_order.__getitem__))
+    return _transposed(visit, _moved_dims(visit, in_memory, splits, uniform), named)
+
+
+def _rearranged(visit: Visit) -> Tree:
+    """Return an array whose entries come of the operands' in an order of which nothing is known."""
+    values = visit.arrays
+    spreads = visit.by_axis(lambda axis, held: mixed(held, visit.here), values)
+    return Value(spreads, is_zero=bool(values) and all(one.is_zero for one in values))
+
+
+def kept_dims(value: Value, changed: set[int], is_zero: bool) -> Value:
+    """Return a value after an operation that changes the entries along some dims: splits along others stay."""
+    spreads = []
+    for one in value.spreads:
+        if one.kind == "split":
+            one = split_along((split for split in one.splits if split.dim not in changed), one.cause)
+        spreads.append(one)
+    return Value(tuple(spreads), value.uniform - changed, is_zero)
+
+
+def _slice(visit: Visit) -> Tree:
+    value, before = visit.array(0), visit.dims_of(0)
+    cuts = [(int(low), int(high)) for low, high, _ in _SLICE.findall(visit.instruction.attributes.get("slice", ""))]
+    changed = {dim for dim, (cut, size) in enumerate(zip(cuts, before, strict=False)) if cut != (0, size)}
+    kept = kept_dims(value, changed, value.is_zero)
+    return replace(kept, uniform=value.uniform)
+
+
+def _pad(visit: Visit) -> Tree:
+    value, padding = visit.arrays[:2]
+    dims = visit.instruction.attributes.get("padding", "").split("x")
+    changed = {dim for dim, text in enumerate(dims) if any(number != "0" for number in text.split("_"))}
+    kept = kept_dims(value, changed, value.is_zero and padding.is_zero)
+    spreads = []
+    for axis, one in enumerate(kept.spreads):
+        both = (one, padding.spreads[axis])
+        is_harmless = both[1].kind == "replicated" and (one.kind != "partial" or padding.is_zero)
+        spreads.append(one if is_harmless else visit.used_whole(axis, both))
+    return replace(kept, spreads=tuple(spreads))
+
+
+def _reverse(visit: Visit) -> Tree:
+    return kept_dims(visit.array(0), set(visit.numbers("dimensions")), visit.array(0).is_zero)
+
+
+def _concatenate(visit: Visit) -> Tree:
+    """Join arrays: each is spread as the others are, and not split along the dim that they are joined along."""
+    dim = visit.number("dimensions", 0)
+    joined = entrywise(visit, "sum")
+    if not isinstance(joined, Value):
+        return joined
+    return kept_dims(joined, {dim}, joined.is_zero)
+
+
+def _first(visit: Visit) -> Tree:
+    return visit.operands[0] if visit.operands else ()
+
+
+def _barrier(visit: Visit) -> Tree:
+    return visit.operands[0] if len(visit.operands) == 1 else visit.operands
+
+
+def _tuple(visit: Visit) -> Tree:
+    return visit.operands
+
+
+def _element(visit: Visit) -> Tree:
+    whole, index = visit.operands[0], visit.number("index", 0)
+    return whole[index] if isinstance(whole, tuple) and index < len(whole) else visit.unknown
+
+
+SHAPE: Rules = {
+    "add-dependency": _first,
+    "after-all": lambda visit: (),
+    "bitcast": _bitcast,
+    "bitcast-convert": lambda visit: _bitcast(visit),
+    "broadcast": _broadcast,
+    "concatenate": _concatenate,
+    "constant": _constant,
+    "copy": _first,
+    "domain": _first,
+    "get-tuple-element": _element,
+    "iota": _iota,
+    "opt-barrier": _barrier,
+    "optimization-barrier": _barrier,
+    "pad": _pad,
+    "reshape": _reshape,
+    "reverse": _reverse,
+    "slice": _slice,
+    "transpose": _transpose,
+    "tuple": _tuple,
+}
+
+
+def same_split(spreads: list[Spread]) -> frozenset[Split]:
+    """Return the readings that several splits share."""
+    return frozenset.intersection(*(one.splits for one in spreads))
