@@ -41,6 +41,19 @@ def trip_count(module: HloModule, computation: str, loop: Instruction) -> int | 
     return int(known[1]) if known else _derived_trip_count(module, computation, loop)
 
 
+def contradicting_trip_counts(module: HloModule, computation: str, loop: Instruction) -> tuple[int, int] | None:
+    """Return how often a `while` runs by its compiler's note and by its condition; None unless both tell and differ.
+
+    Args:
+        module: the program.
+        computation: the name of the loop's computation.
+        loop: the `while`.
+    """
+    known = _KNOWN.search(loop.attributes.get("backend_config", ""))
+    derived = _derived_trip_count(module, computation, loop)
+    return (int(known[1]), derived) if known and derived is not None and int(known[1]) != derived else None
+
+
 def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, int, bool]]:
     """Yield (computation, times, certain) for what this one runs, each time that it runs."""
     for one in computation.instructions.values():

@@ -165,3 +165,32 @@ def axis_steps(numbers: np.ndarray, axes: Sequence[tuple[str, int]]) -> tuple[in
         steps.append(int(grid[where]) - first if size > 1 else 0)
         expected += np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(sizes))]) * steps[-1]
     return (first, tuple(steps)) if np.array_equal(grid, expected) else None
+
+
+def follows_grid(numbers: np.ndarray, sizes: Sequence[int]) -> bool:
+    """Return whether numbers of devices grow evenly along all axes, or along parts of them, up to a bound.
+
+    Of a dim that devices do not divide, the last ones begin at its end.
+
+    Examples:
+        >>> follows_grid(np.array([0, 8, 0, 8, 4, 12, 4, 12]), (8,)), follows_grid(np.array([0, 0, 16, 0]), (2, 2))
+        (True, False)
+    """
+    digits = [factor for size in sizes for factor in _factors(size)]
+    grid = numbers.reshape(digits)
+    expected = np.full(digits, int(grid.flat[0]) if digits else 0, np.int64)
+    for digit, size in enumerate(digits):
+        second = int(grid[tuple(int(at == digit) for at in range(len(digits)))])
+        steps = np.arange(size).reshape([-1 if at == digit else 1 for at in range(len(digits))])
+        expected = expected + steps * (second - int(grid.flat[0]))
+    return bool(np.array_equal(np.minimum(expected, grid.max()), grid))
+
+
+def _factors(size: int) -> list[int]:
+    factors, factor = [], 2
+    while size > 1:
+        while size % factor == 0:
+            factors.append(factor)
+            size //= factor
+        factor += 1
+    return factors

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Literal
 
 from outlay.analysis.hlo.execute.elementwise import ELEMENTWISE
-from outlay.analysis.verify.static.spreads import Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.spreads import GONE, Spread, Tree, Value, mixed, split_along
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 Form = Literal["sum", "product", "quotient", "linear", "choice", "maximum", "minimum", "or", "and", "other"]
@@ -46,14 +46,18 @@ def _spread(
         _check_dims(visit, axis, split)
     for one, dims in zip(held, uniform, strict=True):
         if one.kind == "replicated":
-            readings = frozenset(reading for reading in readings if reading.dim in dims)
+            readings = frozenset(reading for reading in readings if reading.dim in dims or reading.dim == GONE)
+    if form == "product" and len(split) > 1 and any(reading.dim == GONE for reading in readings):
+        # A product of what each device has one of may be a summand.
+        return mixed(held, visit.here)
     return split_along(readings, split[0].cause) if readings else mixed(held, visit.here)
 
 
 def _check_dims(visit: Visit, axis: int, split: list[Spread]) -> None:
     """Note arrays that meet entry by entry although they are split along different dims."""
     dims = {reading.dim for one in split for reading in one.splits}
-    is_certain = all(len(one.splits) == 1 for one in split) and all(visit.shape.dims[dim] > 1 for dim in dims)
+    is_certain = all(len(one.splits) == 1 for one in split)
+    is_certain = is_certain and GONE not in dims and all(visit.shape.dims[dim] > 1 for dim in dims)
     if len(dims) > 1 and is_certain and visit.reading.by_compiler:
         listed = " and ".join(map(str, sorted(dims)))
         words = f"meets entry by entry what is split over the same devices along another dim ({listed})"

@@ -10,6 +10,7 @@ import numpy as np
 
 from outlay.analysis.hlo.groups import Groups, axes_of, groups_of
 from outlay.analysis.verify.static.device_numbers import axis_steps, value_of
+from outlay.analysis.verify.static.neighbours import odd_pairs
 from outlay.analysis.verify.static.reduction_rules import combiner_of
 from outlay.analysis.verify.static.spreads import REPLICATED, UNKNOWN, Split, Spread, Tree, Value, split_along
 from outlay.analysis.verify.static.visit import Rules, Visit
@@ -97,7 +98,8 @@ def _all_reduced(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Ex
         else _beside(visit, axis, one, combiner)
         for axis, one in enumerate(value.spreads)
     ]
-    return Value(tuple(spreads), value.uniform, value.is_zero and combiner == "add")
+    parts = tuple(part._replace(value=_all_reduced(visit, part.value, dims, exchange)) for part in value.parts)
+    return Value(tuple(spreads), value.uniform, value.is_zero and combiner == "add", parts=parts)
 
 
 def _summed(visit: Visit, axis: int, one: Spread, value: Value, exchange: Exchange, combiner: str) -> Spread:
@@ -240,6 +242,11 @@ def _turned(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Exchang
 def _permuted(visit: Visit) -> Tree:
     """Follow values that each device sends to another: what is not the same on all is another device's afterwards."""
     pairs = groups_of(visit.reading.module, visit.instruction)
+    odd = odd_pairs(pairs, [size for _, size in visit.reading.axes]) if visit.reading.by_compiler else None
+    if odd is not None:
+        axis, along = odd
+        listed = ", ".join(f"{source} to {target}" for source, target in along[:8])
+        visit.note("numbers of devices", axis, Spread("varying"), f"sends between devices in no pattern: {listed}")
     return _returned(visit, [_sent(value, pairs, visit) if pairs else visit.unknown for value in visit.arrays])
 
 
@@ -256,13 +263,13 @@ def _sent(value: Value, pairs: Groups, visit: Visit) -> Value:
     for axis, one in enumerate(value.spreads):
         if not is_complete and not _same_along(source >= 0, axis, axes):
             # Who is sent nothing has zeros.
-            one = one if value.is_zero else Spread("varying", is_moved=True, cause=visit.here)
+            one = one if value.is_zero else Spread("varying", is_loose=True, cause=visit.here)
         elif axis in moved and one.kind in ("split", "varying"):
-            one = Spread("varying", is_moved=True, cause=one.cause or visit.here)
+            one = Spread("varying", is_loose=True, cause=one.cause or visit.here)
         elif axis not in moved and one.kind != "replicated" and not _alike_along(source, axis, axes):
             one = UNKNOWN
         elif axis not in moved and one.kind == "replicated" and not _from_alike(value, source, axis, axes):
-            one = Spread("varying", is_moved=True, cause=visit.here)
+            one = Spread("varying", is_loose=True, cause=visit.here)
         spreads.append(one)
     return Value(tuple(spreads), value.uniform if is_complete else frozenset(), value.is_zero)
 

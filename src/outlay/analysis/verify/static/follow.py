@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outlay.analysis.hlo.hlo_module import Computation
+from outlay.analysis.hlo.loops import contradicting_trip_counts
 from outlay.analysis.verify.static.device_numbers import computed, value_of
 from outlay.analysis.verify.static.entrywise_rules import ENTRYWISE
 from outlay.analysis.verify.static.exchange_rules import EXCHANGE
@@ -17,7 +18,7 @@ from outlay.analysis.verify.static.product_rules import LIBRARY_PRODUCT, PRODUCT
 from outlay.analysis.verify.static.reduction_rules import REDUCTION, REDUCTION_CALLS
 from outlay.analysis.verify.static.shape_rules import SHAPE
 from outlay.analysis.verify.static.spreads import Spread, Tree, Value, joined, same_trees
-from outlay.analysis.verify.static.visit import Reading, Rule, Rules, Visit
+from outlay.analysis.verify.static.visit import Reading, Rule, Rules, Suspect, Visit
 
 _MAX_ROUNDS = 20
 _NUMBERED = frozenset((*ENTRYWISE, "reshape", "bitcast", "broadcast"))
@@ -95,6 +96,7 @@ def _while(visit: Visit) -> Tree:
             state = following if number < _MAX_ROUNDS - 2 else _given_up(following, visit)
     finally:
         reading.is_noting = noting
+    _check_rounds(visit)
     if condition is not None:
         _check_condition(visit, visit.run(condition, (state,)))
     # What a loop leaves is what its last round returns.
@@ -103,6 +105,13 @@ def _while(visit: Visit) -> Tree:
 
 def _given_up(state: Tree, visit: Visit) -> Tree:
     return visit.unknown if isinstance(state, Value) else tuple(_given_up(one, visit) for one in state)
+
+
+def _check_rounds(visit: Visit) -> None:
+    rounds = contradicting_trip_counts(visit.reading.module, visit.computation.name, visit.instruction)
+    if rounds is not None:
+        words = f"ends after {rounds[1]} rounds, and the compiler noted {rounds[0]}"
+        visit.reading.note(Suspect("rounds of a loop", "", visit.here, visit.here, words))
 
 
 def _check_condition(visit: Visit, goes_on: Tree) -> None:

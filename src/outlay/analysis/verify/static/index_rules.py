@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from outlay.analysis.verify.static.device_numbers import axis_steps, computed, value_of
+from outlay.analysis.verify.static.device_numbers import axis_steps, computed, follows_grid, value_of
 from outlay.analysis.verify.static.reduction_rules import combiner_of, opaque
-from outlay.analysis.verify.static.spreads import REPLICATED, Split, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.shape_rules import sliced
+from outlay.analysis.verify.static.split_dims import rank_map
+from outlay.analysis.verify.static.spreads import (
+    GONE,
+    REPLICATED,
+    UNKNOWN,
+    Split,
+    Spread,
+    Tree,
+    Value,
+    mixed,
+    split_along,
+)
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 
@@ -24,6 +37,7 @@ def _dynamic_slice(visit: Visit) -> Tree:
         _check_grid(visit, values, result)
         return value_of(result, visit.reading.axes, visit.here)
     cut = {dim for dim, sizes in enumerate(zip(before, after, strict=True)) if sizes[0] != sizes[1]}
+    whole = sliced(whole) if cut else whole
     spreads: list[Spread] = []
     for axis, one in enumerate(whole.spreads):
         moving = {dim for dim in cut if starts[dim].spreads[axis] != REPLICATED}
@@ -89,21 +103,10 @@ def _check_grid(visit: Visit, values: list[Value], result: np.ndarray) -> None:
     if not np.array_equal(place.ravel(), np.arange(num_devices)):
         return
     numbers = result.ravel().astype(np.int64)
-    sizes = [size for _, size in visit.reading.axes]
-    grid = numbers.reshape(sizes)
-    # Of a dim that devices do not divide, the last ones start at its end.
-    bound = int(grid.max())
-    expected = np.full(sizes, int(grid.flat[0]))
-    for axis, size in enumerate(sizes):
-        second = int(grid[tuple(int(at == axis) for at in range(len(sizes)))])
-        expected += np.arange(size).reshape([-1 if at == axis else 1 for at in range(len(sizes))]) * (
-            second - int(grid.flat[0])
-        )
-    if not np.array_equal(np.minimum(expected, bound), grid):
-        odd = [axis for axis in range(len(sizes)) if (np.diff(grid, 2, axis=axis) != 0).any()] or list(
-            range(len(sizes))
-        )
-        axis = next((axis for axis in odd if (grid != np.take(grid, [0], axis=axis)).any()), 0)
+    if not follows_grid(numbers, [size for _, size in visit.reading.axes]):
+        grid = numbers.reshape([size for _, size in visit.reading.axes])
+        differing = [axis for axis in range(grid.ndim) if (grid != np.take(grid, [0], axis=axis)).any()]
+        axis = differing[0] if differing else 0
         listed = ", ".join(map(str, numbers[:8].tolist())) + (", ..." if num_devices > 8 else "")
         visit.note(
             "numbers of devices",
@@ -147,9 +150,11 @@ def _written(
             if spread.kind == "split":
                 readings &= spread.splits
             else:
-                readings = frozenset(split for split in readings if split.dim in value.uniform)
+                readings = frozenset(split for split in readings if split.dim in value.uniform or split.dim == GONE)
         return split_along((split for split in readings if split.dim not in cut), one.cause or other.cause)
-    return visit.used_whole(axis, (one, other))
+    result = visit.used_whole(axis, (one, other))
+    blank = whole.is_zero or len(whole.uniform) == len(visit.dims_of(0))
+    return replace(result, is_loose=True) if "replicated" in kinds and not blank and result != UNKNOWN else result
 
 
 def _without_vector(visit: Visit, number: int) -> list[int]:
@@ -159,7 +164,7 @@ def _without_vector(visit: Visit, number: int) -> list[int]:
 
 
 def _gather(visit: Visit) -> Tree:
-    whole, indices = visit.array(0), visit.array(1)
+    whole, indices = sliced(visit.array(0)), visit.array(1)
     offset = visit.numbers("offset_dims")
     collapsed = {*visit.numbers("collapsed_slice_dims"), *visit.numbers("operand_batching_dims")}
     sizes, before = visit.numbers("slice_sizes"), visit.dims_of(0)
@@ -191,7 +196,7 @@ def _gather(visit: Visit) -> Tree:
 
 
 def _mapped(splits: Iterable[Split], places: dict[int, int]) -> list[Split]:
-    return [Split(places[one.dim], one.inner, one.below) for one in splits if one.dim in places]
+    return list(rank_map(splits, places))
 
 
 def _scatter(visit: Visit) -> Tree:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from outlay.analysis.verify.static.spreads import REPLICATED, Split, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.spreads import GONE, REPLICATED, Split, Spread, Tree, Value, mixed, split_along
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 Places = Mapping[int, int]
@@ -94,6 +94,8 @@ def _of_two_splits(
         for other in right:
             if one[1:] != other[1:]:
                 continue
+            if one.dim == other.dim == GONE:  # the one entry of each may be a batch's, or be summed over
+                yield from (None, one)
             if (one.dim, other.dim) in contracted:
                 yield None
             elif (one.dim, other.dim) in batched:
@@ -108,7 +110,9 @@ def _of_one_split(
     uniform: frozenset[int],
 ) -> Iterable[Split | None]:
     for one in splits:
-        if one.dim in contracted:
+        if one.dim == GONE:
+            yield one
+        elif one.dim in contracted:
             if contracted[one.dim] in uniform:
                 yield None
         elif one.dim in places and (one.dim not in batched or batched[one.dim] in uniform):

@@ -7,7 +7,7 @@ from outlay.analysis.hlo.execute.reducing import read_window
 from outlay.analysis.hlo.hlo_module import Computation
 from outlay.analysis.verify.static.shape_rules import kept_dims
 from outlay.analysis.verify.static.split_dims import rank_map
-from outlay.analysis.verify.static.spreads import REPLICATED, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.spreads import GONE, REPLICATED, Spread, Tree, Value, mixed, split_along
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 
@@ -55,7 +55,7 @@ def _of_split(visit: Visit, one: Spread, places: dict[int, int], dims: tuple[int
     if len(stay) == len(one.splits):
         return split_along(stay, one.cause)
     # A dim of size one may be split or not: then it is not known what the reduction is to mean.
-    is_certain = not stay and any(dims[split.dim] > 1 for split in one.splits)
+    is_certain = not stay and any(dims[split.dim] > 1 for split in one.splits if split.dim != GONE)
     if is_certain and combiner:
         return Spread("partial", combiner=combiner, cause=visit.here)
     return Spread("varying", cause=visit.here)

@@ -9,8 +9,17 @@ from dataclasses import replace
 from outlay.analysis.hlo.hlo_module import dtype_bits
 from outlay.analysis.verify.static import split_dims
 from outlay.analysis.verify.static.device_numbers import constant, value_of
-from outlay.analysis.verify.static.entrywise_rules import entrywise
-from outlay.analysis.verify.static.spreads import Split, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.spreads import (
+    REPLICATED,
+    UNKNOWN,
+    Part,
+    Split,
+    Spread,
+    Tree,
+    Value,
+    mixed,
+    split_along,
+)
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 _SLICE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
@@ -95,11 +104,23 @@ def kept_dims(value: Value, changed: set[int], is_zero: bool) -> Value:
     return Value(tuple(spreads), value.uniform - changed, is_zero)
 
 
+def sliced(value: Value) -> Value:
+    """Return what is known of a part of an array: of what may be the same in part, nothing."""
+    spreads = tuple(UNKNOWN if one.is_loose else one for one in value.spreads)
+    return Value(spreads, value.uniform, value.is_zero)
+
+
 def _slice(visit: Visit) -> Tree:
     value, before = visit.array(0), visit.dims_of(0)
     cuts = [(int(low), int(high)) for low, high, _ in _SLICE.findall(visit.instruction.attributes.get("slice", ""))]
     changed = {dim for dim, (cut, size) in enumerate(zip(cuts, before, strict=False)) if cut != (0, size)}
-    kept = kept_dims(value, changed, value.is_zero)
+    for part in value.parts:
+        low, high = cuts[part.dim]
+        if changed == {part.dim} and (part.start, part.end) == (low, high):
+            return part.value
+        if changed == {part.dim} and part.start <= low and high <= part.end:
+            value, changed = part.value, {part.dim}
+    kept = kept_dims(sliced(value) if changed else value, changed, value.is_zero)
     return replace(kept, uniform=value.uniform)
 
 
@@ -122,11 +143,35 @@ def _reverse(visit: Visit) -> Tree:
 
 def _concatenate(visit: Visit) -> Tree:
     """Join arrays: each is spread as the others are, and not split along the dim that they are joined along."""
-    dim = visit.number("dimensions", 0)
-    joined = entrywise(visit, "sum")
-    if not isinstance(joined, Value):
-        return joined
-    return kept_dims(joined, {dim}, joined.is_zero)
+    dim, values = visit.number("dimensions", 0), visit.arrays
+    spreads = visit.by_axis(lambda axis, held: _joined_along(visit, held, values, dim), values)
+    parts, start = [], 0
+    for number, value in enumerate(values):
+        size = visit.dims_of(number)[dim]
+        parts.append(Part(dim, start, start + size, value))
+        start += size
+    uniform = frozenset.intersection(*(value.uniform for value in values)) - {dim}
+    return Value(spreads, uniform, all(value.is_zero for value in values), parts=tuple(parts))
+
+
+def _joined_along(visit: Visit, held: list[Spread], values: list[Value], dim: int) -> Spread:
+    if all(one == held[0] for one in held) and held[0].kind != "split":
+        return held[0]
+    if any(one.kind == "unknown" for one in held):
+        return UNKNOWN
+    summands = [one for one in held if one.kind == "partial"]
+    pairs = list(zip(held, values, strict=True))
+    if summands and all(one == summands[0] or (value.is_zero and one == REPLICATED) for one, value in pairs):
+        return summands[0]
+    if not summands and all(one.kind in ("split", "replicated") for one in held):
+        readings = frozenset.intersection(*(one.splits for one in held if one.kind == "split"))
+        for one, value in pairs:
+            if one.kind == "replicated":
+                readings = frozenset(split for split in readings if split.dim in value.uniform)
+        if readings := frozenset(split for split in readings if split.dim != dim):
+            return Spread("split", readings, cause=next(one.cause for one in held if one.kind == "split"))
+    differing = next(one for one in held if one.kind != "replicated")
+    return Spread("varying", is_loose=True, cause=differing.cause or visit.here)
 
 
 def _first(visit: Visit) -> Tree:
@@ -167,8 +212,3 @@ SHAPE: Rules = {
     "transpose": _transpose,
     "tuple": _tuple,
 }
-
-
-def same_split(spreads: list[Spread]) -> frozenset[Split]:
-    """Return the readings that several splits share."""
-    return frozenset.intersection(*(one.splits for one in spreads))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from outlay.analysis.hlo.hlo_module import Shape
-from outlay.analysis.verify.static.spreads import Split
+from outlay.analysis.verify.static.spreads import GONE, Split
 
 _NUMBER = re.compile(r"\d+")
 
@@ -25,13 +25,21 @@ def reshaped(splits: Iterable[Split], before: Sequence[int], after: Sequence[int
         frozenset({Split(dim=0, inner=4, below=1)})
         >>> sorted(reshaped([Split(0, 4, 1)], (4,), (1, 4)))  # either the new dim or the old one
         [Split(dim=0, inner=1, below=1), Split(dim=1, inner=4, below=1)]
+        >>> sorted(reshaped([Split(0, 1, 1)], (1, 4), (4,)))  # one sample on each device: its dim may be gone
+        [Split(dim=-1, inner=1, below=1), Split(dim=0, inner=4, below=1)]
     """
+    before, after = tuple(before), tuple(after)
     groups = list(_groups(before, after))
     readings: set[Split] = set()
     for split in splits:
+        if split.dim == GONE:
+            readings.add(split)
+            readings.update(Split(dim, 1, split.below) for dim, size in enumerate(after) if size == 1)
         for old, new in groups:
             if split.dim in old:
                 readings.update(_in_group(split, before, after, old, new))
+                if before[split.dim] == 1 and (before != after):
+                    readings.add(Split(GONE, 1, split.below))
     return frozenset(readings)
 
 
@@ -97,10 +105,11 @@ def order_of(shape: Shape) -> tuple[int, ...]:
 
 def permuted(splits: Iterable[Split], order: Sequence[int]) -> frozenset[Split]:
     """Return the readings after a transpose, whose new dims are old ones in this order."""
-    place = {old: new for new, old in enumerate(order)}
+    place = {GONE: GONE} | {old: new for new, old in enumerate(order)}
     return frozenset(Split(place[split.dim], split.inner, split.below) for split in splits)
 
 
 def rank_map(splits: Iterable[Split], places: dict[int, int]) -> frozenset[Split]:
     """Return the readings of dims that are kept, by their new places; others are left out."""
+    places = {GONE: GONE, **places}
     return frozenset(Split(places[one.dim], one.inner, one.below) for one in splits if one.dim in places)

@@ -21,11 +21,14 @@ class Cause:
     instruction: Instruction
 
 
+GONE = -1
+
+
 class Split(NamedTuple):
     """One reading of a value that is split over an axis.
 
     Attributes:
-        dim: the dim of the device's array.
+        dim: the dim of the device's array; `GONE` if it had one entry on each device, and was left out.
         inner: how many of its last entries, counted within the dim, lie below the split: all of them, unless another
             dim was merged in front.
         below: over how many devices, along other axes, the same place of the dim is split more finely.
@@ -45,14 +48,15 @@ class Spread:
             `varying`: different numbers, of which nothing else is known; `unknown`: it may be the same or not.
         splits: of a split value, the readings that are possible; a dim of size one may or may not be it.
         combiner: of a partial value, what is still missing: `add`, `maximum`, `minimum`, ...
-        is_moved: whether a varying value came from other devices, so that together with others it may be the same.
+        is_loose: whether a varying value may be the same in part, or with others: what came from other devices,
+            and what was put together from parts that vary and parts that do not.
         cause: where they began to differ.
     """
 
     kind: Kind
     splits: frozenset[Split] = frozenset()
     combiner: str = ""
-    is_moved: bool = False
+    is_loose: bool = False
     cause: Cause | None = field(default=None, compare=False, repr=False)
 
 
@@ -69,15 +73,15 @@ def split_along(splits: Iterable[Split], cause: Cause | None) -> Spread:
 def mixed(spreads: Iterable[Spread], cause: Cause | None = None) -> Spread:
     """Return what becomes of values in an operation of which no more is known.
 
-    Numbers that differ differ afterwards, too, unless several meet of which one has come from another device.
+    Numbers that differ differ afterwards, too, unless several meet of which one is loose.
     """
     differing = [one for one in spreads if one.kind != "replicated"]
     if not differing:
         return REPLICATED
-    is_moved = any(one.is_moved for one in differing)
-    if any(one.kind == "unknown" for one in differing) or (is_moved and len(differing) > 1):
+    is_loose = any(one.is_loose for one in differing)
+    if any(one.kind == "unknown" for one in differing) or (is_loose and len(differing) > 1):
         return UNKNOWN
-    return Spread("varying", is_moved=is_moved, cause=differing[0].cause or cause)
+    return Spread("varying", is_loose=is_loose, cause=differing[0].cause or cause)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +95,7 @@ class Value:
         numbers: of a few integers that depend on the device alone, what each device has: an array with the devices
             first, or with one row if all have the same.
         parameter: the number of the program's parameter that it is, as it came; None if it was computed.
+        parts: of arrays that were joined to one, each with where it begins and ends, so that it can be taken out again.
     """
 
     spreads: tuple[Spread, ...]
@@ -98,6 +103,7 @@ class Value:
     is_zero: bool = False
     numbers: np.ndarray | None = None
     parameter: int | None = None
+    parts: tuple[Part, ...] = ()
 
     def same_as(self, other: Value) -> bool:
         """Return whether the same is known of both."""
@@ -113,6 +119,22 @@ class Value:
         """Return it with another spread over one axis."""
         spreads = (*self.spreads[:axis], spread, *self.spreads[axis + 1 :])
         return replace(self, spreads=spreads, numbers=None, is_zero=False, parameter=None)
+
+
+class Part(NamedTuple):
+    """An array that was joined with others along a dim.
+
+    Attributes:
+        dim: the dim.
+        start: where it begins.
+        end: where it ends.
+        value: the array.
+    """
+
+    dim: int
+    start: int
+    end: int
+    value: Value
 
 
 Tree = Value | tuple["Tree", ...]
@@ -170,4 +192,4 @@ def _joined_spread(left: Spread, right: Spread, one: Value, other: Value, in_loo
     if "replicated" in kinds and not in_loop:
         return UNKNOWN
     differing = right if right.kind != "replicated" else left
-    return Spread("varying", is_moved=left.is_moved or right.is_moved, cause=differing.cause)
+    return Spread("varying", is_loose=left.is_loose or right.is_loose, cause=differing.cause)

@@ -20,6 +20,7 @@ FaultKind = Literal[
     "part of another",
     "numbers of devices",
     "not computed",
+    "rounds of a loop",
 ]
 StaticVerdict = Literal["no fault found", "different", "unknown"]
 
@@ -34,7 +35,8 @@ class StaticFault(OneLine):
     Attributes:
         kind: `sum missing`, `sum doubled`, `order of parts` (put together in another order), `replicas differ`, `part
             of another` (split along another dim than what it meets, or than planned), `numbers of devices` (that follow
-            no grid), or `not computed` (a result that is an argument).
+            no grid or pattern), `not computed` (a result that is an argument), or `rounds of a loop`
+            (another number than the compiler noted).
         axis: the mesh axis along which devices hold what they should not; empty if it is not about one.
         instruction: the instruction from which on they do, such as `dot %dot.3`.
         source: the user's line of that instruction; None if the compiler kept none.

@@ -15,6 +15,7 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.verify.as_compiled import compiled_proof
 from outlay.analysis.verify.as_compiled.compiled_proof import CompiledProof
 from outlay.analysis.verify.as_compiled.run_compiled import JudgeStoppedError, compute
+from outlay.analysis.verify.static import static_proof
 from outlay.core.jax_compat import text_with_constants
 
 pytestmark = [pytest.mark.compiles, pytest.mark.any_jax, needs_gpu_compiler]
@@ -152,6 +153,31 @@ def test_a_fault_in_the_text_is_called_different(monkeypatch, name):
     changed = PLANTED[name]()
     assert changed != text()
     assert verdict(monkeypatch, changed).verdict == "different"
+
+
+SEEN_STATICALLY = {
+    "the first sum left out": ("replicas differ", "data"),
+    "the last sum left out": ("sum missing", "model"),
+    "a sum over the other axis": ("sum doubled", "data"),
+    "a sum over all": ("sum doubled", "data"),
+    "gathered in another order": ("order of parts", "data"),
+    "another constant on one device": ("numbers of devices", "data"),
+    "the gradient of another leaf": ("part of another", "model"),
+    "two results swapped": ("part of another", "model"),
+    "a stale buffer": ("not computed", ""),
+}
+"""What needs no numbers; the others leave every value on its devices and differ in numbers alone."""
+
+
+@pytest.mark.parametrize("name", ["none", *PLANTED])
+def test_faults_of_exchanges_are_found_without_computing(monkeypatch, name):
+    changed = text() if name == "none" else PLANTED[name]()
+    monkeypatch.setattr(static_proof, "text_with_constants", lambda compiled: changed)
+    verification = outlay.verify(program()[0], static=True)
+    seen = [(fault.kind, fault.axis) for fault in verification.faults]
+    assert verification.verdict == ("different" if name in SEEN_STATICALLY else "no fault found"), str(verification)
+    assert seen[:1] == [SEEN_STATICALLY[name]] if seen else name not in SEEN_STATICALLY
+    assert all("test_planted.py" in str(fault.source) for fault in verification.faults)
 
 
 def test_what_has_no_meaning_is_named_and_nothing_is_claimed(monkeypatch):

@@ -1,0 +1,97 @@
+"""Faults planted in a compiled program that exchanges with neighbours and keeps its loops: both proofs find them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.unit.devices.compilers import needs_gpu_compiler
+
+import outlay
+from outlay.analysis.verify.as_compiled import compiled_proof
+from outlay.analysis.verify.as_compiled.compiled_proof import CompiledProof
+from outlay.analysis.verify.as_compiled.run_compiled import compute
+from outlay.analysis.verify.static import static_proof
+from outlay.core.jax_compat import text_with_constants
+
+pytestmark = [pytest.mark.compiles, pytest.mark.any_jax, needs_gpu_compiler]
+NUM_LAYERS = 5
+
+
+def init(key):
+    return {"layers": jax.random.normal(key, (NUM_LAYERS, 16, 16)) / 4}
+
+
+def step(params, batch):
+    """Layers in a loop, over rows that each get something of the row before, which may be a neighbour's."""
+
+    def loss(params):
+        x = batch["x"] + 0.5 * jnp.roll(batch["x"], 1, axis=0)
+        h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, params["layers"])
+        return jnp.mean((h - batch["y"]) ** 2)
+
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), {"loss": value}
+
+
+@functools.cache
+def program():
+    rng = np.random.default_rng(0)
+    batch = {name: rng.normal(size=(16, 16)).astype(np.float32) for name in ("x", "y")}
+    mesh = outlay.mesh(data=4, target="h100:1x4")
+    return outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=mesh), batch
+
+
+@functools.cache
+def text():
+    return text_with_constants(program()[0].compiled)
+
+
+def changed_once(old, new):
+    assert old in text()
+    return text().replace(old, new, 1)
+
+
+def one_round_less():
+    """The text whose first loop ends a round early."""
+    condition = next(line for line in text().splitlines() if f"s32[] constant({NUM_LAYERS})" in line)
+    return changed_once(condition, condition.replace(f"constant({NUM_LAYERS})", f"constant({NUM_LAYERS - 1})"))
+
+
+PLANTED = {
+    "two devices send to each other's neighbour": lambda: changed_once(
+        "source_target_pairs={{0,1},{1,2},{2,3},{3,0}}", "source_target_pairs={{0,1},{1,3},{2,2},{3,0}}"
+    ),
+    "a round of a loop left out": one_round_less,
+}
+SEEN_STATICALLY = {
+    "two devices send to each other's neighbour": ("numbers of devices", "data"),
+    "a round of a loop left out": ("rounds of a loop", ""),
+}
+
+
+@pytest.mark.parametrize("name", ["none", *PLANTED])
+def test_a_fault_in_the_text_is_called_different(monkeypatch, name):
+    changed = PLANTED[name]() if name in PLANTED else text()
+
+    def here(job):
+        with jax.enable_x64(True):
+            return compute(job)
+
+    monkeypatch.setattr(compiled_proof, "text_with_constants", lambda compiled: changed)
+    monkeypatch.setattr(compiled_proof, "run_apart", here)
+    monkeypatch.setattr(compiled_proof, "known_faults", tuple)
+    own, batch = program()
+    verification = CompiledProof(own, 1, None, lambda stage: None).of(None, [batch])
+    assert verification.verdict == ("different" if name in PLANTED else "same"), str(verification)
+
+
+@pytest.mark.parametrize("name", ["none", *PLANTED])
+def test_it_is_found_without_computing(monkeypatch, name):
+    changed = PLANTED[name]() if name in PLANTED else text()
+    monkeypatch.setattr(static_proof, "text_with_constants", lambda compiled: changed)
+    verification = outlay.verify(program()[0], static=True)
+    seen = [(fault.kind, fault.axis) for fault in verification.faults]
+    assert seen == ([SEEN_STATICALLY[name]] if name in PLANTED else []), str(verification)
+    assert all("test_planted_in_loops.py" in str(fault.source) for fault in verification.faults)
