@@ -49,7 +49,23 @@ def product(
     uniform = {left_places[dim] for dim in left.uniform if dim in left_places}
     uniform ^= {right_places[dim] for dim in right.uniform if dim in right_places}
     both = set(batched.values())
-    return Value(spreads, frozenset(dim for dim in uniform if dim not in both))
+    # Products with the same operand may have been joined to one.
+    parts = [
+        part._replace(
+            dim=left_places[part.dim],
+            value=product(visit, part.value, right, contracted, left_places, right_places),
+        )
+        for part in left.parts
+        if part.dim in left_places and left_places[part.dim] not in both
+    ] or [
+        part._replace(
+            dim=right_places[part.dim],
+            value=product(visit, left, part.value, contracted, left_places, right_places),
+        )
+        for part in right.parts
+        if part.dim in right_places and right_places[part.dim] not in both
+    ]
+    return Value(spreads, frozenset(dim for dim in uniform if dim not in both), parts=tuple(parts))
 
 
 def _spread(

@@ -68,7 +68,11 @@ def _transpose(visit: Visit) -> Tree:
 
 def _transposed(visit: Visit, value: Value, order: tuple[int, ...]) -> Value:
     splits = {axis: split_dims.permuted(one.splits, order) for axis, one in enumerate(value.spreads)}
-    return _moved_dims(visit, value, splits, frozenset(new for new, old in enumerate(order) if old in value.uniform))
+    uniform = frozenset(new for new, old in enumerate(order) if old in value.uniform)
+    parts = tuple(
+        part._replace(dim=order.index(part.dim), value=_transposed(visit, part.value, order)) for part in value.parts
+    )
+    return replace(_moved_dims(visit, value, splits, uniform), parts=parts)
 
 
 def _bitcast(visit: Visit) -> Tree:
@@ -171,7 +175,9 @@ def _joined_along(visit: Visit, held: list[Spread], values: list[Value], dim: in
         if readings := frozenset(split for split in readings if split.dim != dim):
             return Spread("split", readings, cause=next(one.cause for one in held if one.kind == "split"))
     differing = next(one for one in held if one.kind != "replicated")
-    return Spread("varying", is_loose=True, cause=differing.cause or visit.here)
+    # If each of them differs between devices, so does every piece of the whole.
+    is_loose = any(one.is_loose or one.kind not in ("split", "varying") for one in held)
+    return Spread("varying", is_loose=is_loose, cause=differing.cause or visit.here)
 
 
 def _first(visit: Visit) -> Tree:
