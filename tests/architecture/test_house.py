@@ -32,6 +32,10 @@ ON_THEIR_OWN = {
     "outlay.analysis.verify.parts": "causes in graphs, beside causes.py for steps over a batch",
     "outlay.analysis.verify.ratio_names": "the names of ratios, which know nothing of leaves",
     "outlay.analysis.verify.same_operations": "comparing two traces, which knows nothing of proofs",
+    "outlay.analysis.verify.static.computed_results": "what is certain of a trace, which knows nothing of devices",
+    "outlay.analysis.verify.static.entrywise_rules": "one of the kinds of operations, each a table",
+    "outlay.analysis.verify.static.expected_spreads": "what a plan says, beside what a program does",
+    "outlay.analysis.verify.static.neighbours": "arithmetic of permutations, which knows nothing of values",
 }
 """... but for these, and why."""
 

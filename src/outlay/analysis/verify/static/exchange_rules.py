@@ -55,8 +55,8 @@ def _exchange(groups: Groups, axes: tuple[tuple[str, int], ...]) -> Exchange:
         places[list(group)] = range(len(group))
         members = coordinates[:, list(group)]
         touched.update(axis for axis in range(len(sizes)) if (members[axis] != members[axis][0]).any())
-    found = axis_steps(places, axes)
-    steps = {axis: found[1][axis] for axis in whole} if found else {}
+    grid = axis_steps(places, axes)
+    steps = {axis: grid[1][axis] for axis in whole} if grid else {}
     return Exchange(whole, tuple(sorted(touched)), steps, len(groups[0]))
 
 

@@ -42,12 +42,12 @@ def planned(sharding: Any, shape: Shape, axes: Sequence[tuple[str, int]], cause:
 
 def as_planned(result: Value, plan: Value, axis: int) -> bool | None:
     """Return whether a result is spread over an axis as planned; None if that is not known."""
-    held, wanted = result.spreads[axis], plan.spreads[axis]
-    if "unknown" in (held.kind, wanted.kind):
+    held, expected = result.spreads[axis], plan.spreads[axis]
+    if "unknown" in (held.kind, expected.kind):
         return None
-    if wanted.kind == "replicated":
+    if expected.kind == "replicated":
         return held.kind == "replicated"
-    (part,) = wanted.splits
+    (part,) = expected.splits
     if held.kind == "split":
         return part in held.splits or (None if any(split.dim == GONE for split in held.splits) else False)
     if held.kind == "varying":

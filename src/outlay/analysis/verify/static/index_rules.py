@@ -205,9 +205,9 @@ def _scatter(visit: Visit) -> Tree:
     whole, indices, updates = (visit.array(number) for number in range(3))
     window = visit.numbers("update_window_dims")
     inserted = {*visit.numbers("inserted_window_dims"), *visit.numbers("input_batching_dims")}
-    kept = [dim for dim in range(len(visit.dims_of(0))) if dim not in inserted]
+    remaining = [dim for dim in range(len(visit.dims_of(0))) if dim not in inserted]
     before, sizes = visit.dims_of(0), visit.dims_of(2)
-    from_window = {u: o for u, o in zip(window, kept, strict=False) if sizes[u] == before[o]}
+    from_window = {u: o for u, o in zip(window, remaining, strict=False) if sizes[u] == before[o]}
     counting = [dim for dim in range(len(sizes)) if dim not in window]
     from_index = dict(zip(_without_vector(visit, 1), counting, strict=False))
     batched = dict(

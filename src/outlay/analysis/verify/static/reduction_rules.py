@@ -37,8 +37,8 @@ def _alike(held: list[Spread], visit: Visit) -> Spread:
 
 
 def _reduced(visit: Visit, value: Value, dims: tuple[int, ...], reduced: set[int], combiner: str) -> Value:
-    kept = [dim for dim in range(len(dims)) if dim not in reduced]
-    places = {dim: at for at, dim in enumerate(kept)}
+    remaining = [dim for dim in range(len(dims)) if dim not in reduced]
+    places = {dim: at for at, dim in enumerate(remaining)}
     spreads = []
     for axis, one in enumerate(value.spreads):
         if one.kind == "partial" and one.combiner != combiner:
@@ -100,8 +100,8 @@ def _along_last(visit: Visit) -> Tree:
     spreads = tuple(
         visit.used_whole(axis, [one]) if one.kind == "partial" else one for axis, one in enumerate(value.spreads)
     )
-    kept = kept_dims(Value(spreads), {len(visit.dims_of(0)) - 1}, False)
-    return tuple(kept for _ in visit.instruction.shapes) if len(visit.instruction.shapes) > 1 else kept
+    rows = kept_dims(Value(spreads), {len(visit.dims_of(0)) - 1}, False)
+    return tuple(rows for _ in visit.instruction.shapes) if len(visit.instruction.shapes) > 1 else rows
 
 
 def opaque(visit: Visit) -> Tree:

@@ -124,21 +124,21 @@ def _slice(visit: Visit) -> Tree:
             return part.value
         if changed == {part.dim} and part.start <= low and high <= part.end:
             value, changed = part.value, {part.dim}
-    kept = kept_dims(sliced(value) if changed else value, changed, value.is_zero)
-    return replace(kept, uniform=value.uniform)
+    result = kept_dims(sliced(value) if changed else value, changed, value.is_zero)
+    return replace(result, uniform=value.uniform)
 
 
 def _pad(visit: Visit) -> Tree:
     value, padding = visit.arrays[:2]
     dims = visit.instruction.attributes.get("padding", "").split("x")
     changed = {dim for dim, text in enumerate(dims) if any(number != "0" for number in text.split("_"))}
-    kept = kept_dims(value, changed, value.is_zero and padding.is_zero)
+    result = kept_dims(value, changed, value.is_zero and padding.is_zero)
     spreads = []
-    for axis, one in enumerate(kept.spreads):
+    for axis, one in enumerate(result.spreads):
         both = (one, padding.spreads[axis])
         is_harmless = both[1].kind == "replicated" and (one.kind != "partial" or padding.is_zero)
         spreads.append(one if is_harmless else visit.used_whole(axis, both))
-    return replace(kept, spreads=tuple(spreads))
+    return replace(result, spreads=tuple(spreads))
 
 
 def _reverse(visit: Visit) -> Tree:
