@@ -123,7 +123,10 @@ def planned(value: Any) -> Any:
 def reader(shape: tuple[int, ...], dtype: Any) -> outlay.Program:
     """Return the batch as it came in."""
     example = {"x": jax.ShapeDtypeStruct(shape, dtype)}
-    read = lambda state, batch: {"got": batch["x"]}  # noqa: E731
+
+    def read(state, batch):
+        return {"got": batch["x"]}
+
     layout, mesh = outlay.data_parallel(), outlay.mesh(data=8)
     return outlay.program(read, lambda key: jnp.zeros(()), example, layout=layout, mesh=mesh, donate=False)
 
@@ -136,7 +139,10 @@ def by_program(value: Any, folder: Path) -> Any:
 def by_example(value: Any, folder: Path) -> Any:
     """What a program is made for; no value is read, but which dtype it has is known then."""
     layout, mesh = outlay.data_parallel(), outlay.mesh(data=8)
-    step = lambda state, batch: (state, batch["x"])  # noqa: E731
+
+    def step(state, batch):
+        return (state, batch["x"])
+
     program = outlay.program(step, lambda key: jnp.zeros(()), {"x": value}, layout=layout, mesh=mesh)
     assert program.batch_shapes["x"].dtype == planned(value).dtype
     return None
@@ -279,7 +285,10 @@ def test_numbers_of_python_in_a_tree() -> None:
 
 def test_all_leaves_of_state_and_batch_are_named_at_once() -> None:
     layout, mesh = outlay.data_parallel(), outlay.mesh(data=8)
-    step = lambda state, batch: (state, {"x": batch["x"].sum()})  # noqa: E731
+
+    def step(state, batch):
+        return (state, {"x": batch["x"].sum()})
+
     batch = {"x": np.zeros(8, np.int32), "label": np.zeros(8, np.int32)}
     program = outlay.program(step, lambda key: {"n": jnp.zeros((), jnp.int32)}, batch, layout=layout, mesh=mesh)
     odd = {"x": EIGHT + 2**40, "label": np.ma.array(EIGHT, mask=EIGHT > 3)}
@@ -299,7 +308,9 @@ def test_with_64_bits_nothing_is_narrowed() -> None:
 
 
 def test_a_run_converts_and_refuses_as_a_call_does() -> None:
-    step = lambda state, batch: (state + 1, {"loss": batch["y"].astype(jnp.float32).mean()})  # noqa: E731
+    def step(state, batch):
+        return (state + 1, {"loss": batch["y"].astype(jnp.float32).mean()})
+
     layout, mesh = outlay.data_parallel(), outlay.mesh(data=8)
     program = outlay.program(step, lambda key: jnp.zeros(()), {"y": EIGHT}, layout=layout, mesh=mesh)
     for how in ({}, {"steps_per_call": 2}):

@@ -70,7 +70,10 @@ def gemma() -> OwnModel:
     # With Outlay:
     layout = outlay.fsdp(min_size=64) + outlay.data_parallel()
     parts = ["params", "optimizer"]
-    step = lambda model, optimizer, batch: (model, optimizer, train(model, optimizer, batch))  # noqa: E731
+
+    def step(model, optimizer, batch):
+        return (model, optimizer, train(model, optimizer, batch))
+
     program = outlay.program(step, init, batch, layout=layout, mesh="data=8", parts=parts)
     return OwnModel(init, step, batch, program, parts)
 
@@ -104,7 +107,10 @@ def normed() -> OwnModel:
     # With Outlay:
     layout = outlay.fsdp(min_size=64) + outlay.data_parallel()
     parts = ["params", "optimizer"]
-    step = lambda model, optimizer, batch: (model, optimizer, train(model, optimizer, batch))  # noqa: E731
+
+    def step(model, optimizer, batch):
+        return (model, optimizer, train(model, optimizer, batch))
+
     program = outlay.program(step, init, batch, layout=layout, mesh="data=8", parts=parts)
     return OwnModel(init, step, batch, program, parts)
 

@@ -113,7 +113,9 @@ def test_a_step_that_returns_its_state_alone_is_told_so(state: Any) -> None:
         return jax.tree.map(lambda leaf: leaf + batch["x"].sum(), state)
 
     def program(step: Any) -> Any:
-        init = lambda key: jax.tree.map(jnp.float32, state)  # noqa: E731
+        def init(key):
+            return jax.tree.map(jnp.float32, state)
+
         return outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh="data=8")
 
     with pytest.raises(outlay.errors.ProgramError) as caught:
@@ -126,7 +128,9 @@ def test_a_step_that_returns_its_state_alone_is_told_so(state: Any) -> None:
 
 
 def test_a_step_that_only_reads_may_return_what_looks_like_the_rest_of_its_state() -> None:
-    init = lambda key: (None, jnp.ones(()))  # noqa: E731
+    def init(key):
+        return (None, jnp.ones(()))
+
     program = outlay.program(
         lambda state, batch: state[1] + 1, init, BATCH, layout=outlay.data_parallel(), mesh="data=8", donate=False
     )

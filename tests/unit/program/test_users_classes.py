@@ -210,7 +210,10 @@ def test_outputs_and_whole_states_may_be_such_nodes() -> None:
     assert isinstance(outputs, Batch)
     assert outputs.x.sharding.spec == P("data")
     np.testing.assert_array_equal(outputs.x, X * 2)
-    read: Any = lambda rate, batch: Batch(batch.x * rate.value)  # noqa: E731
+
+    def read(rate, batch):
+        return Batch(batch.x * rate.value)
+
     only_reads = outlay.program(
         read,
         lambda key: Rate(jnp.ones(())),

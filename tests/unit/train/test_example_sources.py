@@ -185,7 +185,9 @@ def test_an_evaluation_of_nothing(program):
 
 
 def test_a_run_is_told_what_it_needs():
-    step = lambda state, batch: (state + 1, {"loss": batch[0].mean()})  # noqa: E731
+    def step(state, batch):
+        return (state + 1, {"loss": batch[0].mean()})
+
     layout, mesh = outlay.data_parallel(), outlay.mesh(data=8)
     program = outlay.program(step, lambda key: jnp.zeros(()), (X[:16], Y[:16]), layout=layout, mesh=mesh)
 

@@ -68,7 +68,9 @@ def notebook():
 
 
 def test_a_notebook_updates_one_bar_with_the_metrics_and_the_curve(notebook):
-    step = lambda state, batch: (state + batch.sum(), {"loss": state + batch.mean()})  # noqa: E731
+    def step(state, batch):
+        return (state + batch.sum(), {"loss": state + batch.mean()})
+
     program = outlay.program(
         step, lambda: jnp.zeros(()), np.ones(8, np.float32), layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
     )
