@@ -86,6 +86,10 @@ class Execution(Protocol):
         """Lower the step: one program, or one for each group of devices."""
         ...
 
+    def lowered_trace(self) -> Any:
+        """Return the jaxpr of what is lowered, traced anew; None if there are several programs."""
+        ...
+
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
         ...

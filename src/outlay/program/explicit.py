@@ -34,11 +34,11 @@ def is_explicit(mesh: Mesh) -> bool:
     return AxisType.Explicit in mesh.axis_types
 
 
-def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Lower a jitted function from the types that its arguments have on Explicit axes.
+def with_types(stage: Callable[..., Any], run: Callable[..., Any], shapes: Any, shardings: Any, mesh: Mesh) -> Any:
+    """Trace or lower a jitted function from the types that its arguments have on Explicit axes.
 
     Args:
-        jitted: `run` under `jax.jit`.
+        stage: `jax.jit(run).lower`, or its `trace`.
         run: the function itself.
         shapes: its arguments as shapes.
         shardings: where they live, of the same structure.
@@ -50,7 +50,7 @@ def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardi
     args = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     try:
         with jax.set_mesh(mesh):
-            return jitted.lower(*args)
+            return stage(*args)
     except Exception as error:  # ShardingTypeError is private, and JAX raises others besides
         problem = open_shardings(run, args, mesh, named(run))
         if problem is None:

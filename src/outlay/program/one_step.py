@@ -39,12 +39,12 @@ from outlay.program.compiler_options import RequestedOptions, compile_with, comp
 from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
-from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
+from outlay.program.explicit import is_explicit, state_shapes, with_types
 from outlay.program.independent_dims import not_split
 from outlay.program.leaked_values import check_no_leaked_values
 from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
-from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, lower_on
+from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 from outlay.program.storing import check_host_memory, out_shardings, send_to_host, typed
 
 
@@ -165,6 +165,14 @@ class OneStep:
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the step for the mesh."""
+        return (self._for_compiler(lambda jitted: jitted.lower),)
+
+    def lowered_trace(self) -> Any:
+        """Return the jaxpr of what `lower` lowers, traced anew."""
+        return self._for_compiler(lambda jitted: jitted.trace).jaxpr
+
+    def _for_compiler(self, stage: Callable[[Any], Callable[..., Any]]) -> Any:
+        """Bring the step as it is compiled to a stage of JAX: a method of the jitted function."""
         mesh, plan = self._mesh, self.plan
         state = shardings(plan, self.state_shapes, mesh)
         batch = shardings(plan, self.batch_shapes, mesh, root="batch")
@@ -183,8 +191,8 @@ class OneStep:
         shapes = (typed(self.state_shapes, plan, mesh), self.batch_shapes)
         if is_explicit(mesh):
             with fresh_traces():
-                return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
-        return (lower_on(mesh, self._mode, jitted, shapes, self._name, self.context),)
+                return with_types(stage(jitted), run, shapes, (state, batch), mesh)
+        return on_mesh(mesh, self._mode, stage(jitted), shapes, self._name, self.context)
 
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""

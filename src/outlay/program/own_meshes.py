@@ -108,20 +108,20 @@ def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterato
         ) from error
 
 
-def lower_on(
+def on_mesh(
     mesh: Mesh,
     mode: str,
-    jitted: Any,
+    stage: Callable[..., Any],
     shapes: Any,
     what: str,
     context: Callable[[], contextlib.AbstractContextManager[Any]],
-) -> jax.stages.Lowered:
-    """Lower a jitted function for a mesh, whose devices need not be attached.
+) -> Any:
+    """Trace or lower a jitted function for a mesh, whose devices need not be attached.
 
     Args:
         mesh: the mesh.
         mode: the program's mode.
-        jitted: the function.
+        stage: the jitted function's `lower`, or its `trace`.
         shapes: its arguments as shapes.
         what: what it is, for messages.
         context: makes the context in which it is traced; `jax.set_mesh` sets the mesh when it is called.
@@ -129,7 +129,7 @@ def lower_on(
     device = mesh.devices.flat[0]
     of_device = lowering_callbacks(device), answering_for(device)
     with explaining_mesh_errors(what, mesh, mode), context(), of_device[0], of_device[1], fresh_traces():
-        return jitted.lower(*shapes)
+        return stage(*shapes)
 
 
 def _unknown_axes(what: str, spec: str, line: str, mesh: Mesh) -> ProgramError:

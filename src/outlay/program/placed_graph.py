@@ -108,6 +108,9 @@ class PlacedGraph:
     def compiled_trace(self) -> None:
         """Return None: each group of devices has a program of its own."""
 
+    def lowered_trace(self) -> None:
+        """Return None, likewise."""
+
     @_without_mesh
     def init(self, key: Any) -> Any:
         """Initialize the state, each part on its devices and nowhere else."""

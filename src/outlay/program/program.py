@@ -271,6 +271,10 @@ class Program(States, Report):
         """Lower the step; in mode placed one for each of `device_groups`."""
         return self._execution.lower()
 
+    def lowered_trace(self) -> Any:
+        """Return the jaxpr of what `lowered` is made of, traced anew; None in mode placed."""
+        return self._execution.lowered_trace()
+
     @functools.cached_property
     def compiled_parts(self) -> tuple[jax.stages.Compiled, ...]:
         """Compile `lowered_parts`: exactly what a call runs."""

@@ -19,7 +19,7 @@ from outlay.program.diagnose import diagnose, take_arguments
 from outlay.program.donated_leaves import without_shared_memory
 from outlay.program.explicit import is_explicit
 from outlay.program.modes import in_mode
-from outlay.program.own_meshes import lower_on
+from outlay.program.own_meshes import on_mesh
 from outlay.program.program import Program
 from outlay.program.storing import out_shardings, send_to_host, typed
 
@@ -73,7 +73,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     )
     shapes = (typed(program.state_shapes, plan, mesh), (program.batch_shapes,) * num_steps)
     name = f"{num_steps} steps of {name_of(program.step)}"
-    lowered = lower_on(mesh, program.mode, jitted, shapes, name, program.context)
+    lowered = on_mesh(mesh, program.mode, jitted.lower, shapes, name, program.context)
     compiled, _ = compile_with(lowered, program.compiler_options, mesh.devices.flat[0])
     wait_for_all("several steps", program.step, mesh)
 

@@ -7,8 +7,10 @@ means what `jax.lax` computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -125,11 +127,17 @@ class UnknownOperation:
         return f"{self.name}{times}" + (f" ({self.line})" if self.line else "")
 
 
-def unknown_operations(module: HloModule) -> tuple[UnknownOperation, ...]:
+_NO_KERNELS: Mapping[str, HloModule] = MappingProxyType({})
+
+
+def unknown_operations(
+    module: HloModule, kernels: Mapping[str, HloModule] = _NO_KERNELS
+) -> tuple[UnknownOperation, ...]:
     """Return every operation of a program that has no meaning here, those of one line together.
 
     Args:
         module: the program.
+        kernels: what custom calls of it compute, by the name of the instruction.
 
     Examples:
         >>> from outlay.analysis.hlo.parse import parse_hlo
@@ -142,8 +150,8 @@ def unknown_operations(module: HloModule) -> tuple[UnknownOperation, ...]:
         (UnknownOperation(name='custom-call someones_kernel', line='', count=1),)
     """
     counts: dict[tuple[str, str], int] = {}
-    for one in _reached(module):
-        if one.opcode == "parameter":
+    for one in itertools.chain(_reached(module), *map(_reached, kernels.values())):
+        if one.opcode == "parameter" or one.name in kernels:
             continue
         name = one.opcode
         if name == "custom-call":
@@ -169,7 +177,11 @@ def _reached(module: HloModule) -> Iterator[Instruction]:
 
 
 def as_function(
-    module: HloModule, axes: tuple[str, ...], *, products: Products = "float32"
+    module: HloModule,
+    axes: tuple[str, ...],
+    *,
+    products: Products = "float32",
+    kernels: Mapping[str, HloModule] = _NO_KERNELS,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a program as a function of one device's arrays, to be mapped over devices by `jax.shard_map`.
 
@@ -177,6 +189,7 @@ def as_function(
         module: the program.
         axes: the axes of the mesh that it is mapped over, whose devices count as the program's do.
         products: how the target multiplies float32 at default precision.
+        kernels: what custom calls of it compute, by the name of the instruction.
 
     Returns:
         A function of a truth value and the entry's parameters that returns the entry's results as a tuple. The truth
@@ -194,6 +207,11 @@ def as_function(
                     known[name] = values[int(one.value)]
                     continue
                 operands = tuple(known[operand] for operand in one.operands)
+                if name in kernels:
+                    kernel = as_function(kernels[name], axes, products=products)
+                    results = kernel(rounds, *operands)
+                    known[name] = results if len(one.shapes) > 1 else results[0]
+                    continue
                 known[name] = _computed(
                     Operation(one, operands, computation, module, axes, products, rounds, run, known)
                 )

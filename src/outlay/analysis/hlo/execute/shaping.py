@@ -61,7 +61,10 @@ def _pad(operation: Operation) -> Any:
     text = operation.instruction.attributes["padding"]
     config = [[*map(int, dim.split("_")), 0] for dim in text.split("x")]
     array, padding = operation.operands
-    return lax.pad(array, padding, [(dim[0], dim[1], dim[2]) for dim in config])
+    # On a TPU the two may have types of their own.
+    return lax.pad(
+        array.astype(operation.dtype), padding.astype(operation.dtype), [(dim[0], dim[1], dim[2]) for dim in config]
+    )
 
 
 def _first(operation: Operation) -> Any:

@@ -6,6 +6,7 @@ much as the coarsest floats of the compiled program round. What then moves in a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ NUM_MOVED = 3
 # Over a whole array that is half as far: draws are many there.
 _FACTOR, _FACTOR_OF_NORM = 8, 4
 _DIGITS = 4  # units in the last place by which an entry may differ without any product: a last sum in another order
+# Sums of many numbers in another order: each sum rounds, and n roundings of random signs add up to the root of n.
 _LAST_DIGIT = 1.5  # units in the last place that only the last rounding of moved numbers is worth
 _TOO_COARSE = 0.5
 
@@ -50,6 +52,37 @@ def coarsest_float(module: HloModule) -> np.dtype:
         key=lambda dtype: float(jnp.finfo(dtype).eps),
         default=np.dtype(np.float32),
     )
+
+
+def longest_sum(module: HloModule) -> int:
+    """Return how many numbers the longest reduction or product of a program adds up into one.
+
+    Examples:
+        >>> from outlay.analysis.hlo.parse import parse_hlo
+        >>> longest_sum(parse_hlo('''HloModule jit_f
+        ...
+        ... ENTRY %main (x: f32[4,5], y: f32[5,3]) -> f32[4,3] {
+        ...   %x = f32[4,5]{1,0} parameter(0)
+        ...   %y = f32[5,3]{1,0} parameter(1)
+        ...   ROOT %z = f32[4,3]{1,0} dot(%x, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        ... }'''))
+        5
+    """
+    longest = 1
+    for computation, one in module.instructions():
+        if one.opcode not in _SUMS or not one.shapes:
+            continue
+        operands = [computation.instructions[name].shapes for name in one.operands]
+        sizes = [math.prod(shapes[0].dims) for shapes in operands if shapes]
+        result = max(math.prod(one.shapes[0].dims), 1)
+        if one.opcode == "reduce":
+            longest = max(longest, sizes[0] // result)
+        elif len(sizes) > 1:
+            longest = max(longest, math.isqrt(sizes[0] * sizes[1] // result))
+    return longest
+
+
+_SUMS = ("reduce", "dot", "convolution", "custom-call")
 
 
 def moved(tree: Any, eps: float, seed: int) -> Any:
@@ -86,6 +119,7 @@ def close(
     right: Results,
     moved_results: Sequence[Results],
     differing: frozenset[tuple[Kind, str]],
+    num_added: int,
     tolerance: float | None = None,
 ) -> Iterator[LeafCheck]:
     """Compare the results of a step.
@@ -97,6 +131,7 @@ def close(
         right: what one device computed.
         moved_results: what one device computed from moved numbers, each state with the move of its start taken off.
         differing: what devices that should hold the same hold different numbers of.
+        num_added: how many numbers the compiled program adds up into one, in whatever order.
         tolerance: the share of the largest update that may differ; None for what rounding was seen to do.
     """
     for key, value in right.items():
@@ -105,7 +140,7 @@ def close(
         kind, path = key
         base = before.get(path) if kind == "state" else None
         others = [one[key] for one in moved_results]
-        check = _compared(step, kind, path, got[key], value, base, others, tolerance)
+        check = _compared(step, kind, path, got[key], value, base, others, num_added, tolerance)
         if key in differing:
             check = check.also("devices that should hold the same hold different numbers")
         yield check
@@ -119,6 +154,7 @@ def _compared(
     right: np.ndarray,
     base: np.ndarray | None,
     others: Sequence[np.ndarray],
+    num_added: int,
     tolerance: float | None,
 ) -> LeafCheck:
     dtype = str(right.dtype)
@@ -146,11 +182,13 @@ def _compared(
     largest = float(update.max(initial=0))
     apart = np.abs(got64 - right64)
     noise = [np.abs(_wide(other) - right64) for other in others]
-    digit = float(jnp.finfo(right.dtype).eps) * float(np.abs(right64).max(initial=0))
+    eps = float(jnp.finfo(right.dtype).eps)
+    digit = eps * float(np.abs(right64).max(initial=0))
+    in_sums = eps * largest * math.sqrt(num_added) / 2
     noise = [np.maximum(one - _LAST_DIGIT * digit, 0) for one in noise]
-    allowed = _FACTOR * max((float(one.max(initial=0)) for one in noise), default=0.0) + _DIGITS * digit
+    allowed = _FACTOR * max((float(one.max(initial=0)) for one in noise), default=0.0) + _DIGITS * digit + in_sums
     allowed_norm = _FACTOR_OF_NORM * max((float(np.linalg.norm(one)) for one in noise), default=0.0)
-    allowed_norm += _DIGITS * digit * np.sqrt(right64.size)
+    allowed_norm += (_DIGITS * digit + in_sums) * np.sqrt(right64.size)
     reason = "what rounding in the compiled program's types does to this array, seen in moved numbers"
     if tolerance is not None:
         allowed, allowed_norm = tolerance * largest, tolerance * float(np.linalg.norm(update))

@@ -6,6 +6,8 @@ machine, and the text is computed operation by operation, in another process.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +27,10 @@ from outlay.analysis.verify.as_compiled.closeness import (
     close,
     coarsest_float,
     from_same_start,
+    longest_sum,
     moved,
 )
+from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
 from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
 from outlay.analysis.verify.batches import KINDS, made_up_words, make_up, take
 from outlay.analysis.verify.dependence import Dependence
@@ -36,7 +40,8 @@ from outlay.analysis.verify.sides import OneDevice
 from outlay.analysis.verify.stages import Stage
 from outlay.analysis.verify.verification import Kind, LeafCheck, Verification
 from outlay.core.jax_compat import text_with_constants, without_compilation_cache
-from outlay.core.quantities import listed
+from outlay.core.jax_pallas import interpreted_on_cpus, kernels_in
+from outlay.core.quantities import counted, listed
 from outlay.program.compiler_faults import known_faults
 from outlay.program.program import Program
 
@@ -81,10 +86,15 @@ class CompiledProof:
         self.stage("compiling for the target")
         compiled = self.program.compiled
         module = parse_hlo(text_with_constants(compiled))
+        with interpreted_on_cpus() if has_kernels(module) else contextlib.nullcontext():
+            return self._of(compiled, module, key, batches)
+
+    def _of(self, compiled: jax.stages.Compiled, module: HloModule, key: Any, batches: Any) -> Verification:
         self.stage("making the state on one device")
         state = self.one_device.start(default_kind(key))
         numbers, words = self._batches(batches)
-        if unknown := unknown_operations(module):
+        kernels = self._kernels(module)
+        if unknown := unknown_operations(module, {name: parse_hlo(text) for name, text in kernels.items()}):
             names = listed([str(one) for one in unknown], 20)
             doubt = f"the compiled program has operations whose meaning is not known here: {names}"
             return self._verification(words, (), doubts=(doubt,))
@@ -92,12 +102,12 @@ class CompiledProof:
         self.stage(f"the compiled program on {self.program.mesh.size} simulated devices, in another process")
         try:
             answer = run_apart(self._job(compiled, steps))
-            checks = self._checked(answer, steps)
-            causes = self._causes(steps) if any(check.fault for check in checks) else ()
+            checks = self._checked(answer, steps, longest_sum(module))
+            causes = self._causes(steps, longest_sum(module)) if any(check.fault for check in checks) else ()
         except JudgeStoppedError as error:
             doubt = f"the process that computes the compiled program ended without an answer ({error})"
             return self._verification(words, (), doubts=(doubt,))
-        limits = (_judged_words(module), self._precision_words(answer, steps[0].before))
+        limits = (_judged_words(module, kernels), self._precision_words(answer, steps[0].before))
         return self._verification(words, checks, causes=causes, limits=tuple(filter(None, limits)))
 
     def _on_one_device(self, state: Leaves, numbers: list[Any], coarsest: np.dtype) -> list[_Step]:
@@ -115,17 +125,17 @@ class CompiledProof:
             state = right.state if self.program.donate else state
         return steps
 
-    def _checked(self, answer: Answer, steps: list[_Step]) -> tuple[LeafCheck, ...]:
+    def _checked(self, answer: Answer, steps: list[_Step], num_added: int) -> tuple[LeafCheck, ...]:
         differing = frozenset(self._keys[at] for at in answer.differing)
         return tuple(
             check
             for number, (step, exact) in enumerate(zip(steps, answer.exact, strict=True), start=1)
             for check in close(
-                number, step.before, self._named(exact), step.right, step.others, differing, self.tolerance
+                number, step.before, self._named(exact), step.right, step.others, differing, num_added, self.tolerance
             )
         )
 
-    def _causes(self, steps: list[_Step]) -> tuple[str, ...]:
+    def _causes(self, steps: list[_Step], num_added: int) -> tuple[str, ...]:
         """Compile again without each pass that is known to be wrong at times: is the program right then?"""
         options: dict[str, Any] = dict(self.program.compiler_options.values)
         given = [*filter(None, str(options.get(DISABLED_PASSES, "")).split(","))]
@@ -137,7 +147,7 @@ class CompiledProof:
             passes = ",".join([*given, fault.disabled_pass])
             with without_compilation_cache(self.program.mesh.devices.flat[0]):
                 compiled = self.program.lowered.compile({**options, DISABLED_PASSES: passes})
-            if not any(check.fault for check in self._checked(run_apart(self._job(compiled, steps)), steps)):
+            if not any(check.fault for check in self._checked(run_apart(self._job(compiled, steps)), steps, num_added)):
                 causes.append(
                     f"XLA's pass {fault.disabled_pass} ({fault.name}: {fault.what}); without it the program is "
                     f'right: compiler_options={{"{DISABLED_PASSES}": "{passes}"}}, or the preset, which leaves it out'
@@ -183,14 +193,22 @@ class CompiledProof:
             leaves = [*(step.before[path] for path in paths), *jax.tree.leaves(step.batch)]
             # JAX drops the arguments that a step does not use.
             calls.append([leaf for leaf, where in zip(leaves, at, strict=True) if where is not None])
+        text = text_with_constants(compiled)
         return Job(
-            text=text_with_constants(compiled),
+            text=text,
             axes=tuple((name, mesh.shape[name]) for name in mesh.axis_names),
             in_specs=tuple(_spec(where) for where in at if where is not None),
             out_specs=tuple(_spec(where) for where in jax.tree.leaves(compiled.output_shardings)),
             calls=tuple(calls),
             products=_PRODUCTS.get(self.platform, "float32"),
+            kernels=self._kernels(parse_hlo(text)),
         )
+
+    def _kernels(self, module: HloModule) -> dict[str, str]:
+        """Return what the calls of kernels compute; the step is traced again only for a program that has some."""
+        if not has_kernels(module):
+            return {}
+        return kernel_texts(module, kernels_in(self.program.lowered_trace()))
 
     @property
     def _keys(self) -> list[tuple[Kind, str]]:
@@ -222,12 +240,13 @@ class CompiledProof:
         )
 
 
-def _judged_words(module: HloModule) -> str:
+def _judged_words(module: HloModule, kernels: Mapping[str, str]) -> str:
     num = sum(1 for _ in module.instructions())
+    pallas = f"{counted(len(kernels), 'call')} of Pallas kernels by Pallas's own interpreter; " if kernels else ""
     return (
         f"all {num:,} operations of the compiled program were computed in the order of its text, over "
-        f"{module.num_devices} simulated devices; what lies below the text was not judged: machine code, the kernels "
-        "of libraries, the network, and races between streams"
+        f"{module.num_devices} simulated devices; {pallas}what lies below the text was not judged: machine code, the "
+        "kernels of libraries, the network, and races between streams"
     )
 
 

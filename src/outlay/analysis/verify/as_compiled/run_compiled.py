@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Job:
         out_specs: for each result, likewise.
         calls: for each call, the program's parameters as whole arrays.
         products: how the target multiplies float32 at default precision.
+        kernels: what the calls of kernels compute, as text, by the name of the instruction.
     """
 
     text: str
@@ -41,6 +42,7 @@ class Job:
     out_specs: tuple[tuple[Any, ...], ...]
     calls: tuple[list[np.ndarray], ...]
     products: Products
+    kernels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def run_apart(job: Job) -> Answer:
         path = Path(folder, _JOB)
         path.write_bytes(pickle.dumps(job))
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "XLA_FLAGS": ""}
+        environment["JAX_TRACEBACK_FILTERING"] = "off"  # or the last line would be about that
         # -P: a file numpy.py in the current folder is not imported.
         command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
@@ -91,6 +94,8 @@ def compute(job: Job) -> Answer:
     from outlay.analysis.hlo.execute.as_function import as_function
     from outlay.analysis.hlo.parse import parse_hlo
 
+    parsed = {text: parse_hlo(text) for text in set(job.kernels.values())}
+    kernels = {name: parsed[text] for name, text in job.kernels.items()}
     names, sizes = (tuple(column) for column in zip(*job.axes, strict=True))
     num_devices = int(np.prod(sizes))
     devices = np.array(jax.devices()[:num_devices]).reshape(sizes)
@@ -98,7 +103,7 @@ def compute(job: Job) -> Answer:
     in_specs, out_specs = (tuple(PartitionSpec(*spec) for spec in specs) for specs in (job.in_specs, job.out_specs))
     function = jax.jit(
         jax.shard_map(
-            as_function(parse_hlo(job.text), names, products=job.products),
+            as_function(parse_hlo(job.text), names, products=job.products, kernels=kernels),
             mesh=mesh,
             in_specs=(PartitionSpec(), *in_specs),
             out_specs=out_specs,
