@@ -18,7 +18,7 @@ PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 # text. The mark any_jax leaves out what repeats, on that JAX, what another of these tests would find.
 ON_NEWEST_JAX := -m 'not any_jax' \
   $(addprefix tests/contract/test_,any_loss.py any_model.py brain_as_compiled.py brain_parity.py by_rows.py fast_cpu.py \
-    frameworks.py layouts.py lm.py modes.py own_models.py pallas.py placed.py spark_1_2_2.py \
+    frameworks.py layouts.py lm.py modes.py own_models.py placed.py spark_1_2_2.py \
     state_trees.py) \
   tests/contract/test_acceptance_s0_brain.py::test_by_neuron_one_all_gather_a_step \
   $(addprefix tests/multiprocess/test_,faults.py global_arrays.py same_result.py) \

@@ -345,5 +345,5 @@ def test_another_platform_has_a_reason(target, platform, monkeypatch):
 
 @pytest.mark.any_jax
 def test_a_kernel_that_there_is_not_is_refused():
-    with pytest.raises(BrainError, match="there is no kernel 'fast'\n  fix: one of jax, fast-cpu, pallas"):
+    with pytest.raises(BrainError, match="there is no kernel 'fast'\n  fix: one of jax, fast-cpu"):
         ran(pair(), "fast")

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from outlay.brain.delays import Arrivals, arrives
 from outlay.brain.fused.machine_code_pass import MachineCodePass
 from outlay.brain.fused.pair_pass import MOST_STEPS, PairPass, PassCall
-from outlay.brain.fused.pallas_pass import PallasPass
 from outlay.brain.fused.row_equations import TracedRow
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron
 
-PASSES: dict[str, Callable[..., PairPass]] = {"fast-cpu": MachineCodePass, "pallas": PallasPass}
-"""Kinds of passes by the name of the kernel: machine code for this processor, and Pallas for NVIDIA GPUs."""
+PASSES: dict[str, Callable[..., PairPass]] = {"fast-cpu": MachineCodePass}
+"""Kinds of passes by the name of the kernel: machine code for this processor."""
 
 InLoop = dict[str, Any]
 """The state of a population in a loop. `rows`, `delays` and `vectors` have an entry for each pair or some, and only

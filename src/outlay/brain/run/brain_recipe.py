@@ -36,7 +36,7 @@ CHUNK = 200
 NUM_STEPS = 1000
 KERNELS = ("jax", *PASSES)
 """What computes the pairs: plain JAX anywhere; or one pass over them, in machine code for this processor with the extra
-`fast-cpu`, or as a Pallas kernel for NVIDIA GPUs."""
+`fast-cpu`."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ class BrainRecipe(Recipe):
             triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`.
             seed: the seed of the Brain's random initial state.
             chunk: the steps in one call of the program.
-            kernel: what computes the pairs: `jax`; `fast-cpu`, machine code for this processor; or `pallas`, a kernel
-                for NVIDIA GPUs.
+            kernel: what computes the pairs: `jax`; or `fast-cpu`, machine code for this processor.
 
         Raises:
             BrainError: inputs do not fit the Brain, an address matches nothing, or there is no such kernel.

@@ -30,9 +30,9 @@ def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
     They are `--input NAME=FILE` or `NAME=NUMBER`; `--shape NAME=4` or `NAME=28x28`, of an input whose shape a `.scfg`
     does not say; `--record PATTERN` and `--stride N`; `--window FROM..TO` in ms and
     `--trigger 'MODULE:PORT > RATE +- MS'`, outside of which nothing is recorded; `--chunk N` steps in one call of the
-    program; `--seed N` of what is drawn at random in the state; `--kernel fast-cpu` for machine code, or `pallas` for a
-    kernel on NVIDIA GPUs; `--trust` to run the Python files that the file imports. Those that take a text may be
-    repeated. Without `--record`, the potentials of the first 500 ms are recorded.
+    program; `--seed N` of what is drawn at random in the state; `--kernel fast-cpu` for machine code; `--trust` to run
+    the Python files that the file imports. Those that take a text may be repeated. Without `--record`,
+    the potentials of the first 500 ms are recorded.
 
     Args:
         path: a Brain in Outlay's own TOML, or a `.scfg` of Spark.

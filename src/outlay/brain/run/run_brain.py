@@ -81,9 +81,8 @@ def run_brain(
         mode: the mode; None for that of the layout.
         chunk: the steps in one call of the program.
         kernel: what computes the pairs: `jax`; or the same equations in one pass: `fast-cpu`, machine code for this
-            processor, about twice as fast, which needs `outlay[fast-cpu]`; or `pallas`, a kernel for NVIDIA GPUs, which
-            has been compiled but not measured. A population that it cannot compute runs in plain JAX, and a warning
-            says why.
+            processor, about twice as fast, which needs `outlay[fast-cpu]`. A population that it cannot compute runs in
+            plain JAX, and a warning says why.
         progress: show time, speed and rates on stderr.
 
     Raises:
