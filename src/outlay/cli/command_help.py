@@ -12,7 +12,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "See": ("show", "explain", "profile", "doctor"),
     "Price": ("estimate", "choose", "diff", "calibrate"),
     "Prove": ("verify",),
-    "Run": ("run", "launch", "slurm"),
+    "Run": ("run", "watch", "runs", "launch", "slurm"),
     "Files": ("checkpoint", "examples", "completion"),
 }
 """What commands are for, by the word under which the help lists them; those that are plugged in come last."""
@@ -52,6 +52,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "outlay choose lm --target h100:32x8 --html page.html",
     ),
     "calibrate": ("outlay calibrate my_cpu.toml", "outlay estimate digits --target my_cpu.toml:8"),
+    "runs": ("outlay runs", "outlay runs runs/first runs/second --html compared.html"),
+    "watch": ("outlay watch runs/digits", "outlay watch runs/digits --port 8400"),
     "completion": ('eval "$(outlay completion bash)"', 'eval "$(outlay completion zsh)"'),
     "doctor": ("outlay doctor", "outlay doctor --message 'RESOURCE_EXHAUSTED: Out of memory'"),
     "launch": (

@@ -26,9 +26,11 @@ from outlay.cli.launch_command import LaunchCommand, launch
 from outlay.cli.options import RECIPE_OPTIONS
 from outlay.cli.profile_command import profile
 from outlay.cli.run_command import run
+from outlay.cli.runs_command import runs
 from outlay.cli.show_command import show
 from outlay.cli.slurm_command import slurm
 from outlay.cli.verify_command import verify
+from outlay.cli.watch_command import watch
 from outlay.core.source_owner import part_of_outlay
 from outlay.recipes.plugins import COMMANDS, load
 
@@ -44,7 +46,7 @@ app = typer.Typer(
 )
 for needs_recipe in (run, show, explain, estimate, profile, diff, verify, choose):
     app.command(context_settings=RECIPE_OPTIONS, epilog=examples_of(needs_recipe.__name__))(needs_recipe)
-for other in (calibrate, doctor, completion):
+for other in (calibrate, doctor, completion, runs, watch):
     app.command(epilog=examples_of(other.__name__))(other)
 app.command(cls=LaunchCommand, epilog=examples_of("launch"))(launch)
 for command in COMMANDS:

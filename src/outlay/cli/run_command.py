@@ -86,6 +86,10 @@ def run(
     plan: Annotated[
         bool, typer.Option("--plan", help="First print where every array lives, as outlay show; the report has it too.")
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Serve a page on this machine that follows the run, as outlay watch; see stderr."),
+    ] = False,
     in_order: InOrderOption = False,
     stuck_after: StuckAfterOption = None,
     start_within: StartWithinOption = None,
@@ -107,6 +111,10 @@ def run(
 
         limits = Limits(stuck_after, start_within)
         of_job = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
+        if watch:
+            from outlay.report.live_server import WATCH, same_address
+
+            os.environ[WATCH] = same_address()  # the processes of the job inherit it
         raise typer.Exit(run_in_processes(processes, options.devices, **of_job))
     of_jobs = {
         "--max-restarts": max_restarts,
@@ -139,7 +147,7 @@ def run(
             print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and its results are in {folder.path}")
     try:
-        result = run_prepared(prepared, folder, **asked)
+        result = run_prepared(prepared, folder, watch=watch, **asked)
     except ResultNotWritten as error:
         _print(error.result, as_json)
         raise

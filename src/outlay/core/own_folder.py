@@ -215,6 +215,25 @@ def folder_id(path: Path, kind: str) -> str | None:
     return first["id"] if first and first["kind"] == kind else None
 
 
+def is_in_use(path: Path) -> bool | None:
+    """Return whether a process writes to a folder; None if that cannot be known, as on another machine.
+
+    The list of the system's locks is read: to try the lock would be in the way of who begins to write.
+
+    Args:
+        path: a folder of Outlay's.
+    """
+    since = [line for line in _lines(path) if line.startswith("in use since ")]
+    if not since or not since[-1].endswith(f" on {socket.gethostname()}"):
+        return None
+    try:
+        number = os.lstat(path / MARK).st_ino
+        with open("/proc/locks", encoding="ascii") as locks:
+            return any("FLOCK" in lock and f":{number} " in lock for lock in locks)
+    except OSError:
+        return None
+
+
 def mark(path: Path, kind: str, id: str) -> None:
     """Mark a folder that was made inside of one of our folders.
 

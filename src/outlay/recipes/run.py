@@ -51,6 +51,7 @@ def run(
     stride: int | None = None,
     processes: int | None = None,
     max_restarts: int = 0,
+    watch: bool = False,
     in_order: bool = False,
     stuck_after: float | None = None,
     start_within: float | None = None,
@@ -85,6 +86,7 @@ def run(
         stride: the number of steps from one record to the next.
         processes: the number of processes of this machine to run in.
         max_restarts: start them again so often after one has failed, from the last checkpoint.
+        watch: serve a page on this machine that follows the run; its address goes to stderr.
         in_order: show the output of the processes by steps.
         stuck_after: the seconds without a sign of life of one after which all end; `math.inf` for never.
         start_within: the same until the first step is finished.
@@ -142,7 +144,7 @@ def run(
     )
     asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
     folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
-    return run_prepared(prepared, folder, **asked)
+    return run_prepared(prepared, folder, watch=watch, **asked)
 
 
 def words_of_arguments(given: Mapping[str, Any]) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import platform
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from outlay.core.commit import commit_of
 from outlay.core.error_types import CheckpointError, RecipeError
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import versions
@@ -24,6 +28,7 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first
 from outlay.train.run_folder import COLLECTED, RECORDING, RunFolder
+from outlay.train.run_times import COMPILE, RunTimes, run_times
 from outlay.train.saving import Saving
 
 
@@ -90,6 +95,7 @@ def run_prepared(
     steps: int | None = None,
     checkpoint_every: int | None = None,
     training: TrainingOptions | None = None,
+    watch: bool = False,
 ) -> Result:
     """Run a prepared recipe as its kind is run, and fill its run folder. Progress goes to stderr.
 
@@ -102,6 +108,7 @@ def run_prepared(
         checkpoint_every: save a checkpoint every this many steps, and after the last; as the earlier run did if None,
             and none at all in a new run.
         training: how to train, for a recipe that is trained; by default as in the earlier run.
+        watch: serve a page that follows the run from the first process; its address goes to stderr.
 
     Raises:
         Interrupted: on Ctrl-C; config, plan, checkpoints and what was measured so far are in the folder.
@@ -111,7 +118,8 @@ def run_prepared(
     """
     try:
         options = (training or TrainingOptions()).or_as_before(folder.earlier or {})
-        result = _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every, options)
+        with _watched(folder) if watch and is_first() else contextlib.nullcontext(), run_times() as times:
+            result = _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every, options, times)
         if is_first():
             _hand_over(result)
         return result
@@ -119,8 +127,23 @@ def run_prepared(
         folder.close()
 
 
+@contextlib.contextmanager
+def _watched(folder: RunFolder) -> Iterator[None]:
+    """Serve a page that follows the run in this block."""
+    from outlay.report.live_server import served  # most runs do without
+
+    with served(folder.path) as server:
+        print(f"watch it at {server.address}", file=sys.stderr, flush=True)
+        yield
+
+
 def _run(
-    kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: int | None, training: TrainingOptions
+    kind: RunKind,
+    folder: RunFolder,
+    steps: int | None,
+    checkpoint_every: int | None,
+    training: TrainingOptions,
+    times: RunTimes,
 ) -> Result:
     program, earlier = kind.program, folder.earlier or {}
     if steps is None:
@@ -145,8 +168,10 @@ def _run(
         CheckpointFolder(folder.checkpoints_path).check_free(
             lambda step: first < step <= steps and saving.is_due(step, is_last=step == steps)
         )
-    check_ready(kind.program)
+    with times.spending(COMPILE):
+        check_ready(kind.program)
     folder.write_config(config)
+    folder.keep_times(times)
     folder.write_plan(program.plan)
     folder.make_room(kind.results, continued=start is not None, folders=folders)
     return kind.run(RunSetup(steps, folder, saving, start, training))
@@ -180,13 +205,24 @@ def _config(
         "stride": recipe.stride,
         **{name: value for name, value in asdict(training).items() if value is not None},
         **kind.config(),
+        "command": _command(),
+        "commit": commit_of(Path.cwd()),
         "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
         "before": [*earlier.get("before", ()), *last],
     }
 
 
-_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
+_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "command", "commit", "versions")
 """What may be another each time a run is continued; its config tells how it was each time before."""
+
+
+def _command() -> str:
+    """Return what was typed, or the script that runs; a command line may be as long as a file."""
+    name = Path(sys.argv[0]).name
+    return shlex.join(["outlay" if name == "__main__.py" else name, *sys.argv[1:]])[:_LONGEST_COMMAND]
+
+
+_LONGEST_COMMAND = 2000
 
 
 def check_ready(program: Program) -> None:

@@ -13,16 +13,18 @@ from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.user_code import users_traceback
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, result_not_lost
-from outlay.report.run_page import png_image, run_page
+from outlay.report.run_page import run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.contract import check_recordable
 from outlay.train.data import Data, TrainData, num_of
-from outlay.train.loop import Fit, fit
+from outlay.train.fit_result import Fit
+from outlay.train.loop import fit
 from outlay.train.metrics_file import as_numbers, finite, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.recording import RecordedLeaves
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_times import EVALUATE, current_times
 
 
 class TrainingRun(RunKind):
@@ -115,9 +117,9 @@ class TrainingRun(RunKind):
         if result.sample:
             folder.write_sample(result.sample)
         if is_first():
-            picture = folder.write_loss(history) if "loss" in history[0] else None
-            beside = png_image("Training loss over steps", picture) if picture else None
-            page = run_page(result.title, result.facts, self.program.plan, beside=beside, sample=result.sample)
+            if "loss" in history[0]:
+                folder.write_loss(history)
+            page = run_page(result.title, result.facts, self.program.plan, folder.record(), sample=result.sample)
             folder.write_report(page)
 
     def _data(self) -> Data:
@@ -138,7 +140,8 @@ class TrainingRun(RunKind):
         if function is None:
             return None
         try:
-            return read(function(self.program, done.state))
+            with current_times().spending(EVALUATE):
+                return read(function(self.program, done.state))
         except Exception as error:
             reason = users_traceback(error) or f"{type(error).__name__}: {error}"
             where = getattr(function, "__qualname__", repr(function))

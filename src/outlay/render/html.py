@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 
 from outlay.render.page import Page
-from outlay.render.pictures import Areas, Curve, Scatter
+from outlay.render.pictures import Areas, Chart, Scatter
 
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 14, 44
 _FAR = 4  # times the largest x of a point: a limit beyond that is not drawn to scale
 _NUM_TICKS = 5
-_MOST_POINTS = 200  # of a curve, each with its own words under the pointer
 
 
 def html_of_page(page: Page) -> str:
@@ -32,7 +30,7 @@ def _templates() -> jinja2.Environment:
     # Strict, so that a misspelt name in a template is an error and not an empty place.
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"capital": _capital, "breaking": _breaking, "in_script": _in_script, "percent": _percent}
-    environment.globals |= {"scatter_view": _scatter_view, "areas_view": _areas_view, "curve_view": _curve_view}
+    environment.globals |= {"scatter_view": _scatter_view, "areas_view": _areas_view, "chart_view": _chart_view}
     return environment
 
 
@@ -84,45 +82,17 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
     }
 
 
-def _curve_view(plot: Curve) -> dict[str, Any]:
-    """Lay out the curve in pixels from its upper left corner; the axis of the quantity begins at its smallest value."""
-    points = plot.points[:: -(-len(plot.points) // _MOST_POINTS) or 1]
-    points = points if points[-1] == plot.points[-1] else [*points, plot.points[-1]]
-    (first, last), values = (points[0][0], points[-1][0]), [y for _, y in points]
-    low, high = min(values), max(values)
-    low, high = (low, high) if low < high else (low - abs(low) / 2 - 1e-9, high + abs(high) / 2 + 1e-9)
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = (x - first) / (last - first) if last > first else 0.5
-        down = 1 - (y - low) / (high - low)
-        return (
-            round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * across, 1),
-            round(_TOP + (_HEIGHT - _TOP - _BOTTOM) * down, 1),
-        )
-
-    places = [at(x, y) for x, y in points]
-    return {
-        "width": _WIDTH,
-        "height": _HEIGHT,
-        "frame": (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM),
-        "path": "M" + "L".join(f"{x},{y}" for x, y in places),
-        "points": [
-            (place, f"{plot.x_title} {x:g}: {plot.format_y(y)}") for place, (x, y) in zip(places, points, strict=True)
-        ],
-        "x_ticks": [(at(first + tick, low)[0], f"{first + tick:g}") for tick in _ticks(last - first or 1.0)],
-        "y_ticks": [(at(first, tick)[1], plot.format_y(tick)) for tick in _ticks_between(low, high)],
-    }
+def _chart_view(chart: Chart) -> dict[str, Any]:
+    """Return the chart as its script reads it; numbers have as many digits as can be told apart."""
+    lines = [
+        {"name": line.name, "x": [x for x, _ in line.points], "y": [_rounded(y) for _, y in line.points]}
+        for line in chart.lines
+    ]
+    return {"title": chart.title, "x": chart.x_title, "unit": chart.unit, "lines": lines}
 
 
-def _ticks_between(low: float, high: float) -> list[float]:
-    """Return round numbers between two values.
-
-    >>> _ticks_between(0.31, 2.4)
-    [0.5, 1.0, 1.5, 2.0]
-    """
-    steps = _ticks(high - low)
-    size = steps[1] - steps[0]
-    return [number * size for number in range(math.ceil(low / size), math.floor(high / size) + 1)]
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _areas_view(plot: Areas) -> dict[str, Any]:

@@ -105,21 +105,46 @@ class Areas(Block):
     format_y: Callable[[float], str]
 
 
+Unit = Literal["", "percent", "bytes"]
+"""How the values of a chart are written."""
+
+
 @dataclass(frozen=True)
-class Curve(Block):
-    """A quantity over steps; only the page can draw it.
+class ChartLine:
+    """A line of a chart: its name, and a value at each of some steps, in order; None where it is not finite."""
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+
+
+@dataclass(frozen=True)
+class Chart(Block):
+    """Lines over steps, to zoom and to read under the pointer; only the page can draw it, with a script.
 
     Attributes:
-        points: the steps with the quantity, which is finite, in order.
-        x_title: what the steps are.
-        y_title: what the quantity is.
-        format_y: a quantity in words.
+        title: what the values are; no two charts of a page have the same.
+        lines: the lines.
+        x_title: what the steps are; charts with the same zoom together.
+        unit: how a value is written.
     """
 
-    points: Sequence[tuple[float, float]]
+    title: str
+    lines: Sequence[ChartLine]
     x_title: str
-    y_title: str
-    format_y: Callable[[float], str]
+    unit: Unit = ""
+
+
+@dataclass(frozen=True)
+class Live(Block):
+    """Makes the page follow what it shows, from where it is served; a page has one.
+
+    Attributes:
+        every: the seconds between two looks.
+        links: other pages that are served beside it, by what they show.
+    """
+
+    every: float
+    links: dict[str, str]
 
 
 @dataclass(frozen=True)

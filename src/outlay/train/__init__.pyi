@@ -1,5 +1,5 @@
 from .data import Data as Data
-from .loop import Fit as Fit
+from .fit_result import Fit as Fit
 from .data import BucketedData as BucketedData
 from .recording import Recording as Recording
 from .patience import Patience as Patience

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +16,21 @@ import numpy as np
 from outlay.arrays.gather_scatter import gather
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
-from outlay.core.quantities import counted, format_seconds
+from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.program.several_steps import several_steps
-from outlay.render.page import Line, Page, Section
-from outlay.render.pictures import Curve
-from outlay.render.report import Report, fields_as_json
 from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, check_recordable
 from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
+from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
 from outlay.train.multihost import NotFinite, is_first
 from outlay.train.patience import EVALUATED, Patience, PatienceCounter
 from outlay.train.progress import Progress
-from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, Recording, RowTypes
+from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, RowTypes
 from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
-
-
-@dataclass(frozen=True)
-class Fit(Report):
-    """The result of a training run; a notebook shows its curves.
-
-    Attributes:
-        state: the state after the last step.
-        history: the metrics of every step, with `step`, counted from 1, and `seconds` since the start. A run of more
-            than `MOST_REMEMBERED` steps keeps every second, fourth, ... step and the last. A run continued without its
-            metrics file, and any process but the first, has only the steps after `start`. The metrics file has all.
-        seconds: the duration of the steps, from dispatch to metrics, without compiling.
-        num_samples: the number of samples in these steps.
-        recording: the recorded leaves, and the steps after which they were recorded.
-    """
-
-    state: Any
-    history: list[dict[str, Any]]
-    seconds: float
-    num_samples: int
-    recording: Recording
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data: the metrics, and how long it took; `outlay.Checkpoints` saves the state."""
-        return fields_as_json(self, "state", "recording")
-
-    def _in_short(self) -> str:
-        return f"{self._done()}, {metrics_in_words(self.history[-1])}" if self.history else "no steps"
-
-    def _done(self) -> str:
-        return f"{counted(self.history[-1]['step'], 'step')} in {format_seconds(self.seconds)}"
-
-    def _page(self) -> Page:
-        if not self.history:
-            return Page("No steps", [])
-        last = self.history[-1]
-        rate = f"{self.num_samples / self.seconds:,.0f} samples a second" if self.seconds else ""
-        sections = [
-            Section(name, [Curve(points, "step", name, lambda value: f"{value:.4g}")])
-            for name, points in _curves(self.history).items()
-        ]
-        ends = {"after the first": self.history[0], "after the last": last}
-        return Page(
-            title=f"Trained: {self._done()}",
-            headline=self._done(),
-            blocks=[
-                Line(rate),
-                *(Line(f"{when}: {metrics_in_words(metrics)}") for when, metrics in ends.items()),
-                *(replace(section, medium="html") for section in sections),
-            ],
-        )
-
-
-def _curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """Return each metric that is one number over the steps, the loss first; what is not finite is left out."""
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for metrics in history:
-        for name, value in metrics.items():
-            if name not in ("step", "seconds") and isinstance(value, int | float) and math.isfinite(value):
-                curves.setdefault(name, []).append((metrics["step"], value))
-    return dict(sorted(curves.items(), key=lambda item: item[0] != "loss"))
-
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]
 """`evaluate(program, state)` returns numbers by name, and only reads the state."""
@@ -321,7 +257,9 @@ class _Training(StepLoop):
         return stop if self._take_several and stop <= min(due) else start + 1
 
     def call(self, start: int, stop: int) -> Any:
+        began = time.perf_counter()
         batches = [_batch(self._data, step, self.num_steps) for step in range(start, stop)]
+        self.count_input(began)
         if self._take_several and len(batches) > 1:
             self.state, metrics = self._take_several(self.state, batches)
         else:
@@ -340,6 +278,9 @@ class _Training(StepLoop):
         # Recorded leaves may live in other processes too; fetching them is a collective that those may never join.
         is_ready = not results.leaves and all(leaf.is_ready() for leaf in jax.tree.leaves(results.metrics))
         return super().can_fetch(results) or is_ready
+
+    def outputs(self, results: Any) -> Any:
+        return results.metrics
 
     def fetch(self, results: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
         fetched = as_metrics(jax.device_get(results.metrics))

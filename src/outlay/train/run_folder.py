@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,15 +19,17 @@ from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first, wait_for_all
 from outlay.train.run_arrays import GROUP, arrays_of, links_below, remove_collected, remove_recording
+from outlay.train.run_record import RunRecord
+from outlay.train.run_times import RunTimes, appended, current_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CONFIG, _METRICS = "config.json", "metrics.jsonl"
+_CONFIG, _METRICS, _TIMES = "config.json", "metrics.jsonl", "times.jsonl"
 _CHECKPOINTS = "checkpoints"
 RECORDING, COLLECTED = "recording.zarr", "collected"
 """The recording of a run, and the folder of what is saved with its checkpoints."""
-_FILES = (_CONFIG, "plan.json", _METRICS, "loss.png", "sample.txt", "report.html")
+_FILES = (_CONFIG, "plan.json", _METRICS, _TIMES, "loss.png", "sample.txt", "report.html")
 
 
 class RunFolder:
@@ -120,6 +123,17 @@ class RunFolder:
             for name in (name for name, is_written in folders.items() if is_written):
                 self.will_write(name)
         wait_for_all("the first process has emptied the run folder")
+
+    def keep_times(self, times: RunTimes) -> None:
+        """Write where the time of the run goes, from the first process; without room for the file it is not written."""
+        if is_first():
+            with contextlib.suppress(OSError):
+                times.keep_in(appended(self.will_write(_TIMES)))
+
+    def record(self) -> RunRecord:
+        """Read what the run has written so far, up to now."""
+        current_times().write()
+        return RunRecord(self.path)
 
     def write_plan(self, plan: Plan) -> None:
         """Write the plan; `Plan.from_json` reads it."""
@@ -262,7 +276,7 @@ class RunFolder:
 
     def _never_began(self, entries: Sequence[str], names: Collection[str]) -> bool:
         """Return whether this is what a run left that ended before its first step: nothing in it is worth keeping."""
-        if not set(entries) <= {_CONFIG, "plan.json", _METRICS, RECORDING} & set(names):
+        if not set(entries) <= {_CONFIG, "plan.json", _METRICS, _TIMES, RECORDING} & set(names):
             return False
         metrics, recording = self.path / _METRICS, self.path / RECORDING
         if os.path.lexists(metrics) and metrics.stat(follow_symlinks=False).st_size > 0:

@@ -21,6 +21,7 @@ from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.multihost import on_request
 from outlay.train.progress import Progress
+from outlay.train.run_times import COMPILE, EVALUATE, INPUT, SAVE, STEPS, current_times
 from outlay.train.saving import Saving
 
 
@@ -38,6 +39,7 @@ class StepLoop(abc.ABC):
         step: the number of finished steps, whose results are recorded.
         took: the seconds of all steps, without compiling; set when the run has ended.
         is_enough: set it to end the run before its last step.
+        times: adds up where the time goes.
         max_in_flight: the number of calls in flight. Two, so that the devices never wait for Python. Without a bound,
             host memory fills with waiting batches, the progress shown runs far ahead of the devices, and simulated
             devices can starve each other of threads (decision 6).
@@ -49,6 +51,7 @@ class StepLoop(abc.ABC):
         self.program, self.num_steps, self.step, self.state = program, num_steps, step, state
         self.saving = saving
         self.is_enough = False
+        self.times = current_times()
         self._in_flight: collections.deque[tuple[int, int, Any]] = collections.deque()
 
     @abc.abstractmethod
@@ -91,6 +94,20 @@ class StepLoop(abc.ABC):
         """Return what to save with the state."""
         return {}
 
+    def outputs(self, results: Any) -> Any:
+        """Return the arrays of a call's results, by which it is seen whether the devices are still at work."""
+        return results
+
+    def count_input(self, began: float) -> None:
+        """Count the time since then to reading input, unless the devices were at work all the while.
+
+        Args:
+            began: when reading began, as `time.perf_counter` has it.
+        """
+        in_flight = jax.tree.leaves([self.outputs(results) for _, _, results in self._in_flight])
+        if all(leaf.is_ready() for leaf in in_flight if isinstance(leaf, jax.Array)):
+            self.times.move(INPUT, time.perf_counter() - began)
+
     def can_fetch(self, results: Any) -> bool:
         """Return whether results can be fetched after a failure: other processes may never finish their part."""
         return jax.process_count() == 1
@@ -128,11 +145,14 @@ class StepLoop(abc.ABC):
                 self.saving.begin(self.step)
             beat(None, "compiling", self.num_steps)
             self._began = time.perf_counter()
-            seconds = self.begin(stack)
+            self.times.begin(self.step, self.num_steps)
+            with self.times.spending(COMPILE):
+                seconds = self.begin(stack)
             self._began = time.perf_counter() - seconds
             beat(None, f"step {self.step + 1}")
             try:
-                is_stopped = self._take_steps()
+                with self.times.spending(STEPS):
+                    is_stopped = self._take_steps()
                 self.took = self.seconds
             except KeyboardInterrupt as interrupt:
                 partial, where = self.partial()
@@ -160,6 +180,7 @@ class StepLoop(abc.ABC):
             except BaseException:
                 self._in_flight.clear()  # otherwise later steps would be recorded without this one
                 raise
+            self.times.finished(stop)
             if self._progress:
                 self._progress.show(stop, self.seconds, facts)
 
@@ -183,12 +204,14 @@ class StepLoop(abc.ABC):
                 if is_stopped or self.saving.is_due(stop, is_last=is_last):
                     self.finish(0)  # the metrics of a step must be on disk before a checkpoint after it exists
                     beat(None, "saving")
-                    self.saving.save(stop, self.program, self.state, self.collected())
+                    with self.times.spending(SAVE):
+                        self.saving.save(stop, self.program, self.state, self.collected())
             if is_stopped or is_last:
                 break
         self.finish(0)
         if self.saving:
-            self.saving.checkpoints.wait()
+            with self.times.spending(SAVE):
+                self.saving.checkpoints.wait()
         return is_stopped
 
     def _evaluate(self, stop: int) -> bool:
@@ -197,7 +220,8 @@ class StepLoop(abc.ABC):
         if self.is_evaluated(stop, is_last=is_last):
             beat(None, "evaluating")
             start, stop, results = self._in_flight[0]
-            self._in_flight[0] = start, stop, self.evaluate(results)
+            with self.times.spending(EVALUATE):
+                self._in_flight[0] = start, stop, self.evaluate(results)
             self.finish(0)
         return is_last or self.is_enough
 

@@ -35,7 +35,15 @@ def test_a_run_ends_well_with_its_folder(run):
     folder, finished = run
     assert finished.returncode == 0, finished.stderr
     names = sorted(path.name for path in (folder / "runs" / "line").iterdir())
-    assert names == ["config.json", "loss.png", "metrics.jsonl", "outlay.txt", "plan.json", "report.html"]
+    assert names == [
+        "config.json",
+        "loss.png",
+        "metrics.jsonl",
+        "outlay.txt",
+        "plan.json",
+        "report.html",
+        "times.jsonl",
+    ]
 
 
 def test_results_go_to_stdout_and_progress_to_stderr_without_colour(run):
@@ -54,7 +62,7 @@ def test_a_second_run_is_refused_before_anything_is_touched(run):
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}
     again = command_here("run", LINE, "--devices", "8", "--steps", "1", cwd=folder)
     assert again.exit_code == 2
-    assert again.stderr.startswith("error: the run folder runs/line exists and holds 5 files")
+    assert again.stderr.startswith("error: the run folder runs/line exists and holds 6 files")
     assert "--force" in again.stderr
     assert "Traceback" not in again.stderr
     assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}

@@ -51,7 +51,11 @@ def test_a_run_leaves_a_folder_that_tells_all_of_it(pair):
     assert done.exit_code == 0, done.output
     names = {path.name for path in (pair / "runs/pair").iterdir()}
     pictures = {"raster.png", "rates.png", "potentials.png", "weights.png", "graph.png"}
-    assert names == {"config.json", "outlay.txt", "plan.json", "recording.zarr", "rates.csv", "report.html", *pictures}
+    assert (
+        names
+        == {"config.json", "outlay.txt", "plan.json", "recording.zarr", "rates.csv", "report.html", "times.jsonl"}
+        | pictures
+    )
     assert "simulated 300 ms in 300 steps of 1 ms" in done.stdout
     assert "300/300 ms" in done.stderr
     assert list(Recording.read(pair / "runs/pair/recording.zarr")) == ["cells.soma.potential"]

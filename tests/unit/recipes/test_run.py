@@ -11,6 +11,7 @@ from outlay.recipes.run_kind import TrainingOptions
 from outlay.recipes.runner import run_prepared
 from outlay.train.patience import Patience
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_record import RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,24 @@ def test_the_run_folder_tells_what_was_run(finished):
     assert steps == list(range(1, 13))
 
 
+def test_the_run_folder_tells_where_the_time_went_and_how_it_was_run(finished):
+    _, path, _ = finished
+    record = RunRecord(path)
+    assert (record.state, record.step, record.num_steps) == ("finished", 12, 12)
+    assert all(record.seconds[phase] > 0 for phase in ("steps", "input", "evaluate", "compile", "other"))
+    assert 0 < record.goodput < 1
+    assert record.memory[-1][1] > 2**20
+    assert record.config["command"]
+    assert {"loss", "off"} <= set(record.curves.points)
+    page = (path / "report.html").read_text()
+    for words in ("Where the time went", "Versions", "Command", "goodput"):
+        assert words in page
+
+
 def test_the_report_is_one_file_that_holds_everything(finished):
     _, path, result = finished
     page = (path / "report.html").read_text()
-    assert "data:image/png;base64," in page
+    assert 'data-chart="loss"' in page
     assert result.facts["held out"] in page
     assert "params.w" in page
     assert 'src="http' not in page

@@ -119,7 +119,7 @@ def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
         with pytest.raises(ResultNotWritten, match=r"the run ended well, but .*loss.png cannot be written") as error:
             run_prepared(prepared, RunFolder(tmp_path), steps=2)
     assert (error.value.result.num_steps, error.value.result.held_out) == (2, {"loss": 0.5})
-    assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json"]
+    assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json", "times.jsonl"]
 
 
 @pytest.mark.compiles

@@ -153,6 +153,7 @@ class BrainKind(RunKind):
             result.title,
             result.facts,
             self.program.plan,
+            folder.record(),
             table=_populations(done),
             numbers=("neurons", "spikes", "rate (Hz)"),
             pictures=pictures,

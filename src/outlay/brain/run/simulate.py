@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -159,7 +160,9 @@ class _Simulation(StepLoop):
         return start + self.feed.steps_from(start, min(self.recipe.chunk, self.num_steps - start))
 
     def call(self, start: int, stop: int) -> Any:
+        began = time.perf_counter()
         batch = self.feed.batch(start, stop)
+        self.count_input(began)
         try:
             check_finite(batch, start)
             check_spikes(self.brain.wiring, batch, start=start)
