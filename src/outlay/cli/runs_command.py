@@ -22,7 +22,7 @@ def runs(
 ) -> None:
     """List runs with their state, metrics, speed and goodput, and compare them on one page; reads files only."""
     check_outputs(html, force=force)
-    from outlay.report.runs import Runs
+    from outlay.report.compare_runs import Runs
     from outlay.train.run_record import RunRecord, runs_below
 
     paths = [path for folder in folders or [Path("runs")] for path in runs_below(folder)]

@@ -30,10 +30,10 @@ def commit_of(folder: Path) -> str | None:
             git = git.parent / read_text(git).strip().removeprefix("gitdir: ")
         head = read_text(git / "HEAD").strip()
         name = head.removeprefix("ref: ")
-        found = head if name == head else _branch(git, name)
+        commit = head if name == head else _branch(git, name)
     except (OSError, ValueError):
         return None
-    return found if found and _HASH.fullmatch(found) else None
+    return commit if commit and _HASH.fullmatch(commit) else None
 
 
 def _branch(git: Path, name: str) -> str | None:

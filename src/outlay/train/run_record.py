@@ -271,15 +271,15 @@ def runs_below(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise RunFolderError(f"there is no folder {folder}\n  fix: the folder that holds the runs, such as runs")
-    found = []
+    folders = []
     for path, names, _ in os.walk(folder):
         here = Path(path)
         if folder_id(here, "run folder") is not None:
-            found.append(here)
-        if found[-1:] == [here] or len(here.relative_to(folder).parts) >= _DEEPEST:
+            folders.append(here)
+        if folders[-1:] == [here] or len(here.relative_to(folder).parts) >= _DEEPEST:
             names.clear()
         names[:] = sorted(name for name in names if not name.startswith("."))
-    return found
+    return folders
 
 
 def _read(path: Path) -> str | None:
