@@ -22,7 +22,7 @@ from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import BrainError, Module, Port, Shape, State
 from outlay.brain.rounding import rounds_each
 from outlay.brain.row_steps import row_steps
-from outlay.brain.spike_inputs import check_spikes
+from outlay.brain.spike_inputs import check_spike_dtypes, check_spikes, with_spike_dtypes
 from outlay.brain.wiring import Wiring, port_of, wire
 from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
@@ -80,10 +80,24 @@ class Brain(OneLine):
 
     @functools.cached_property
     def graph(self) -> StepGraph:
-        """The step as a graph of step functions, one per module."""
+        """The step as a graph of step functions, one per module.
+
+        Traced, nobody looks at the numbers of an input: where a port of spikes reads it, it must be of int8 or bool.
+        """
+        return self._graph(check_dtypes=True)
+
+    @functools.cached_property
+    def graph_of_checked(self) -> StepGraph:
+        """The same for inputs of any dtype whose numbers were looked at: those of ports of spikes are 1, 0 and -1."""
+        return self._graph(check_dtypes=False)
+
+    def _graph(self, *, check_dtypes: bool) -> StepGraph:
+        steps = {name: self._step_of(name) for name in self.modules}
+        if check_dtypes:
+            steps = with_spike_dtypes(self.wiring, steps)
         parts = {
             name: Part(
-                self._step_of(name),
+                steps[name],
                 self.wiring.reads[name],
                 module.by_neuron,
                 encodings=self._encodings(name),
@@ -101,7 +115,7 @@ class Brain(OneLine):
                 other modules.
         """
         state = self._with_signs({name: self.init_module(name, key) for name in self.modules})
-        return {**state, CACHE: self.graph.init_cache(self.produced)}
+        return {**state, CACHE: self.graph_of_checked.init_cache(self.produced)}
 
     def init_rows(self, key: jax.Array, numbers: Mapping[str, jax.Array]) -> State:
         """Initialize the state with some rows of modules that are split by neuron.
@@ -161,12 +175,14 @@ class Brain(OneLine):
 
         Raises:
             BrainError: inputs are unknown, missing, or have another shape, or a port of spikes reads one that is none
-                (which is not known of traced arrays); the message lists all of them.
+                (of traced arrays: one that is neither of int8 nor of bool); the message lists all of them.
         """
         given = {name: jnp.asarray(value) for name, value in inputs.items()}
         check_inputs(self, {name: value.shape for name, value in given.items()})
-        check_spikes(self.wiring, {name: value for name, value in given.items() if not isinstance(value, Tracer)})
-        return self.graph(state, given)
+        traced = [name for name, value in given.items() if isinstance(value, Tracer)]
+        check_spikes(self.wiring, {name: value for name, value in given.items() if name not in traced})
+        check_spike_dtypes(self.wiring, {name: given[name].dtype for name in traced})
+        return self.graph_of_checked(state, given)
 
     def arriving(self, name: str, read: Mapping[str, tuple[jax.Array, ...]]) -> dict[str, jax.Array]:
         """Collect the inputs of a module by port from the outputs of its sources."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from outlay.brain.wiring import Wiring
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS
+
+Step = Callable[[Any, Any], Any]
 
 
 def spike_inputs(wiring: Wiring) -> dict[str, list[str]]:
@@ -71,3 +74,49 @@ def check_spikes(wiring: Wiring, inputs: Mapping[str, Any], *, start: int | None
         problems.append(Problem("input", name, what, fix))
     if problems:
         raise BrainError(f"{counted(len(problems), 'input is', 'inputs are')} no spikes", problems)
+
+
+def check_spike_dtypes(wiring: Wiring, dtypes: Mapping[str, Any]) -> None:
+    """Raise for traced inputs that may hold other numbers than spikes, by their dtypes: their numbers are not known.
+
+    Args:
+        wiring: the connections of the Brain.
+        dtypes: the dtypes of the traced inputs by name.
+
+    Raises:
+        BrainError: a port of spikes reads one that is neither of int8 nor of bool; the message lists all.
+    """
+    problems = []
+    for name, ports in spike_inputs(wiring).items():
+        if name not in dtypes or dtypes[name] in _OF_SPIKES:
+            continue
+        modules = " and ".join(dict.fromkeys(port.partition(":")[0] for port in ports))
+        what = (
+            f"it is {dtypes[name]}, and {' and '.join(ports)} {'reads' if len(ports) == 1 else 'read'} spikes: other "
+            "numbers than 1, 0 and -1 would be cut, and a traced step cannot look for them"
+        )
+        fix = f'x.astype("int8") if it holds spikes; if it holds numbers, graded=True of {modules}, or an encoder'
+        problems.append(Problem("input", name, what, fix))
+    if problems:
+        raise BrainError(f"{counted(len(problems), 'input', 'inputs')} may be no spikes", problems)
+
+
+_OF_SPIKES = (np.dtype(np.int8), np.dtype(bool))
+
+
+def with_spike_dtypes(wiring: Wiring, steps: Mapping[str, Step]) -> dict[str, Step]:
+    """Return the steps of the modules, of which each checks the dtypes of the inputs that its ports of spikes read."""
+    reading = {port.partition(":")[0] for ports in spike_inputs(wiring).values() for port in ports}
+    return {name: _with_dtypes(wiring, name, step) if name in reading else step for name, step in steps.items()}
+
+
+def _with_dtypes(wiring: Wiring, name: str, step: Step) -> Step:
+    sources = wiring.reads[name]
+
+    @functools.wraps(step)
+    def checked(state: Any, read: Mapping[str, Sequence[Any]]) -> Any:
+        pairs = [pair for port, values in read.items() for pair in zip(sources[port], values, strict=True)]
+        check_spike_dtypes(wiring, {source.port: value.dtype for source, value in pairs if source.part == INPUTS})
+        return step(state, read)
+
+    return checked

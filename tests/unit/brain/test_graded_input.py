@@ -52,6 +52,33 @@ def test_a_number_that_is_no_spike_is_refused_with_its_step(value):
         model.step(model.init(jax.random.key(0)), {"x": x[7]})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
+def test_a_traced_step_takes_spikes_as_int8_since_it_cannot_look_at_numbers(dtype):
+    model, x = brain(), np.ones((3, 2), dtype)
+    state = model.init(jax.random.key(0))
+    says = rf'x\n +it is {dtype}, and n:in_spikes reads spikes(.|\n)*fix: x.astype\("int8"\)(.|\n)*graded=True of n'
+    with pytest.raises(BrainError, match=says):
+        jax.jit(model.step)(state, {"x": x[0]})
+    with pytest.raises(BrainError, match=says):
+        jax.jit(outlay.graph.GraphLoop(model.graph))(state, {"x": x})
+    with pytest.raises(BrainError, match=says):
+        outlay.program(
+            outlay.graph.GraphLoop(model.graph),
+            model.init,
+            {"x": x},
+            layout=outlay.layout.by_rows("x"),
+            mesh="x=-1",
+            mode="manual",
+        )
+    as_run = model.step(state, {"x": x[0]})  # looked at
+    for spikes in (x[0].astype(np.int8), x[0].astype(bool)):
+        traced = jax.jit(model.step)(state, {"x": spikes})
+        for one, other in zip(jax.tree.leaves(traced[0]), jax.tree.leaves(as_run[0]), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+    graded = brain(graded=True)
+    jax.jit(graded.step)(graded.init(jax.random.key(0)), {"x": x[0] * F(0.9)})
+
+
 def test_a_module_between_them_that_passes_spikes_on_reads_spikes_too():
     model = Brain({"c": Concat()}, [Connection("inputs:x", "c:inputs")], inputs={"x": (2,)})
     with pytest.raises(BrainError, match="c:inputs reads spikes"):

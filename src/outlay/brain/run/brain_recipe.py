@@ -182,7 +182,7 @@ def watched(brain: Brain, moments: Moments) -> StepGraph:
     """
     ports = dict.fromkeys((*port_addresses(brain, "spikes"), *(trigger.port for trigger in moments.triggers)))
     also = {address: (address.partition(":")[0], address.partition(":")[2]) for address in ports}
-    return dataclasses.replace(brain.graph, outputs={**brain.graph.outputs, **also})
+    return dataclasses.replace(brain.graph_of_checked, outputs={**brain.graph_of_checked.outputs, **also})
 
 
 def check_count(name: str, value: Any) -> None:

@@ -171,7 +171,7 @@ class BrainKind(RunKind):
             return ""
         if self._spans_processes:  # of which each has some of the modules
             return ""
-        loop, device = GraphLoop(self.brain_recipe.brain.graph), self.program.mesh.devices.flat[0]
+        loop, device = GraphLoop(self.brain_recipe.brain.graph_of_checked), self.program.mesh.devices.flat[0]
         times = measure_parts(loop, self.recipe.init, self.recipe.data[0], device=device)
         each = ", ".join(f"{name} {format_seconds(spent)}" for name, spent in times.seconds.items())
         return f"{each} a step, measured one by one; {times.bound}"
