@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from outlay.core.error_types import MeshError
 from outlay.devices.mesh_spec import MeshSpec
 
 
 def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
-    """Group the positions of devices by host, hosts in order of their first device.
+    """Group the positions of devices by host, hosts in order of their first device; all groups are equally large.
+
+    Where hosts have different numbers of devices, as where SLURM puts three tasks on one node and one on the next, each
+    host is several groups of neighbours: axes that stay inside a group then stay inside a host.
 
     Args:
         hosts: the host of each device.
 
-    Raises:
-        MeshError: the hosts do not have the same number of devices.
-
     >>> group_by_host([0, 0, 1, 1])
     [[0, 1], [2, 3]]
+    >>> group_by_host([0, 0, 0, 0, 1, 1])
+    [[0, 1], [2, 3], [4, 5]]
     """
-    groups: dict[int, list[int]] = {}
+    by_host: dict[int, list[int]] = {}
     for position, host in enumerate(hosts):
-        groups.setdefault(host, []).append(position)
-    if len({len(group) for group in groups.values()}) > 1:
-        counts = ", ".join(f"{len(group)} on host {host}" for host, group in groups.items())
-        raise MeshError(
-            f"a mesh needs the same number of devices on every host, but there are {counts}\n"
-            "  fix: start as many processes on each host as on the others (srun --ntasks-per-node=N, mpirun --map-by "
-            "ppr:N:node), or pass devices= with the same number of devices from every host"
-        )
-    return list(groups.values())
+        by_host.setdefault(host, []).append(position)
+    size = math.gcd(*map(len, by_host.values()))
+    return [there[start : start + size] for there in by_host.values() for start in range(0, len(there), size)]
+
+
+def unequal_hosts(hosts: Sequence[int]) -> str:
+    """Return in words how many devices each host has where the numbers differ; else an empty text.
+
+    >>> unequal_hosts([0, 0, 0, 1])
+    '3 on host 0, 1 on host 1'
+    """
+    counts = collections.Counter(hosts)
+    return ", ".join(f"{num} on host {host}" for host, num in counts.items()) if len(set(counts.values())) > 1 else ""
 
 
 def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]], torus: Sequence[int] = ()) -> np.ndarray:

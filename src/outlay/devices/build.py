@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 from outlay.core.called_as import called_as
 from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
-from outlay.devices.arrange import arrange, group_by_host
+from outlay.devices.arrange import arrange, group_by_host, unequal_hosts
 from outlay.devices.compile_only import target_devices
 from outlay.devices.device_identity import host_of
 from outlay.devices.hardware import known_hardware
@@ -77,13 +77,29 @@ def mesh(
     available = list(attached_devices() if devices is None else devices)
     if len(set(available)) < len(available):
         raise MeshError(f"devices= holds {len(available)} devices, but only {len(set(available))} different ones")
-    groups = group_by_host([host_of(device) for device in available])
-    resolved = requested.resolve(len(available), max(len(groups), 1))
+    hosts = [host_of(device) for device in available]
+    groups = group_by_host(hosts)
+    try:
+        host = "host" if len(groups) == len(set(hosts)) else "group"
+        resolved = requested.resolve(len(available), max(len(groups), 1), host=host)
+    except MeshError as error:
+        raise _with_hosts(error, unequal_hosts(hosts), len(groups[0]) if groups else 0) from None
     if devices is None and len(groups) == 1:
         # JAX knows how the devices of one machine are wired (the torus of a TPU); this library does not.
         names, sizes = zip(*resolved.axes, strict=True)
         return jax.make_mesh(sizes, names, axis_types=_types(resolved, explicit))
     return _mesh_of(available, arrange(resolved, groups), resolved, explicit)
+
+
+def _with_hosts(error: MeshError, unequal: str, size: int) -> MeshError:
+    """Return the error; where hosts are unequal, with how many devices each of them has."""
+    if not unequal:
+        return error
+    return MeshError(
+        f"{error}\n  the hosts differ: {unequal}; counted in equal groups of {size}, each on one host\n"
+        "  or start as many processes on each host as on the others: #SBATCH --ntasks-per-node=N, mpirun --map-by "
+        "ppr:N:node"
+    )
 
 
 def _target_mesh(requested: MeshSpec, target: Target, explicit: bool) -> Mesh:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -119,9 +120,9 @@ def _target_there(devices: Sequence[jax.Device]) -> Target | None:
 
 
 def _attached_gpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target | None:
-    num_hosts = len({host_of(device) for device in devices})
-    per_host, left = divmod(len(devices), num_hosts)
-    if left:
+    num_on = collections.Counter(host_of(device) for device in devices)
+    num_hosts, per_host = len(num_on), max(num_on.values())
+    if per_host * num_hosts != len(devices):  # hosts that differ are no target
         return None
     # A host here may have more of them than those in the table, which a target would refuse.
     most = max(per_host, hardware.devices_per_host or 1)

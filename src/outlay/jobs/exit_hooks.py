@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import faulthandler
-import gc
 import os
 import signal
 import sys
@@ -21,6 +19,7 @@ from typing import Any, NoReturn
 from outlay.jobs.exit_codes import INTERRUPTED, STOPPING, UNCAUGHT, Explained, is_echo
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import FINISHED, Failure, JobFolder
+from outlay.jobs.own_codes import watch_codes
 from outlay.jobs.peer_watch import PeerWatch, leave
 
 
@@ -130,7 +129,7 @@ def _leave_fork() -> NoReturn:
 
 
 _ending: SystemExit | None = None
-_code_of = SystemExit.__dict__["code"].__get__
+_status: Any = None  # its code
 _stacks: dict[int, str] = {}  # of calls of `sys.exit`, by the exception's identity; only the last one is kept
 
 
@@ -154,21 +153,18 @@ class ExitReason:
 def watch_exits() -> None:
     """Remember from now on the `SystemExit` that ends the program: atexit hooks cannot ask Python for it."""
     sys.exit = _exit
-    own = SystemExit.__dict__["code"]
-    if isinstance(own, property):
-        return
-    # The interpreter asks an uncaught exception for its code, and calls no hook with it. The attribute is replaced in
-    # the dictionary of the built-in class, which can be reached in this way only.
-    with contextlib.suppress(IndexError, TypeError, AttributeError):
-        (attributes,) = gc.get_referents(SystemExit.__dict__)
-        attributes["code"] = property(_code, own.__set__)
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+    watch_codes(_end_with)
+
+
+def _end_with(error: SystemExit, code: Any) -> None:
+    global _ending, _status
+    _ending, _status = error, code
 
 
 def end_of_program() -> ExitReason | None:
     """Return why the program ends in failure; None if it ends well."""
     if _ending is not None:
-        status = _code_of(_ending)
+        status = _status
         code = status & 0xFF if isinstance(status, int) else int(status is not None)
         text = "" if isinstance(_ending, Explained) else _stacks.get(id(_ending)) or _traceback(_ending)
         return ExitReason("SystemExit", _text_of(_ending), text, code) if code else None
@@ -230,17 +226,3 @@ def _traceback(error: SystemExit) -> str:
     if error.__traceback__ is not None:
         return trace
     return f"{trace.rstrip()}\n  (Python does not say where; with sys.exit(...) it would)\n"
-
-
-def _code(error: SystemExit) -> Any:
-    """Return the `code` of a SystemExit, and notice when Python itself asks for it.
-
-    Whoever catches the exception may ask. Where no Python frame is above, it is the interpreter that asks, because
-    nobody has caught the exception and the program ends.
-    """
-    global _ending
-    try:
-        sys._getframe(1)
-    except ValueError:  # the stack is not so deep
-        _ending = error
-    return _code_of(error)

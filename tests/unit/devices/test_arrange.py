@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.error_types import MeshError
 from outlay.devices.arrange import arrange, group_by_host
 from outlay.devices.mesh_spec import MeshSpec
 
@@ -68,6 +67,15 @@ def test_devices_of_a_host_need_not_be_next_to_each_other_in_the_list():
     assert arrange(MeshSpec({"data": 2, "model": 2}), groups).tolist() == [[0, 2], [1, 3]]
 
 
-def test_hosts_with_different_numbers_of_devices_are_refused():
-    with pytest.raises(MeshError, match="same number of devices on every host, but there are 4 on host 0, 2 on host 1"):
-        group_by_host([0, 0, 0, 0, 1, 1])
+@pytest.mark.parametrize(
+    ("hosts", "groups"),
+    [
+        ([0, 0, 0, 1], [[0], [1], [2], [3]]),
+        ([0, 0, 0, 0, 1, 1], [[0, 1], [2, 3], [4, 5]]),
+        ([5, 9, 5, 5, 9, 5], [[0, 2], [3, 5], [1, 4]]),
+        ([0] * 4 + [1] * 8 + [2] * 12, [list(range(start, start + 4)) for start in range(0, 24, 4)]),
+    ],
+)
+def test_hosts_with_different_numbers_of_devices_are_cut_into_equal_groups(hosts, groups):
+    assert group_by_host(hosts) == groups
+    assert all(len({hosts[position] for position in group}) == 1 for group in groups)

@@ -54,9 +54,18 @@ def test_an_axis_crosses_hosts_when_asked(two_hosts):
     assert ids(mesh(model=8, over={"model": "hosts"})) == ids(mesh("model=8@hosts")) == [[i] for i in range(8)]
 
 
-def test_unequal_hosts_are_refused(two_hosts):
-    with pytest.raises(MeshError, match="4 on host 0, 2 on host 1\n  fix: start as many processes on each host"):
-        mesh(data=-1, devices=jax.devices()[:6])
+def test_on_unequal_hosts_inside_axes_stay_on_a_host(two_hosts):
+    assert ids(mesh(data=-1, devices=jax.devices()[:6])) == [[0], [1], [2], [3], [4], [5]]
+    assert ids(mesh(model=2, data=-1, devices=jax.devices()[:6])) == [[0, 2, 4], [1, 3, 5]]
+    with pytest.raises(MeshError) as error:
+        mesh(model=2, data=2, devices=jax.devices()[1:5])
+    assert "axis 'model' must stay inside a group, but a group has 1 devices" in str(error.value)
+    assert "the hosts differ: 3 on host 0, 1 on host 1; counted in equal groups of 1, each on one host" in str(
+        error.value
+    )
+    assert "#SBATCH --ntasks-per-node=N" in str(error.value)
+    crossing = mesh(model=2, data=2, devices=jax.devices()[1:5], over={"model": "hosts"})
+    assert ids(crossing) == [[1, 2], [3, 4]]
 
 
 def test_axes_that_do_not_use_all_devices_are_refused():

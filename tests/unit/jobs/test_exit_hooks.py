@@ -44,6 +44,28 @@ atexit.register(show)
             "13 of Bad: (it has no text: its __str__ raised OSError)",
         ),
         ("class Bad(SystemExit):\n    def __str__(self): raise OSError\nraise Bad(5)", "5"),
+        ("class Own(SystemExit): code = property(lambda self: 5)\nraise Own", "5"),
+        ("class Own(SystemExit): code = 5\nraise Own(0)", "5"),
+        ("class Own(SystemExit): code = 5\nclass More(Own): pass\nraise More", "5"),
+        ("class Own(SystemExit): code = 'wrong'\nraise Own", "1"),
+        ("class Own(SystemExit): code = None\nraise Own(5)", "None"),
+        ("class Own(SystemExit):\n    def __init__(self): self.code = 6\n    code = 5\nraise Own", "6"),
+        ("class Own(SystemExit):\n    @property\n    def code(self): raise OSError\nraise Own", "1"),
+        (
+            "class Own(SystemExit):\n    def __getattribute__(self, name): return 5 if name == 'code' else "
+            "super().__getattribute__(name)\nraise Own",
+            "5",
+        ),
+        ("class Own(SystemExit):\n    __slots__ = ('code',)\n    def __init__(self): self.code = 6\nraise Own", "6"),
+        (
+            "import dataclasses\n@dataclasses.dataclass\nclass Own(SystemExit):\n    code: int = 5\n"
+            "assert Own.code == 5 and Own().code == 5\nraise Own(6)",
+            "6",
+        ),
+        (
+            "class Own(SystemExit): code = 5\ntry:\n    raise Own\nexcept Own as caught:\n    assert caught.code == 5",
+            "None",
+        ),
         ("sys.excepthook = lambda *_: None\n1 / 0", "13 of ZeroDivisionError: division by zero"),
     ],
 )
@@ -52,6 +74,14 @@ def test_the_exit_code_is_known_at_the_end_if_nobody_caught_it(program, ends_wit
         [sys.executable, "-c", PROGRAM + program], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.stdout.splitlines()[-1] == f"ends with {ends_with}", done.stderr
+    if "raise Own" in program or "raise More" in program:  # Python ends with the same
+        assert str(done.returncode or None) == ends_with or "KeyboardInterrupt" in program
+
+
+def test_a_class_that_was_there_before_may_have_a_code_of_its_own_too():
+    program = PROGRAM.replace("watch_exits()", "class Own(SystemExit): code = 5\nwatch_exits()") + "raise Own"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
+    assert (done.stdout.splitlines()[-1], done.returncode) == ("ends with 5", 5)
 
 
 def test_the_place_of_an_exit_is_known():
