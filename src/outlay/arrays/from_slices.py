@@ -17,7 +17,7 @@ from outlay.arrays.host_values import Refused, check_dtype, take_array
 from outlay.arrays.process_agreement import check_same, exchange
 from outlay.arrays.sharding_blocks import as_index, blocks, bounds_text, shape_of
 from outlay.core.error_types import PlaceError, Problem
-from outlay.core.input_file import check_input
+from outlay.core.input_file import check_folder, check_input
 from outlay.core.quantities import counted, plural
 
 # JAX does not copy memory with this alignment to a CPU device, even with `may_alias=False`: the array would change when
@@ -252,7 +252,7 @@ def _zarr(path: Path) -> StoredArray:
             f"the folder holds none of {', '.join(_ZARR)}, so it is not a Zarr array", "give the folder of one array"
         )
     try:
-        check_input(path / ("zarr.json" if driver == "zarr3" else ".zarray"))
+        check_folder(path)
         return in_tensorstore({"driver": driver, "kvstore": {"driver": "file", "path": str(path.resolve())}})
     except (OSError, ValueError) as error:
         raise Unreadable(f"TensorStore cannot open it: {error}", "write the array again") from error

@@ -33,8 +33,7 @@ def open_input(path: str | os.PathLike[str]) -> io.BufferedReader:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(mode):
-            kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
-            raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))
+            raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a regular file", os.fspath(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -48,6 +47,40 @@ def check_input(path: str | os.PathLike[str]) -> None:
         OSError: as `open_input`.
     """
     open_input(path).close()
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise unless all that a folder holds, however deep, are folders and regular files: for libraries that open them.
+
+    A chunk of an array that is a pipe would be waited for without end. Kinds are read from the folders' entries, so
+    that only links are looked at one by one.
+
+    Raises:
+        OSError: something in it is neither, or a folder cannot be read; `strerror` says how many and names the first.
+    """
+    odd: list[str] = []
+    waiting, seen = [os.fspath(path)], set()
+    while waiting:
+        folder = waiting.pop()
+        facts = os.stat(folder)
+        if (facts.st_dev, facts.st_ino) in seen:  # a link to a folder above
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                elif not entry.is_file() and os.path.exists(entry.path):  # a link to nothing is a missing file
+                    odd.append(entry.path)
+    if odd:
+        mode = os.stat(first := min(odd)).st_mode
+        many = f", as are {len(odd) - 1} more" if len(odd) > 1 else ""
+        what = f"{os.path.relpath(first, path)} in it is {_kind(mode)}, not a regular file{many}"
+        raise OSError(errno.EINVAL, what, os.fspath(path))
+
+
+def _kind(mode: int) -> str:
+    return next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
 
 
 def read_text(path: str | os.PathLike[str], *, encoding: str = "utf-8", errors: str = "strict") -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import DataError, OutputError, ProgramError
-from outlay.core.input_file import check_input, read_text
+from outlay.core.input_file import check_folder, read_text
 from outlay.core.output_file import raising, real_path
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -288,9 +288,9 @@ def open_array(path: Path, *, write: bool = False) -> Any:
         path: its folder, of Zarr version 2 or 3.
         write: open it for writing too.
     """
-    driver, about = ("zarr", ".zarray") if (path / ".zarray").is_file() else ("zarr3", GROUP)
-    if os.path.lexists(path / about):  # where it is missing, TensorStore says so
-        check_input(path / about)
+    driver = "zarr" if (path / ".zarray").is_file() else "zarr3"
+    if path.is_dir():  # where it is missing, TensorStore says so
+        check_folder(path)
     return _tensorstore().open({"driver": driver, "kvstore": _file(path)}, open=True, read=True, write=write).result()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from outlay.arrays.from_slices import StoredArray, Unreadable, in_tensorstore
 from outlay.core.error_types import CheckpointError, Problem
-from outlay.core.input_file import open_input, read_text
+from outlay.core.input_file import check_folder, open_input, read_text
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.array_files import in_short
@@ -175,6 +175,7 @@ def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
 def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
     """Open the arrays of a tree that Orbax saved, named by their keys, joined by dots."""
     try:
+        check_folder(path)
         tree = json.loads(read_text(path / _TREE))
         leaves = [
             (".".join(str(key["key"]) for key in leaf["key_metadata"]), leaf["value_metadata"]["value_type"])
