@@ -1,4 +1,4 @@
-"""The lists of files in README.md and the Makefile name what exists; that of folders names all of them."""
+"""The list of files in the Makefile names what exists, and the map in docs/architecture.md all folders."""
 
 import re
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_map_in_the_readme_shows_the_folders_on_disk():
-    readme = (ROOT / "README.md").read_text()
-    between_markers = re.search(r"<!-- map -->(.*?)<!-- /map -->", readme, re.DOTALL)
-    assert between_markers, "README.md needs a folder map between `<!-- map -->` and `<!-- /map -->`"
+def test_the_map_of_the_architecture_shows_the_folders_on_disk():
+    page = (ROOT / "docs/architecture.md").read_text()
+    between_markers = re.search(r"<!-- map -->(.*?)<!-- /map -->", page, re.DOTALL)
+    assert between_markers, "docs/architecture.md needs a folder map between `<!-- map -->` and `<!-- /map -->`"
     mapped = re.findall(r"^[\s|*`├└│─-]*(\w+)/[`\s]", between_markers[1], re.MULTILINE)
     on_disk = [path.parent.name for path in (ROOT / "src/outlay").glob("*/__init__.py")]
     assert sorted(mapped) == sorted(on_disk)

@@ -50,6 +50,13 @@ def test_it_has_the_layouts_that_it_promises(recipe):
     assert set(recipe.layouts) == set(LAYOUTS)
 
 
+@pytest.mark.any_jax
+def test_fsdp_is_a_program_in_which_explain_finds_nothing(recipe):
+    explanation = outlay.explain(prepare(recipe, layout="fsdp").program)
+    assert explanation.findings == ()
+    assert {one.kind for one in explanation.collectives} == {"all-gather", "all-reduce"}  # parameters, gradients
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_learns_the_same(recipe, one_device, layout):
     program = prepare(recipe, layout=layout).program

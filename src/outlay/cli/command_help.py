@@ -13,7 +13,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Price": ("estimate", "choose", "diff", "calibrate"),
     "Prove": ("verify",),
     "Run": ("run", "watch", "runs", "launch", "slurm"),
-    "Files": ("checkpoint", "examples", "completion"),
+    "Files": ("checkpoint", "compiler", "examples", "completion"),
 }
 """What commands are for, by the word under which the help lists them; those that are plugged in come last."""
 
@@ -52,6 +52,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "outlay choose lm --target h100:32x8 --html page.html",
     ),
     "calibrate": ("outlay calibrate my_cpu.toml", "outlay estimate digits --target my_cpu.toml:8"),
+    "compiler": ("outlay compiler gpu", "outlay compiler tpu"),
     "runs": ("outlay runs", "outlay runs runs/first runs/second --html compared.html"),
     "watch": ("outlay watch runs/digits", "outlay watch runs/digits --port 8400"),
     "completion": ('eval "$(outlay completion bash)"', 'eval "$(outlay completion zsh)"'),

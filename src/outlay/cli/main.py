@@ -15,6 +15,7 @@ from outlay.cli.calibrate_command import calibrate
 from outlay.cli.checkpoint_command import checkpoint
 from outlay.cli.choose_command import choose
 from outlay.cli.command_help import examples_of
+from outlay.cli.compiler_command import compiler
 from outlay.cli.completion_command import completion
 from outlay.cli.diff_command import diff
 from outlay.cli.doctor_command import doctor
@@ -46,7 +47,7 @@ app = typer.Typer(
 )
 for needs_recipe in (run, show, explain, estimate, profile, diff, verify, choose):
     app.command(context_settings=RECIPE_OPTIONS, epilog=examples_of(needs_recipe.__name__))(needs_recipe)
-for other in (calibrate, doctor, completion, runs, watch):
+for other in (calibrate, compiler, doctor, completion, runs, watch):
     app.command(epilog=examples_of(other.__name__))(other)
 app.command(cls=LaunchCommand, epilog=examples_of("launch"))(launch)
 for command in COMMANDS:

@@ -20,6 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
+from outlay.core.compiler_folder import compiler_file
 from outlay.core.error_types import BackendError, TargetError
 from outlay.core.flag_check import check_flags
 from outlay.core.sizes import num_bits
@@ -87,6 +88,8 @@ def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[
 
 _GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cuda12": "jax-cuda12-pjrt"}
 _GPU_LIBRARY = "xla_cuda_plugin.so"
+_TPU_LIBRARY = "TPU_LIBRARY_PATH"
+"""The variable by which JAX finds libtpu where it is no package."""
 # Read by libtpu when it loads. Without a TPU it would ask the cloud for one, complain on stderr that there is none,
 # lock out every other process, and log to a folder of its own.
 _TPU_WITHOUT_A_TPU = {
@@ -127,12 +130,14 @@ def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> 
         TargetError: the compiler is not installed.
         jax.errors.JaxRuntimeError: there is no such torus.
     """
-    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+    library = None if importlib.util.find_spec("libtpu") else os.environ.get(_TPU_LIBRARY) or compiler_file("tpu")
+    if library is None and importlib.util.find_spec("libtpu") is None:
         raise TargetError("the TPU compiler is not installed")
     if num_slices > 1:
         options["num_slices"] = num_slices
     there_is_a_tpu = hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
-    with _environment({} if there_is_a_tpu else _TPU_WITHOUT_A_TPU):
+    names_it = {_TPU_LIBRARY: str(library)} if library else {}
+    with _environment(names_it | ({} if there_is_a_tpu else _TPU_WITHOUT_A_TPU)):
         return topologies.get_topology_desc(topology, platform="tpu", **options).devices
 
 
@@ -285,6 +290,8 @@ def gpu_library() -> Path:
                 raise TargetError(
                     f"the GPU compiler has another version than JAX: {package} {version}, jaxlib {jaxlib.__version__}"
                 )
+        return library
+    if library := compiler_file("gpu"):
         return library
     raise TargetError("the GPU compiler is not installed")
 

@@ -85,6 +85,7 @@ def _compile_only_devices(target: Target) -> list[jax.Device]:
         raise TargetError(
             f"no devices of {target}: {error}\n"
             f"  fix: pip install 'outlay[{extra}]'\n"
+            f"  or, where JAX does not find it and stays quiet: outlay compiler {target.hardware.kind}\n"
             f"  or plan on simulated devices, which need no compiler of their own: cpu:{target.num_devices}"
         ) from None
     except jax.errors.JaxRuntimeError as error:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from outlay.core.constrain import name
+
 STAGES = 3
 """The number of stages; each after the first halves the image and doubles the features."""
 
@@ -39,10 +41,10 @@ class Classifier(nnx.Module):
         """Compute float32 logits (B, classes) of inputs (B, features); `keys` are B PRNG keys, None in evaluation."""
         *hidden, last = self.layers
         for number, layer in enumerate(hidden):
-            x = nnx.silu(layer(x))
+            x = nnx.silu(name(layer(x), "hidden"))
             layer_keys = None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, number)
             x = dropout(x, layer_keys, self.dropout_rate)
-        return last(x).astype(jnp.float32)
+        return name(last(x).astype(jnp.float32), "hidden")
 
 
 def classifier(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import tomllib
@@ -16,6 +17,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
+from outlay.core.compiler_folder import compiler_file
 from outlay.core.error_types import ProgramError
 from outlay.core.input_file import read_text
 from outlay.core.jax_compat import gpu_library, is_compile_only, take_packed_arrays, without_compilation_cache
@@ -255,6 +257,8 @@ def _refusal(options: CompilerOptions, message: str, platform: str) -> str:
 def _library(platform: str) -> Path | None:
     """Return the library file of a platform's compiler."""
     if platform == "tpu":
+        if importlib.util.find_spec("libtpu") is None:
+            return compiler_file("tpu")
         import libtpu
 
         return Path(libtpu.get_library_path())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import optax
+from jax.sharding import PartitionSpec as P
 
 from outlay.datasets.images import digits as digit_images
+from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel
 from outlay.models.classifiers import classifier
 from outlay.recipes.recipe import MIN_SIZE, Recipe, training_layouts
@@ -19,6 +21,8 @@ def digits() -> Recipe:
     init_params, loss = classifier(SIZES, dropout_rate=0.3)
     train, test = digit_images()
     layouts = training_layouts()
+    # Samples stay where they are. Next to kernels as small as these, the compiler would gather the whole batch instead.
+    layouts["fsdp"] = Layout([("hidden", P("data"))]) + layouts["fsdp"]
     # Alternating layers are split by outputs and by inputs, so each pair exchanges activations once. The head's ten
     # outputs stay together.
     megatron = tensor_parallel("model", columns=["params.layers.0.*"], rows=["params.layers.1.kernel"])

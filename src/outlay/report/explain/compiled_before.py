@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from outlay.analysis.attribution.compiler_output import CompilerOutput
 from outlay.analysis.attribution.provenance import is_driver
+from outlay.core.compiler_folder import compiler_versions
 from outlay.core.disk_cache import key_of
 from outlay.core.runtime_flags import versions
 from outlay.devices.compile_only import target_of
@@ -104,6 +105,7 @@ def outcome_key(lowered: jax.stages.Lowered, options: CompilerOptions, mesh: Mes
         jax.__version__,
         jaxlib.__version__,
         versions(_COMPILERS),
+        *sorted(compiler_versions().items()),
         [os.environ.get(variable, "") for variable in _FLAGS],
     )
 
