@@ -140,15 +140,29 @@ def test_a_loss_of_independent_samples_is_the_same_in_microbatches(reduction: st
 
     def loss(params: Any, batch: Any, keys: Any) -> Any:
         errors = (batch["x"] @ params["a"] - batch["y"] @ params["b"]) ** 2
-        return errors.sum() if reduction == "sum" else (errors.sum(), jnp.float32(len(errors))), {}
+        absolute = getattr(jnp.abs(errors), reduction)()  # a number for the batch, as the loss
+        total = errors.sum() if reduction == "sum" else (errors.sum(), jnp.float32(len(errors)))
+        return total, {"absolute": absolute, "rate": 0.25, "one": 1}
 
     def trained(accumulate: int) -> Any:
         step = outlay.train_step(loss, optax.sgd(1e-3), accumulate=accumulate, reduction=reduction)
         state = outlay.init_state(lambda key: jax.tree.map(jnp.asarray, PARAMS), optax.sgd(1e-3))(jax.random.key(0))
         state, metrics = jax.jit(step)(state, {name: BATCH[name] for name in "xy"})
-        return jax.device_get((state.params, metrics["loss"]))
+        return jax.device_get((state.params, metrics))
 
     jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4), trained(4), trained(1))
+
+
+def test_metrics_of_a_sum_are_summed_over_microbatches_as_the_proof_has_them() -> None:
+    def loss(params: Any, batch: Any, keys: Any) -> Any:
+        errors = (batch["x"] @ params["a"]) ** 2
+        return errors.sum(), {"absolute": jnp.abs(errors).sum(), "rate": 0.25}
+
+    step = outlay.train_step(loss, optax.sgd(1e-3), accumulate=2, reduction="sum")
+    init = outlay.init_state(lambda key: {"a": jnp.asarray(PARAMS["a"])}, optax.sgd(1e-3))
+    batch = {"x": BATCH["x"]}
+    program = outlay.program(step, init, batch, layout=LAYOUTS["fsdp"], mesh=outlay.mesh(data=8))
+    assert outlay.verify(program, batches=[batch], steps=1).ok
 
 
 def test_statistics_by_groups_are_others_than_over_the_batch() -> None:

@@ -121,6 +121,7 @@ def called(
     expected: tuple[int, ...],
     *,
     counts: bool = False,
+    num_parts: int = 1,
 ) -> tuple[dict[str, Any], Any]:
     """Call a loss function and check its results: `loss` and metrics, per sample or per batch, and a new model state.
 
@@ -132,6 +133,8 @@ def called(
         keys: a key for every sample, or None.
         expected: the shape that each result must have.
         counts: whether the loss may return its mean as `(sum, count)`; the count is then the value `weight`.
+        num_parts: the number of parts of the batch whose metrics will be added up. A Python number is the same in each,
+            and no sum over samples, so it is given in equal parts.
 
     Raises:
         ProgramError: the loss takes or returns something else; the message lists every wrong array.
@@ -177,7 +180,11 @@ def called(
         _check_one_per_example(values["weight"], {}, expected)
     _check_one_per_example(values["loss"], metrics, expected)
     rows = {name: jnp.shape(value)[len(expected) :] for name, value in metrics.items()}
-    values |= {name: jnp.broadcast_to(value, (*expected, *rows[name])) for name, value in metrics.items()}
+    given = {
+        name: value / num_parts if num_parts > 1 and isinstance(value, int | float) else value
+        for name, value in metrics.items()
+    }
+    values |= {name: jnp.broadcast_to(value, (*expected, *rows[name])) for name, value in given.items()}
     return values, _as_before(result[2], state[0]) if state else None
 
 

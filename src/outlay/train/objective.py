@@ -103,7 +103,14 @@ class Objective:
         expected = weights.shape if self.reduction is None else ()
         state = (model_state,) if self.has_state else ()
         values, new_state = called(
-            self._loss_of_arrays(), params, state, batch, keys, expected, counts=self.reduction == "mean"
+            self._loss_of_arrays(),
+            params,
+            state,
+            batch,
+            keys,
+            expected,
+            counts=self.reduction == "mean",
+            num_parts=self.num_microbatches if self.reduction == "sum" else 1,
         )
         if self.reduction == "mean" and self.num_microbatches > 1 and WEIGHT not in values:
             raise ProgramError(

@@ -75,9 +75,10 @@ def train_step(
             are per group, and the new states are averaged. The numbers depend on `groups` but not on the mesh; in mode
             manual each device takes whole groups, and BatchNorm needs no collective.
         reduction: the loss and its metrics return one number for the batch, the `mean` or the `sum`; this determines
-            how microbatches are combined. The loss must handle the batch's `weight` itself. A mean of means is not the
-            mean, so with `accumulate` a `mean` is returned as `(sum, count)`: what is summed, such as the losses of all
-            tokens, and by what the sum is divided, which counts for the metrics too.
+            how microbatches are combined: with `sum` the metrics are summed too, except for Python numbers. The loss
+            must handle the batch's `weight` itself. A mean of means is not the mean, so with `accumulate` a `mean` is
+            returned as `(sum, count)`: what is summed, such as the losses of all tokens, and by what the sum is
+            divided, which counts for the metrics too.
         metrics: also return these metrics of the step: `grad_norm`, `param_norm` (of the new parameters),
             `update_norm`, and the `learning_rate` of an optimizer made with `optax.inject_hyperparams`.
         per_example_gradients: give the optimizer one gradient per sample, with a leading dim B, as one that aggregates
@@ -85,7 +86,8 @@ def train_step(
             weight.
 
     Returns:
-        `step(state, batch) -> (state, metrics)`: the mean `loss`, a scalar, and the mean of each metric.
+        `step(state, batch) -> (state, metrics)`: the mean `loss`, a scalar, and the mean of each metric; with the
+        reduction `sum` their sums.
 
     Raises:
         ProgramError: when the program is built: the batch does not divide, the loss takes or returns something else,
@@ -163,8 +165,11 @@ def train_step(
             return grads, total, new_model_state
 
         grads, total, new_model_state = gradients(state.params)
-        means = {name: value / total["weight"] for name, value in total.items() if name != "weight"}
-        means["loss"] = total["loss"] * (of_sums / total["weight"]) if reduction == "sum" else means["loss"]
+        sums_or_means = {name: value for name, value in total.items() if name != "weight"}
+        if reduction == "sum":  # of the metrics, too
+            means = {name: value * (of_sums / total["weight"]) for name, value in sums_or_means.items()}
+        else:
+            means = {name: value / total["weight"] for name, value in sums_or_means.items()}
         new_statistics = observed(grads)
         grads = without_overwritten(new_statistics, statistics)
 
