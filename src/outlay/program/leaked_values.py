@@ -65,7 +65,7 @@ def _made(value: Any) -> str:
 def _places(step: Any, leaked: Mapping[int, Any]) -> dict[int, str]:
     """Return what keeps each value, found breadth first from the step: its closures, globals and their contents."""
     places: dict[int, str] = {}
-    queue, seen = collections.deque([("", step)]), {id(step)}
+    queue, seen = collections.deque([("step", step)]), {id(step)}
     while queue and len(seen) < _MOST_SEARCHED and len(places) < len(leaked):
         name, value = queue.popleft()
         for inner_name, inner in _contents(name, value):
@@ -78,13 +78,13 @@ def _places(step: Any, leaked: Mapping[int, Any]) -> dict[int, str]:
 
 
 def _contents(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, each with the expression that reaches it."""
+    """Yield what an object holds, each with the expression that reaches it; what it wraps has its own name."""
     if isinstance(value, FunctionType):
-        yield from _of_function(value)
+        yield from _of_function(name, value)
     elif isinstance(value, MethodType):
-        yield from ((f"{name}.__self__" if name else "self", value.__self__), ("", value.__func__))
+        yield from ((f"{name}.__self__", value.__self__), (name, value.__func__))
     elif isinstance(value, functools.partial):
-        yield from (("", value.func), *((f"{name}[{i}]", one) for i, one in enumerate(value.args)))
+        yield from ((name, value.func), *((f"{name}.args[{i}]", one) for i, one in enumerate(value.args)))
         yield from value.keywords.items()
     elif isinstance(value, Mapping):
         yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items()))
@@ -95,11 +95,15 @@ def _contents(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         held = dict(getattr(value, "__dict__", {}))
         slots = [slot for base in type(value).__mro__ for slot in getattr(base, "__slots__", ())]
         held |= {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
-        yield from ((f"{name}.{key}" if name else key, one) for key, one in held.items())
+        if (wrapped := held.pop("__wrapped__", None)) is not None:
+            yield name, wrapped
+        yield from ((f"{name}.{key}", one) for key, one in held.items())
 
 
-def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function reaches by name: variables around it, globals that it reads, defaults."""
+def _of_function(function_name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function reaches by name: what it wraps, variables around it, globals that it reads, defaults."""
+    if (wrapped := getattr(function, "__wrapped__", None)) is not None:
+        yield function_name, wrapped
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -109,8 +113,6 @@ def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield name, function.__globals__[name]
     signature = inspect.signature(function, follow_wrapped=False).parameters.values()
     yield from ((one.name, one.default) for one in signature if one.default is not one.empty)
-    if (wrapped := getattr(function, "__wrapped__", None)) is not None:
-        yield "", wrapped
 
 
 def _names(code: CodeType) -> set[str]:

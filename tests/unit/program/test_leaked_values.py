@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx  # noqa: F401  # steps are wrapped in another way where somebody has imported it
 
 import outlay
 
@@ -82,9 +85,22 @@ class Model:
         return state, {"y": jax.random.normal(self.key, (4,))}
 
 
-def test_an_attribute_of_the_object_whose_method_the_step_is_is_named() -> None:
+@pytest.mark.parametrize("knows_nnx", [True, False])
+def test_an_attribute_of_the_object_whose_method_the_step_is_is_named(
+    knows_nnx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not knows_nnx:  # as where nobody has imported it; a step is then wrapped once less
+        monkeypatch.delitem(sys.modules, "flax.nnx")
     model = Model()
     assert "leaked value: step.__self__.key\n" in refused(model.step, model.init)
+
+
+def test_what_a_partial_step_keeps_is_named_from_the_step() -> None:
+    def scaled(kept: Any, by: Any, state: Any, x: Any) -> Any:
+        return state, {"y": (x * kept[0]["scale"][None]).sum() * by}
+
+    message = refused(functools.partial(scaled, stored, 2.0), init)
+    assert "leaked value: step.args[0][0]['scale']\n" in message
 
 
 def test_arrays_that_a_step_keeps_are_no_such_values() -> None:
