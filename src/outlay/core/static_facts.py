@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MethodType
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import jax
@@ -66,9 +68,9 @@ def static_differences(planned: Any, given: Any) -> list[StaticDifference]:
     """
     old, new = (dict(_facts(tree, (), {}, frozenset())) for tree in (planned, given))
     return [
-        StaticDifference(join_parts(path), _words(before), _words(after), _is_flag(before) and _is_flag(after))
+        difference
         for path in {**old, **new}
-        if not is_same(before := old.get(path, _NOTHING), after := new.get(path, _NOTHING))
+        for difference in _differences(path, old.get(path, _NOTHING), new.get(path, _NOTHING), frozenset())
     ]
 
 
@@ -89,11 +91,11 @@ def structure_lines(took: Any, returned: Any) -> list[str]:
     return [f"  {word:<8} {text[:_LONGEST]}" for word, text in zip(("took", "returned"), structures, strict=True)]
 
 
-Path = tuple[str, ...]
-_Facts = Iterator[tuple[Path, Any]]
+Parts = tuple[str, ...]
+_Facts = Iterator[tuple[Parts, Any]]
 
 
-def _facts(node: Any, path: Path, seen: dict[int, Path], above: frozenset[int]) -> _Facts:
+def _facts(node: Any, path: Parts, seen: dict[int, Parts], above: frozenset[int]) -> _Facts:
     """Yield path and value of everything in a tree that is not an array; for an object seen before, where that was.
 
     Args:
@@ -122,6 +124,71 @@ def _facts(node: Any, path: Path, seen: dict[int, Path], above: frozenset[int]) 
         yield from _facts(child, (*path, name), seen, above | {id(node)})
 
 
+def _differences(path: Parts, before: Any, after: Any, around: frozenset[tuple[int, int]]) -> Iterator[StaticDifference]:
+    """Yield how two values differ; of functions and objects, which of what they hold does.
+
+    Args:
+        path: where they are.
+        before: the first value.
+        after: the second one.
+        around: the pairs of values that hold these, by `id`; a pair inside of itself ends there.
+    """
+    if is_same(before, after):
+        return
+    pair, inner = (id(before), id(after)), []
+    (kind, old), (other_kind, new) = _held(before), _held(after)
+    if pair not in around and is_same(kind, other_kind):
+        inner = [
+            difference
+            for name in {**old, **new}
+            for difference in _differences(
+                (*path, name), old.get(name, _NOTHING), new.get(name, _NOTHING), around | {pair}
+            )
+        ]
+    yield from inner or [_difference(path, before, after)]
+
+
+def _difference(path: Parts, before: Any, after: Any) -> StaticDifference:
+    old, new = _words(before), _words(after)
+    if old == new:
+        old, new = f"{old}{_line_of(before)}", f"another{_line_of(after)}"
+    return StaticDifference(join_parts(path), old, new, _is_flag(before) and _is_flag(after))
+
+
+def _held(value: Any) -> tuple[Any, dict[str, Any]]:
+    """Return what kind of value this is, and what it holds by name; a value of another kind differs as a whole."""
+    kind = type(value)
+    if isinstance(value, MethodType):  # `model.apply` of a model with other settings is another function
+        inner, parts = _held(value.__self__)
+        return (value.__func__, inner), parts or {"__self__": value.__self__}
+    if isinstance(value, functools.partial):
+        return (kind, value.func), {**{str(number): one for number, one in enumerate(value.args)}, **value.keywords}
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        return value.__code__, {name: cell.cell_contents for name, cell in cells if _is_set(cell)}
+    if isinstance(value, dict):
+        return kind, {str(key): one for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return kind, {str(number): one for number, one in enumerate(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return kind, {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if kind.__eq__ is object.__eq__ and not isinstance(value, type):
+        return kind, dict(getattr(value, "__dict__", {}))
+    return kind, {}
+
+
+def _is_set(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not _NOTHING
+    except ValueError:
+        return False
+
+
+def _line_of(value: Any) -> str:
+    code = getattr(value, "__code__", None)
+    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if isinstance(code, CodeType) else ""
+
+
 def _children_of_object(node: Any) -> dict[str, Any]:
     """Return the attributes of an NNX object; of a variable the metadata, but for where its array is to live."""
     if hasattr(node, "get_metadata"):
@@ -134,8 +201,6 @@ def _children(node: Any) -> dict[str, Any] | None:
     """Return the parts of a node by name; None for what has none."""
     if isinstance(node, type):
         return None
-    if isinstance(node, MethodType):  # `model.apply` of a model with other settings is another function
-        return {**(_children(node.__self__) or {}), "__func__": node.__func__}
     if isinstance(node, dict):
         return {str(key): value for key, value in node.items()}
     if isinstance(node, tuple) and (names := getattr(node, "_fields", None)):
@@ -160,5 +225,7 @@ def _words(value: Any) -> str:
         return "nothing"
     if isinstance(value, _Same):
         return f"the same as {value.path}"
-    name = getattr(value, "__name__", None)
-    return " ".join((name if isinstance(name, str) else repr(value)).split())[:60]
+    if isinstance(value, MethodType):
+        return f"{type(value.__self__).__qualname__}.{value.__func__.__name__}"
+    name = getattr(value, "__qualname__", None)
+    return " ".join((name.replace(".<locals>", "") if isinstance(name, str) else repr(value)).split())[:60]

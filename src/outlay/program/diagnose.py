@@ -49,10 +49,12 @@ def take_arguments(state: Any, batch: Any) -> tuple[Any, Any]:
     Raises:
         ProgramError: JAX cannot hold some, or they are no arrays; all are listed.
     """
-    (state, of_state), (batch, of_batch) = take_tree(state), take_tree(batch, "batch")
+    (taken, of_state), (batch, of_batch) = take_tree(state), take_tree(batch, "batch")
+    if of_state:  # a whole module of Equinox has functions and texts among its leaves
+        taken, of_state = take_tree(arrays_only(state))
     if problems := of_state + of_batch:
         raise ProgramError(hold("state and batch hold", problems), problems)
-    return state, batch
+    return taken, batch
 
 
 def donated_error(state: Any, batch: Any) -> ProgramError:

@@ -104,7 +104,7 @@ class Program(States, Report):
         self._again = lambda step=step, init=init, inputs=inputs, layout=layout, written=written: Program(
             step, init, inputs, layout, mesh, mode, options, donate=donate, written=written
         )
-        self._of_structure: dict[Any, Any] = {}
+        self._of_flags: list[Program] = []
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
         self.state_shapes, self.batch_shapes = execution.state_shapes, execution.batch_shapes
         self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once

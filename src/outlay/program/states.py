@@ -16,6 +16,7 @@ from outlay.arrays.put import put
 from outlay.core.array_leaves import arrays_only
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
+from outlay.core.static_facts import static_differences
 from outlay.graph.rows import Rows
 from outlay.layout.plan import Plan
 from outlay.program.diagnose import are_flags_alone
@@ -37,7 +38,7 @@ class States:
     rows: tuple[Rows, ...]
     _makes: Callable[[Any], Any]
     _again: Callable[..., Any]
-    _of_structure: dict[Any, Any]
+    _of_flags: list[Any]
 
     def put(self, state: Any) -> Any:
         """Place a state that exists already where the plan says: loaded, pretrained, or made by another library.
@@ -87,23 +88,28 @@ class States:
         """Return the program for the flags of a state: this one, or one that was made for a model in evaluation.
 
         Flags are True, False or None, and are compiled into a step: `use_running_average` of BatchNorm, `inference` of
-        dropout. A program is made for each combination that comes, as a function under `jax.jit` is traced again.
+        dropout, `train` of the model whose `apply` is in a state. A program is made for each combination that comes,
+        as a function under `jax.jit` is traced again.
         """
         if jax.tree.structure(state) == self._state_structure:
             return self
         state = arrays_only(state)
         if (structure := jax.tree.structure(state)) == self._state_structure:
             return self
-        if structure not in self._of_structure:
-            if leaf_differences(state, self.plan.state) or not are_flags_alone(self.state_shapes, state):
-                return self
+        if leaf_differences(state, self.plan.state):
+            return self
+        for program in (self, *self._of_flags):
+            if not static_differences(program.state_shapes, state):
+                return program
+        if not are_flags_alone(self.state_shapes, state):
+            return self
 
-            @functools.wraps(self._makes, updated=())
-            def init(key: Any) -> Any:
-                return jax.tree.unflatten(structure, jax.tree.leaves(self._makes(key)))
+        @functools.wraps(self._makes, updated=())
+        def init(key: Any) -> Any:
+            return jax.tree.unflatten(structure, jax.tree.leaves(self._makes(key)))
 
-            self._of_structure[structure] = self._again(init=init)
-        return self._of_structure[structure]
+        self._of_flags.append(self._again(init=init))
+        return self._of_flags[-1]
 
     def pad(self, state: Any) -> Any:
         """Pad the rows of a state as planned, where their number is not divisible by the number of devices."""
@@ -117,9 +123,12 @@ class States:
         """Return the program for the flags of a state that the compiled step refused, and the state, or None."""
         whole = arrays_only(state)  # Equinox sets flags in a module by what would be leaves
         program = self.taking(whole)
-        if program is self and jax.tree.structure(whole) == jax.tree.structure(state):
-            return None
-        return program, whole
+        structure = program._state_structure
+        if (given := jax.tree.structure(whole)) != structure and not leaf_differences(whole, self.plan.state):
+            # Functions that another call of the user's has made, such as `model.apply`, are the same functions.
+            if not static_differences(program.state_shapes, whole):
+                whole, given = jax.tree.unflatten(structure, jax.tree.leaves(whole)), structure
+        return None if program is self and given == jax.tree.structure(state) else (program, whole)
 
     @functools.cached_property
     def _state_structure(self) -> Any:
