@@ -190,7 +190,10 @@ def test_any_other_difference_is_named_by_attribute() -> None:
 
     assert "\n  model.drop.p: planned 0.5, given 0.2\n" in refused(drop(0.2), init_equinox, step_equinox)
     linen_cases = [
-        (Linen(rate=0.25, train=False).apply, "apply_fn.train: planned True, given False\n  apply_fn.rate: planned 0.5"),
+        (
+            Linen(rate=0.25, train=False).apply,
+            "apply_fn.train: planned True, given False\n  apply_fn.rate: planned 0.5",
+        ),
         (Other().apply, "apply_fn: planned Linen.apply, given Other.apply"),
         (lambda values, x, **options: None, "apply_fn: planned Linen.apply, given "),
     ]
@@ -212,7 +215,7 @@ class Plain:
 
 @pytest.mark.any_jax
 def test_objects_with_other_arrays_are_never_taken_for_the_planned_ones() -> None:
-    """The arrays of a function are compiled into the step, so that a step for others would compute with the old ones."""
+    """They are compiled into the step, which would compute with the old ones."""
     table = jnp.zeros(WIDTH)
 
     def of(scale: float, table: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,9 @@ from outlay.layout.plan import Plan
 Shape = tuple[int, ...]
 
 _MAX_NAMED = 4
+
+_MAX_COMPARED = 20
+"""Leaves that are compared with all that the other side lacks; two states without a common name have thousands."""
 
 
 def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
@@ -89,10 +92,16 @@ def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -
     extra = [path for path in given if path not in planned]
     lacks, has = "the plan has it, the tree does not", "the tree has it, the plan does not"
     return [
-        *(Problem("missing leaf", path, lacks, or_renamed("add it", path, extra)) for path in missing),
-        *(Problem("extra leaf", path, has, or_renamed("remove it", path, missing)) for path in extra),
+        *_one_sided("missing leaf", missing, lacks, "add it", extra),
+        *_one_sided("extra leaf", extra, has, "remove it", missing),
         *(problem for path in given if path in planned for problem in _type_problems(given[path], planned[path])),
     ]
+
+
+def _one_sided(kind: str, paths: Sequence[str], what: str, edit: str, others: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each leaf that one side lacks; the first ones with the names that are near."""
+    for number, path in enumerate(paths):
+        yield Problem(kind, path, what, or_renamed(edit, path, others) if number < _MAX_COMPARED else edit)
 
 
 def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:

@@ -144,7 +144,7 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         message = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
         return Failure(interrupt.STOPPED, "KeyboardInterrupt", message, text=message)
     if isinstance(error, OutlayError):
-        return Failure(WRONG_USE, kind, in_options(str(error)))
+        return Failure(WRONG_USE, kind, in_options(error.details if "--traceback" in words else str(error)))
     if hasattr(error, "show") and hasattr(error, "format_message"):  # of typer: an option or an argument
         usage: Any = error
         usage.show(shown := io.StringIO())

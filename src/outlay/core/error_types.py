@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outlay.core.brief_message import brief_listing
 from outlay.core.fold import as_pattern, fold_numbers, without_layers
 
 # Characters that a terminal obeys instead of showing (C0, DEL, C1), that reverse or break a line (bidirectional marks,
@@ -28,17 +29,35 @@ def visible(text: str) -> str:
 class OutlayError(Exception):
     """Base class of every error that Outlay raises on purpose.
 
+    Its message has at most 2 KB: how much is wrong, and the first of it.
+
     Attributes:
         problems: one `Problem` per offender, in the order of the tree, of the rules or of the processes; empty where
             the headline says everything.
+        details: the message with every offender, however long.
+
+    Example:
+        >>> layout = outlay.Layout([("params.w*", P("data"))])
+        >>> tree = {"params": {f"w{a}{b}": np.ones(7, np.float32) for a in "abcdefgh" for b in "abcdefgh"}}
+        >>> try:
+        ...     layout.plan(tree, "data=4")
+        ... except outlay.errors.LayoutError as error:
+        ...     len(error.problems), len(str(error)) < 2000, error.details.count("indivisible dim")
+        (64, True, 64)
     """
 
     def __init__(self, headline: str = "", problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        super().__init__(message(headline, self.problems))
+        self.problems, self._headline = tuple(problems), headline
+        super().__init__(message(visible(headline), self.problems))
 
     def __str__(self) -> str:
         return visible(super().__str__())  # it may quote a name, a file or another machine
+
+    @property
+    def details(self) -> str:
+        """The message with every offender."""
+        texts = [text for _, text, _ in _texts(self.problems)]
+        return visible("\n".join([self._headline, *texts]))
 
 
 class MeshError(OutlayError, ValueError):
@@ -156,16 +175,13 @@ class Problem:
 _FEW = 3
 """Problems of equal layers that are told one by one."""
 
-MAX_LINES = 200
-"""Lines of a message: more than a person reads, and what a terminal keeps."""
-
 
 def message(headline: str, problems: Sequence[Problem]) -> str:
     """Join a headline and its problems, those of equal layers as one; of too many, show some of each kind.
 
-    >>> many = [Problem("typo", f"w{i}", "it is wrong", "correct it") for i in range(100)]
-    >>> message("wrong:", many).splitlines()[-1]
-    "  ... and 34 more of 'typo'; all: error.problems[66:100]"
+    >>> many = [Problem("typo", f"w{i}", f"it is wrong {chr(97 + i % 26)}", "correct it") for i in range(100)]
+    >>> message("wrong:", many).splitlines()[-2:]
+    ['  ... and 64 more of typo', '  all of it: error.details in Python, or outlay --traceback COMMAND']
     >>> of_layers = [Problem("typo", f"layers.{i}.w", "it is wrong", f"correct layers.{i}.w") for i in range(80)]
     >>> print(message("wrong:", of_layers))
     wrong:
@@ -173,31 +189,21 @@ def message(headline: str, problems: Sequence[Problem]) -> str:
         it is wrong
         fix: correct layers.*.w
     """
+    return brief_listing(headline, _texts(problems))
+
+
+def _texts(problems: Sequence[Problem]) -> list[tuple[str, str, int]]:
+    """Return kind and text of each problem, those of equal layers as one, and of how many it is."""
     groups = _by_layer(problems)
-    texts = [_as_one([problems[i] for i in group]).text() for group in groups]
-    if sum(text.count("\n") + 1 for text in texts) < MAX_LINES:
-        return "\n".join([headline, *texts])
-    kind_of = [problems[group[0]].kind for group in groups]
-    kinds = list(dict.fromkeys(kind_of))
-    lines_each = (MAX_LINES - 1) // min(len(kinds), MAX_LINES // 10) - 1
-    lines = [headline]
-    for kind in kinds[: MAX_LINES // 10]:
-        mine = [number for number, other in enumerate(kind_of) if other == kind]
-        shown, left = 0, lines_each
-        while shown < len(mine) and (not shown or texts[mine[shown]].count("\n") < left):
-            text = texts[mine[shown]].split("\n")
-            lines += text[:left]
-            left -= len(text)
-            shown += 1
-        if left_out := sorted(i for number in mine[shown:] for i in groups[number]):
-            lines.append(
-                f"  ... and {len(left_out)} more of {kind!r}; all: error.problems[{left_out[0]}:{left_out[-1] + 1}]"
-            )
-    return "\n".join(lines[:MAX_LINES])
+    return [
+        (problems[group[0]].kind, visible(_as_one([problems[i] for i in group]).text()), len(group)) for group in groups
+    ]
 
 
 def _by_layer(problems: Sequence[Problem]) -> list[list[int]]:
     """Group problems that say the same about equal layers, by number; a few problems stay single."""
+    if len(problems) <= _FEW:
+        return [[number] for number in range(len(problems))]
     alike: dict[tuple[str, ...], list[int]] = {}
     for number, problem in enumerate(problems):
         words = (problem.kind, *map(without_layers, (problem.where, problem.what, problem.fix)))

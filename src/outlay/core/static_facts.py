@@ -124,7 +124,9 @@ def _facts(node: Any, path: Parts, seen: dict[int, Parts], above: frozenset[int]
         yield from _facts(child, (*path, name), seen, above | {id(node)})
 
 
-def _differences(path: Parts, before: Any, after: Any, around: frozenset[tuple[int, int]]) -> Iterator[StaticDifference]:
+def _differences(
+    path: Parts, before: Any, after: Any, around: frozenset[tuple[int, int]]
+) -> Iterator[StaticDifference]:
     """Yield how two values differ; of functions and objects, which of what they hold does.
 
     Args:

@@ -123,11 +123,11 @@ class States:
         """Return the program for the flags of a state that the compiled step refused, and the state, or None."""
         whole = arrays_only(state)  # Equinox sets flags in a module by what would be leaves
         program = self.taking(whole)
-        structure = program._state_structure
-        if (given := jax.tree.structure(whole)) != structure and not leaf_differences(whole, self.plan.state):
-            # Functions that another call of the user's has made, such as `model.apply`, are the same functions.
-            if not static_differences(program.state_shapes, whole):
-                whole, given = jax.tree.unflatten(structure, jax.tree.leaves(whole)), structure
+        structure, given = program._state_structure, jax.tree.structure(whole)
+        is_planned = given != structure and not leaf_differences(whole, self.plan.state)
+        # Functions that another call of the user's has made, such as `model.apply`, are the same functions.
+        if is_planned and not static_differences(program.state_shapes, whole):
+            whole, given = jax.tree.unflatten(structure, jax.tree.leaves(whole)), structure
         return None if program is self and given == jax.tree.structure(state) else (program, whole)
 
     @functools.cached_property
