@@ -153,7 +153,7 @@ def _gradient_of(module: HloModule, collective: HloCollective, leaves: Mapping[i
         into = {
             updated[output,].path: updated[output,].num_bytes
             for output in reached
-            if (output,) in updated and updated[output,].part in ("params", "")
+            if (output,) in updated and updated[output,].part not in ("optimizer", "batch")
         }
         if len(into) == 1 or _is_joined(module, collective.computation, operand):
             gradients |= into

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from outlay.analysis.attribution.leaf_roles import role_by_path
 from outlay.analysis.hlo.hlo_module import HloModule, Shape, shape_bytes
 from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths, join_parts, split_path, under
@@ -18,7 +19,6 @@ from outlay.layout.placement import spec_text
 from outlay.layout.plan import Plan
 
 _STEP = re.compile(r"\.(\w+)|\['((?:[^'\\]|\\.)*)'\]|\[(\d+)\]|\[<flat index (\d+)>\]")
-_OPTIMIZER = ("opt_state", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,14 @@ class Leaf:
         path: its path in the state, or `batch.…`; in other functions it begins with the name of the argument.
         shape: on one device.
         donated: whether the caller donates its memory; None if only the text of the program is known.
+        role: what it is, as `roles_of` says; None if only its path is known.
     """
 
     number: int
     path: str
     shape: Shape
     donated: bool | None = None
+    role: str | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -44,22 +46,19 @@ class Leaf:
 
     @property
     def part(self) -> str:
-        """The role of the leaf: `params`, `optimizer`, `batch`, or empty for anything else."""
-        first, *rest = (*split_path(self.path), "")
-        if first == "batch":
-            return "batch"
-        names = (first, rest[0])
-        if any(name in _OPTIMIZER for name in names):
-            return "optimizer"
-        return "params" if "params" in names else ""
+        """The role of the leaf: `params`, `optimizer`, `batch`, a kind of other state, or empty for anything else."""
+        return role_by_path(self.path) if self.role is None else self.role
 
 
-def leaves_of(module: HloModule, named: Sequence[tuple[str, bool | None]]) -> tuple[Leaf, ...]:
+def leaves_of(
+    module: HloModule, named: Sequence[tuple[str, bool | None]], roles: Mapping[str, str] | None = None
+) -> tuple[Leaf, ...]:
     """Return every parameter of a program with its path.
 
     Args:
         module: the program.
         named: what is known of its arguments, as `passed_arguments` returns it; empty if nothing is.
+        roles: what the leaves of its state are, by path.
     """
     entry = module.computations[module.entry]
     parameters = sorted(
@@ -70,7 +69,8 @@ def leaves_of(module: HloModule, named: Sequence[tuple[str, bool | None]]) -> tu
     leaves = []
     for position, one in enumerate(parameters):
         path, donated = named[position - num_others] if named and position >= num_others >= 0 else ("", None)
-        leaves.append(Leaf(int(one.value), path or _written(one.op_name), one.shapes[0], donated))
+        path = path or _written(one.op_name)
+        leaves.append(Leaf(int(one.value), path, one.shapes[0], donated, (roles or {}).get(path)))
     return tuple(leaves)
 
 

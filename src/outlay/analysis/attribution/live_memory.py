@@ -28,7 +28,7 @@ pass, those of the backward pass, the results of collectives, and the rest."""
 NUM_STRETCHES = 160
 """The number of stretches into which the schedule is divided; each is represented by its fullest point."""
 
-_PARTS = {"params": "parameters", "optimizer": "optimizer", "batch": "batch", "": "other state"}
+_PARTS = {"params": "parameters", "optimizer": "optimizer", "batch": "batch"}
 _PHASES = {"forward": "activations", "backward": "backward pass"}
 _VIEWS = ("bitcast", "copy", "convert", "reshape", "broadcast", "transpose", "get-tuple-element")
 _LOOKED_AT = 300
@@ -41,7 +41,8 @@ class HeldMemory:
 
     Attributes:
         owner: one of `OWNERS`.
-        what: for values the operation, its module and phase; empty for arguments and for small values together.
+        what: for values the operation, its module and phase; for other state its kind, such as `batch statistics`;
+            empty for other arguments and for small values together.
         num_bytes: their bytes on one device.
         num_arrays: their number.
         source: the line that makes them; None if unknown.
@@ -106,7 +107,8 @@ def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
     sizes = list(_sizes(live, owner_of, constants))
     peak_at = max(range(len(sizes)), key=lambda at: sum(sizes[at].values()))
     at_peak = [buffer for buffer in live.buffers if buffer.begin <= peak_at <= buffer.end]
-    held = [*_held(module, at_peak, owner_of)]
+    kinds = {leaf.number: leaf.part for leaf in leaves if leaf.part not in _PARTS}
+    held = [*_held(module, at_peak, owner_of, kinds)]
     if constants:
         # They lie in the program, not in a buffer, and are there at every point.
         held.append(HeldMemory("constants", "arrays in the program's text", constants, 1, None))
@@ -122,7 +124,7 @@ def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
 
 def _owners(module: HloModule, live: LiveBuffers, leaves: Sequence[Leaf]) -> Callable[[Buffer], str]:
     exchanged = {one.instruction.name for one in collectives_of(module)}
-    parts = {leaf.number: _PARTS[leaf.part] for leaf in leaves}
+    parts = {leaf.number: _PARTS.get(leaf.part, "other state") for leaf in leaves}
     values = [buffer for buffer in live.buffers if buffer.kind == "temporary"]
     largest = heapq.nlargest(_LOOKED_AT, values, key=lambda buffer: buffer.num_bytes)
     # By identity: a buffer is changed while the program is walked, so it cannot be a key.
@@ -164,13 +166,15 @@ def _fullest(sizes: Sequence[dict[str, int]]) -> Iterator[tuple[float, Mapping[s
         yield fullest / len(sizes), {owner: size for owner, size in sizes[fullest].items() if size}
 
 
-def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str]) -> Iterator[HeldMemory]:
-    """Group what is alive at a point: arguments by owner, values by operation and line, small ones by owner."""
+def _held(
+    module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str], kinds: Mapping[int, str]
+) -> Iterator[HeldMemory]:
+    """Group what is alive at a point: arguments by owner and kind, values by operation and line, small ones by owner."""
     largest = {id(one) for one in heapq.nlargest(_LOOKED_AT, alive, key=lambda buffer: buffer.num_bytes)}
     groups: dict[tuple[str, str, SourceLine | None], list[int]] = {}
     for buffer in alive:
         owner = owner_of(buffer)
-        what, source = "", None
+        what, source = kinds.get(buffer.instruction.number or 0, "") if buffer.kind == "argument" else "", None
         if buffer.kind == "temporary" and id(buffer) in largest:
             words, source = value_in_words(module, *_made_by(module, buffer.computation, buffer.instruction))
             what = starred(words)

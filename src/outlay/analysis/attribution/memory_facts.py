@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from outlay.analysis.attribution.leaf_roles import BATCH, OPTIMIZER, OTHER, PARAMS, role_by_path
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, ValueFacts
 from outlay.analysis.attribution.provenance import origin_of
@@ -30,7 +31,6 @@ from outlay.analysis.hlo.hlo_module import (
 )
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.work.compiled import CompiledWork
-from outlay.core.paths import split_path
 from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
@@ -55,6 +55,7 @@ def memory_facts(
     target: Target | None,
     *,
     is_cpu: bool,
+    roles: Mapping[str, str] | None = None,
 ) -> MemoryFacts:
     """Return the memory of one device.
 
@@ -65,8 +66,9 @@ def memory_facts(
         plan: where state and batch live, if there is one; it also knows the leaves that the step does not read.
         target: the hardware, for its memory.
         is_cpu: whether the program was compiled for CPU devices.
+        roles: what the leaves of the state are, as `roles_of` says.
     """
-    held = held_by(plan, leaves)
+    held = held_by(plan, leaves, roles or {})
     # The memory of CPU devices is the host's, so the compiler counts what is on the host as theirs.
     on_host = host_bytes(module, stats)
     apart = plan.host_bytes_per_device[plan.mesh.device_ids[0]] if plan and not on_host else 0
@@ -76,7 +78,8 @@ def memory_facts(
     return MemoryFacts(
         params=held["params"],
         optimizer=held["optimizer"],
-        other_state=held[""],
+        other_state=sum(held.values()) - sum(held[role] for role in (PARAMS, OPTIMIZER, BATCH)),
+        other_kinds=tuple((role, size) for role, size in held.items() if role not in (PARAMS, OPTIMIZER, BATCH, OTHER)),
         batch=held["batch"],
         arguments=arguments,
         outputs=outputs,
@@ -120,17 +123,22 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
     }
 
 
-def held_by(plan: Plan | None, leaves: Sequence[Leaf]) -> Mapping[str, int]:
-    """Return bytes in one device's memory by role: `params`, `optimizer`, `batch`, or empty for anything else."""
-    held = {"params": 0, "optimizer": 0, "batch": 0, "": 0}
-    if plan is None:
-        for leaf in leaves:
-            held[leaf.part] += 0 if leaf.shape.is_on_host else leaf.num_bytes
-        return held
-    names = {"params": "params", "opt_state": "optimizer", "optimizer": "optimizer"}
-    for planned in (*plan.state, *plan.of_kind("batch")):
-        part = "batch" if planned.kind == "batch" else names.get((*split_path(planned.path), "")[0], "")
-        held[part] += 0 if planned.stored == "host" else planned.bytes_per_device
+def held_by(plan: Plan | None, leaves: Sequence[Leaf], roles: Mapping[str, str]) -> Mapping[str, int]:
+    """Return bytes in one device's memory by role.
+
+    Args:
+        plan: where state and batch live, if there is one.
+        leaves: the program's parameters.
+        roles: what the leaves of the state are, by path; of others their names decide.
+    """
+    held = {PARAMS: 0, OPTIMIZER: 0, BATCH: 0, OTHER: 0}
+    sizes = [(leaf.part, 0 if leaf.shape.is_on_host else leaf.num_bytes) for leaf in leaves]
+    if plan is not None:
+        planned = [(BATCH, leaf) for leaf in plan.of_kind("batch")]
+        planned += [(roles.get(leaf.path, role_by_path(leaf.path, leaf)), leaf) for leaf in plan.state]
+        sizes = [(role, 0 if leaf.stored == "host" else leaf.bytes_per_device) for role, leaf in planned]
+    for role, size in sizes:
+        held[role] = held.get(role, 0) + size
     return held
 
 

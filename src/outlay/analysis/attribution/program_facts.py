@@ -128,8 +128,8 @@ class MemoryFacts(OneLine):
     What the host stores for the device counts in `on_host` only.
 
     Attributes:
-        params: leaves of the state below `params`.
-        optimizer: leaves below `opt_state` or `optimizer`.
+        params: the parameters: `nnx.Param`, and leaves below `params` or `model`.
+        optimizer: the state of optimizers: `nnx.OptState`, and leaves below `opt_state` or `optimizer`.
         other_state: the rest of the state.
         batch: the batch.
         arguments: everything that is passed in, as the compiler counts it.
@@ -148,6 +148,8 @@ class MemoryFacts(OneLine):
         assumed: the assumptions behind `needed`, in words.
         largest: the ten largest values.
         values_on_host: of what is on the host, values on their way from the forward to the backward pass.
+        other_kinds: what is known of the rest of the state, and its bytes: batch statistics, random state, metrics,
+            and other variables of NNX by their type.
     """
 
     params: int
@@ -168,6 +170,14 @@ class MemoryFacts(OneLine):
     assumed: tuple[str, ...]
     largest: tuple[ValueFacts, ...]
     values_on_host: int = 0
+    other_kinds: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def state_by_kind(self) -> dict[str, int]:
+        """Bytes of the state by what its leaves are, in words."""
+        known = dict(self.other_kinds)
+        other = self.other_state - sum(known.values())
+        return {"parameters": self.params, "optimizer": self.optimizer, **known, "other state": other}
 
     @property
     def verdict(self) -> Verdict | None:

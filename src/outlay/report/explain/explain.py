@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.analysis.attribution.collective_facts import collective_facts
 from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
+from outlay.analysis.attribution.leaf_roles import roles_of
 from outlay.analysis.attribution.leaves import Leaf, layout_facts, leaves_of
 from outlay.analysis.attribution.live_memory import live_memory
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
@@ -130,7 +131,7 @@ def _explanation(
     target: Target | None,
     start: float,
 ) -> Explanation:
-    leaves = leaves_of(module, output.passed)
+    leaves = leaves_of(module, output.passed, roles_of(subject.program.state_shapes) if subject.program else None)
     locations = locations_of(target, mesh) if target else ()
     collectives = collective_facts(module, leaves, mesh, target, locations)
     done = compiled_work(module)
@@ -223,7 +224,8 @@ def _memory(
         return None
     is_cpu = not isinstance(subject.mesh, Mesh) or subject.mesh.devices.flat[0].platform == "cpu"
     plan = subject.program.plan if subject.program else None
-    return memory_facts(module, stats, leaves, plan, target, is_cpu=is_cpu)
+    roles = roles_of(subject.program.state_shapes) if subject.program else None
+    return memory_facts(module, stats, leaves, plan, target, is_cpu=is_cpu, roles=roles)
 
 
 def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iterator[str]:

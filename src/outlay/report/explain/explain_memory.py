@@ -36,8 +36,7 @@ def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
     """Show what a device holds, and the largest arrays."""
     if memory is None:
         return
-    state = {"parameters": memory.params, "optimizer": memory.optimizer, "other state": memory.other_state}
-    arguments = {**state, "batch": memory.batch}
+    arguments = {**memory.state_by_kind, "batch": memory.batch}
     # Nearly every program has a few bytes of them.
     worth_saying = memory.constants > memory.peak / 100
     constants = f"; constants {format_bytes(memory.constants)}" if worth_saying else ""
@@ -63,9 +62,7 @@ def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
 def _gauge(memory: MemoryFacts) -> Stack:
     """Draw the memory of a device as a bar; if most of it is free, only the used part."""
     parts = {
-        "parameters": memory.params,
-        "optimizer": memory.optimizer,
-        "other state": memory.other_state,
+        **memory.state_by_kind,
         "batch": memory.batch,
         "temporaries": memory.temporaries,
         "constants": memory.constants,
