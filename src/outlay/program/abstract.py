@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from outlay.arrays.host_values import hold, take_tree
 from outlay.core.annotations import placed_by_plan
-from outlay.core.array_leaves import arrays_only, as_model, non_arrays, type_differences
+from outlay.core.array_leaves import arrays_only, as_model, is_array, non_arrays, type_differences
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes
@@ -80,12 +80,23 @@ def as_key(key: Any) -> Any:
 
 def abstract_inputs(inputs: Any) -> Any:
     """Return an example batch as shapes and dtypes, with dtypes as JAX will see them."""
+    # JAX warns of a generator, and a loader is a leaf to it.
+    if hasattr(inputs, "__next__") or (hasattr(inputs, "__iter__") and _is_object(inputs)):
+        raise ProgramError(
+            f"the example batch is a {type(inputs).__name__}, which yields batches\n"
+            "  fix: give one of them, next(iter(batches)), or its shapes and dtypes"
+        )
     inputs, problems = take_tree(flat_nodes(inputs))
     if problems:
         raise ProgramError(hold("the batch holds", problems), problems)
     shapes = jax.eval_shape(lambda batch: batch, inputs)
     # eval_shape keeps an example's sharding; on Explicit axes that the user has set, its type would name that mesh.
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
+
+
+def _is_object(value: Any) -> bool:
+    """Return whether a value is one leaf for JAX and neither an array nor a text."""
+    return jax.tree_util.all_leaves([value]) and not is_array(value) and not isinstance(value, str)
 
 
 class OnlyReads:

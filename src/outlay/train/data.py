@@ -59,6 +59,8 @@ class TrainData:
         if not 0 < batch_size <= num_examples:
             where = f" of {examples.source}" if isinstance(examples, Examples) else ""
             fix = f"a batch of {num_examples} or fewer, or more examples" if num_examples else "give it examples"
+            if isinstance(examples, list) and len(examples) >= batch_size:
+                fix = f"a list is a tree, here of {len(examples)} arrays; if each is one example: np.stack(examples)"
             raise ProgramError(f"batch_size={batch_size} does not fit {num_examples} examples{where}\n  fix: {fix}")
         self.examples = examples
         self.batch_size = batch_size

@@ -97,7 +97,7 @@ def update(
         )
     try:
         updates, new_state = _called(optimizer.update, grads, state, params, dict(extras))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise _refused(error) from error
     _check_updates(updates, params, per_example=per_example)
     return updates, new_state
@@ -128,6 +128,11 @@ def _called(call: Callable[..., Any], grads: Any, state: Any, params: Any, extra
 
 def _refused(error: Exception) -> ProgramError:
     words = " ".join(str(error).split())[:_LONGEST]
+    if isinstance(error, AttributeError) and re.search("no attribute '(fast|slow)'", words):
+        return ProgramError(
+            "optax.lookahead optimizes two copies of the parameters, and init makes one\n"
+            "  fix: init returns optax.LookaheadParams.init_synced(params), and the loss is given the fast ones"
+        )
     given = (
         "outlay.train_step passes value= (the mean loss), grad=, value_fn= and grad_fn= (the mean loss and the "
         "gradients of other parameters, over the same batch)"

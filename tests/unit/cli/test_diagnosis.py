@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.library_messages import LIBRARY_MESSAGES
 from tests.unit.cli.mistakes import MISTAKES
 
 from outlay.cli.diagnosis import diagnose_text
@@ -130,6 +131,7 @@ QUOTED = [
         "plugin that does not start",
         "the plugin xla_cuda13 is installed",
     ),
+    *LIBRARY_MESSAGES,
 ]
 
 

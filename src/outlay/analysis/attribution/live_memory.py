@@ -169,7 +169,7 @@ def _fullest(sizes: Sequence[dict[str, int]]) -> Iterator[tuple[float, Mapping[s
 def _held(
     module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str], kinds: Mapping[int, str]
 ) -> Iterator[HeldMemory]:
-    """Group what is alive at a point: arguments by owner and kind, values by operation and line, small ones by owner."""
+    """Group what is alive at a point: arguments by owner and kind, values by operation and line."""
     largest = {id(one) for one in heapq.nlargest(_LOOKED_AT, alive, key=lambda buffer: buffer.num_bytes)}
     groups: dict[tuple[str, str, SourceLine | None], list[int]] = {}
     for buffer in alive:
