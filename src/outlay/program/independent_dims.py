@@ -7,7 +7,7 @@ the factors are 0 and 1; of attention they are its samples and its heads.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +35,28 @@ Factors = tuple[Hashable, ...]
 
 # Before 0.12, XLA computes the second of two cumulative operations along a split dim with the first one's.
 _MIXES_CUMULATIVE = jax.__version_info__ < (0, 12)
+
+
+# Before 0.12, XLA splits complex FFTs along a split dim, and ends the process where the dim's length is no multiple of
+# the square of the number of devices.
+_ENDS_AT_FFT = jax.__version_info__ < (0, 12)
+
+
+def is_fft_that_ends_xla(eqn: Any, num_along: Callable[[int], int], platform: str) -> bool:
+    """Return whether the compiler ends the process at an operation, an FFT along a split dim.
+
+    Args:
+        eqn: the operation.
+        num_along: over how many devices a dim of its operand is split, or may be.
+        platform: that of the devices; the compiler for TPUs gathers such a dim.
+    """
+    if not _ENDS_AT_FFT or platform == "tpu" or eqn.primitive.name != FFT:
+        return False
+    lengths, shape = eqn.params["fft_lengths"], _shape(eqn.invars[0])
+    if not jax.numpy.issubdtype(eqn.invars[0].aval.dtype, jax.numpy.complexfloating):
+        return False
+    parts = [(shape[dim], num_along(dim)) for dim in range(len(shape) - len(lengths), len(shape))]
+    return any(num > 1 and size % num**2 for size, num in parts)
 
 
 def not_split(jaxpr: Any) -> frozenset[str]:

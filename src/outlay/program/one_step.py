@@ -17,7 +17,7 @@ from outlay.core.annotations import placed_by_plan
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.jax_kernels import answering_for
-from outlay.core.jax_tracing import fresh_traces, settings
+from outlay.core.jax_tracing import fresh_traces, operations, settings
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
@@ -40,7 +40,7 @@ from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
 from outlay.program.explicit import is_explicit, state_shapes, with_types
-from outlay.program.independent_dims import not_split
+from outlay.program.independent_dims import FFT, not_split
 from outlay.program.leaked_values import check_no_leaked_values
 from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
@@ -190,8 +190,13 @@ class OneStep:
         )
         shapes = (typed(self.state_shapes, plan, mesh), self.batch_shapes)
         if is_explicit(mesh):
+            typed_args = run, shapes, (state, batch), mesh
             with fresh_traces():
-                return with_types(stage(jitted), run, shapes, (state, batch), mesh)
+                if FFT in (one.primitive.name for one in operations(self._traced.jaxpr)):
+                    from outlay.program.explicit_transforms import check_transforms
+
+                    check_transforms(with_types(jitted.trace, *typed_args).jaxpr, mesh, self._name)
+                return with_types(stage(jitted), *typed_args)
         return on_mesh(mesh, self._mode, stage(jitted), shapes, self._name, self.context)
 
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

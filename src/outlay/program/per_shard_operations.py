@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.jax_tracing import operations, run_jaxpr
-from outlay.program.independent_dims import CUMULATIVE, FFT, Factors, Independent, independent
+from outlay.program.independent_dims import CUMULATIVE, FFT, Factors, Independent, independent, is_fft_that_ends_xla
 from outlay.program.propagated_splits import WEAK, Inner, Propagation, Split, axes_of, joined, split_of
 
 
@@ -93,7 +93,8 @@ class _Rewriting:
     def __init__(self, mesh: Mesh, names: frozenset[str]) -> None:
         self._mesh, self._names = mesh, names
         self._follow = Propagation({axis: size for axis, size in mesh.shape.items() if size > 1})
-        self._is_on_cpu = mesh.devices.flat[0].platform == "cpu"
+        self._platform = mesh.devices.flat[0].platform
+        self._is_on_cpu = self._platform == "cpu"
 
     def run(self, jaxpr: Any, values: Sequence[Any], asked: Sequence[Split]) -> list[Any]:
         """Run a program; `asked` says how those who take its results would have them split."""
@@ -153,7 +154,9 @@ class _Rewriting:
             return bind(*arrays)
         axes = self._axes(eqn, factors, splits, after)
         is_fft_on_cpu = eqn.primitive.name == FFT and self._is_on_cpu
-        if not axes and not is_fft_on_cpu and eqn.primitive.name not in CUMULATIVE:
+        # Where XLA will have a dim split is not known for certain, so it may be over all devices.
+        ends = is_fft_that_ends_xla(eqn, lambda dim: self._mesh.size, self._platform)
+        if not axes and not is_fft_on_cpu and not ends and eqn.primitive.name not in CUMULATIVE:
             return bind(*arrays)
 
         def of_shards(*shards: Any) -> Any:

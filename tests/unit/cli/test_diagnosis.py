@@ -110,6 +110,11 @@ QUOTED = [
         "only batch dims are split",
     ),
     (
+        "F1127 04:18:04 3791 fft_handler.cc:117] Check failed: size_per_partition % num_partitions == 0 (1 vs. 0)",
+        "FFT along a split dim",
+        "with_sharding_constraint(x, P('data', None)) before the FFT",
+    ),
+    (
         "ValueError: Query, key and value should have same sharding.",
         "attention whose operands are split differently",
         "constrain the three alike before the call",

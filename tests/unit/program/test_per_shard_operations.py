@@ -202,3 +202,42 @@ def test_what_the_cpu_refuses_of_plain_jax_runs(spec):
     with pytest.raises(outlay.errors.ProgramError, match="the function that made it failed, not this step") as error:
         program_of(step, None, layout, init, mesh=program.mesh)(refused + 1, None)
     assert str(error.value).count("Error dispatching computation") <= 1
+
+
+def along(state, batch):
+    return state, {"out": jnp.fft.fft(batch, axis=1)}
+
+
+@pytest.mark.parametrize("spec", [P(None, "data"), P("data", "more"), P(None, ("data", "more"))])
+def test_an_fft_along_a_split_dim_does_not_end_the_compiler_for_gpus(spec):
+    """XLA of JAX 0.10.2 ends the process where the length is no multiple of the devices' square."""
+    layout = outlay.Layout([("batch", spec), ("**", outlay.replicate())])
+    mesh = outlay.mesh(data=4, more=2, target="h100:1x8")
+    program = outlay.program(
+        along, lambda key: jnp.zeros(()), jnp.ones((8, 24), jnp.complex64), layout=layout, mesh=mesh
+    )
+    assert program.compiled.as_text()
+
+
+def test_an_fft_along_a_split_dim_is_refused_on_explicit_axes_where_it_would_end_the_process():
+    mesh = outlay.mesh(data=8, explicit=True)
+    layout = outlay.Layout([("batch", P(None, "data")), ("**", outlay.replicate())])
+
+    def made(step, length):
+        batch = jnp.arange(4 * length, dtype=jnp.complex64).reshape(4, length)
+        program = outlay.program(step, lambda key: jnp.zeros(()), batch, layout=layout, mesh=mesh)
+        out = program(program.init(jax.random.key(0)), batch)[1]["out"]
+        np.testing.assert_allclose(out, np.fft.fft(batch, axis=1), rtol=1e-4, atol=1e-2)
+
+    def whole(state, batch):
+        return along(state, jax.sharding.reshard(batch, P(None, None)))
+
+    made(along, 64)
+    made(whole, 16)
+    if jax.__version_info__ >= (0, 12):
+        made(along, 16)
+        return
+    with pytest.raises(outlay.errors.ProgramError, match=r"1 FFT along a split dim(.|\n)*over 8 devices") as error:
+        made(along, 16)
+    assert re.search(r"test_per_shard_operations\.py:\d+\n", str(error.value))
+    assert "jax.sharding.reshard(x, P(None, None)) before it" in str(error.value)
