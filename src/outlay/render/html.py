@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -16,6 +18,7 @@ _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 14, 44
 _FAR = 4  # times the largest x of a point: a limit beyond that is not drawn to scale
 _NUM_TICKS = 5
+_DOT = 20  # pixels from one number of a scatter to the next
 
 
 def html_of_page(page: Page) -> str:
@@ -58,7 +61,7 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
     """Return the positions of everything in the plot, in pixels from its upper left corner."""
     most = max(point.x for point in plot.points)
     is_far = most * _FAR < plot.limit  # to scale, the points would fall into one place
-    widest = 1.2 * most if is_far else 1.05 * max(plot.limit, most)
+    widest = 1.1 * most if is_far else 1.05 * max(plot.limit, most)
     limit = widest if is_far else plot.limit
     unit = _unit(widest)
     longest = 1.1 * max(point.y for point in plot.points)
@@ -67,6 +70,7 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
         across = _LEFT + (_WIDTH - _LEFT - _RIGHT) * x / widest
         return round(across, 1), round(_TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - y / longest), 1)
 
+    places = [at(point.x, point.y) for point in plot.points]
     corners = [at(*corner) for corner in plot.front]
     path = [f"M{corners[0][0]},{_TOP}L{corners[0][0]},{corners[0][1]}", *(f"H{x}V{y}" for x, y in corners[1:])]
     return {
@@ -76,10 +80,28 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
         "limit": at(limit, 0)[0],
         "limit_title": plot.limit_title + (", far to the right" if is_far else ""),
         "front": "".join([*path, f"H{at(limit, 0)[0]}"]),
-        "points": [(point, at(point.x, point.y)) for point in plot.points],
+        "points": list(zip(plot.points, places, _apart(places), strict=True)),
         "x_ticks": [(at(size * unit, 0)[0], plot.format_x(size * unit)) for size in _ticks(widest / unit)],
         "y_ticks": [(at(0, size)[1], plot.format_y(size)) for size in _ticks(longest)],
     }
+
+
+def _apart(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return where the numbers of dots stand: in their places, or beside them where they would cover one another.
+
+    >>> _apart([(100.0, 100.0), (102.0, 100.0), (300.0, 100.0)])
+    [(100.0, 100.0), (122.0, 100.0), (300.0, 100.0)]
+    """
+    taken: list[tuple[float, float]] = []
+    for x, y in places:
+        around = [(x, y)]
+        for ring in (1, 2, 3):
+            turns = (math.tau * part / (6 * ring) for part in range(6 * ring))
+            around += [(x + _DOT * ring * math.cos(turn), y + _DOT * ring * math.sin(turn)) for turn in turns]
+        inside = [at for at in around if _LEFT < at[0] < _WIDTH - _RIGHT and 0 < at[1] < _HEIGHT - _BOTTOM] or around
+        free = next((at for at in inside if all(math.dist(at, other) >= _DOT - 1e-6 for other in taken)), inside[0])
+        taken.append((round(free[0], 1), round(free[1], 1)))
+    return taken
 
 
 def _chart_view(chart: Chart) -> dict[str, Any]:

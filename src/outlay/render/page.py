@@ -122,12 +122,14 @@ class Column:
             break anywhere.
         medium: where it is drawn.
         widths: the widths of the terminals on which the table has this column.
+        is_key: whether the page shows it right after the first column, so that a narrow one does not hide it.
     """
 
     name: str
     kind: Literal["", "number", "code", "path", "words"] = ""
     medium: Medium = "both"
     widths: range = ANY_WIDTH
+    is_key: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,12 @@ class Table(Block):
     limit: int | None = None
     rest: str = ""
     all_at: str = ""
+
+    @property
+    def on_page(self) -> list[tuple[int, Column]]:
+        """The columns in the order of the page, each with its number among all."""
+        drawn = [(number, column) for number, column in enumerate(self.columns) if column.medium != "text"]
+        return [*drawn[:1], *sorted(drawn[1:], key=lambda pair: not pair[1].is_key)]
 
     @classmethod
     def of(

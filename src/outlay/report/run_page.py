@@ -87,7 +87,8 @@ def run_page(
     """
     result: list[Block] = [Facts({name.replace("_", " "): words for name, words in facts.items()})]
     if table:
-        columns = [Column(head, "number" if head in numbers else "") for head in table[0]]
+        heads = list(table[0])  # the last one is what the others lead to
+        columns = [Column(head, "number" if head in numbers else "", is_key=head == heads[-1]) for head in heads]
         result.append(Table(columns, [Row(list(row.values())) for row in table]))
     shown = [Section(picture.title, [picture]) for picture in pictures]
     blocks = [

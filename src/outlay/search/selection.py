@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from outlay.analysis.cost.estimate import segments_of_time
@@ -182,9 +182,10 @@ class Selection(Report):
                 Notes(notes, is_warning=True, medium="html"),
                 *self._plot(),
                 Section("what was compiled", [self._table(), Legend(segments_of_time(price.parts))]),
+                Notes(self._from_earlier(), medium="html"),
                 *self._left_out(),
                 Line("", medium="text"),
-                Notes(notes, is_warning=True, medium="text"),
+                Notes([*notes, *self._from_earlier()], is_warning=True, medium="text"),
                 Section("continue with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
                 *([Section("its layout", [Code(self.toml)], medium="html")] if self.toml else []),
             ],
@@ -213,9 +214,11 @@ class Selection(Report):
             )
         if self.is_per_sample:
             yield "batches differ, so times of an example are compared"
-        num_earlier = sum(each.was_kept for each in self)
-        if num_earlier:
-            yield f"{num_earlier} of {len(self.compiled)} compiled programs were kept from an earlier search"
+
+    def _from_earlier(self) -> list[str]:
+        """Say how many prices are of an earlier search, which is nothing to be warned of."""
+        num = sum(each.was_kept for each in self)
+        return [f"{num} of {len(self.compiled)} compiled programs were kept from an earlier search"] if num else []
 
     @property
     def _tried(self) -> list[Considered]:
@@ -272,21 +275,30 @@ class Selection(Report):
             words = each.why if each.verdict == "slower" else f"{each.verdict}: {each.why}"
             return f"{words}, on the front" if each in front and each is not self.chosen else words
 
+        options = (Column("options", "code"), lambda each: " ".join(each.candidate.all_words))
+        slowest = max((price.seconds for each in tried if (price := self._compared(each))), default=0.0) or 1.0
         columns = [
             (Column("", "number", medium="html"), lambda each: str(tried.index(each) + 1)),
-            (Column("layout"), lambda each: Cell(each.candidate.layout, colour=self._colour(each))),
+            (Column("layout", is_key=True), lambda each: Cell(each.candidate.layout, colour=self._colour(each))),
             (Column("mesh", "code"), lambda each: each.candidate.mesh),
-            (Column("options", "code"), lambda each: " ".join(each.candidate.all_words)),
-            (Column("a step", "number"), lambda each: each.price.range_in_words if each.price else ""),
+            *([options] if any(each.candidate.all_words for each in tried) else []),
+            (Column("a step", "number", is_key=True), lambda each: each.price.range_in_words if each.price else ""),
             *([(Column("an example", "number"), _seconds_of_example)] if self.is_per_sample else []),
             (
                 Column("made of", medium="html"),
-                lambda each: Cell("", segments=segments_of_time(each.price.parts if each.price else {})),
+                lambda each: Cell("", segments=self._parts(each, slowest)),
             ),
             (Column("memory", "number"), lambda each: format_bytes(each.price.peak_bytes) if each.price else ""),
-            (Column("", "words"), verdict),
+            (Column("", "words", is_key=True), verdict),
         ]
         return Table.of(tried, columns, style=lambda each: "strong" if each is self.chosen else "")
+
+    def _parts(self, each: Considered, slowest: float) -> list[Segment]:
+        """Return what the time of a candidate is made of; bars of all candidates have one scale."""
+        price = self._compared(each)
+        if price is None:
+            return []
+        return [replace(part, share=part.share * price.seconds / slowest) for part in segments_of_time(price.parts)]
 
     def _left_out(self) -> list[Block]:
         """List candidates that were not compiled by their reasons, the most frequent first."""

@@ -269,7 +269,7 @@ class Verification(Report):
             (Column("allowed", "number"), lambda leaf: f"{leaf.allowed:.1e}"),
             (Column("ratio", "number"), lambda leaf: "" if leaf.ratio is None else f"{leaf.ratio:.4g}"),
             (Column("in float64", "number"), lambda leaf: "" if leaf.replayed is None else f"{leaf.replayed:.1e}"),
-            (Column("", "words"), _outcome),
+            (Column("", "words", is_key=True), _outcome),
         ]
         table = Table.of(
             leaves,

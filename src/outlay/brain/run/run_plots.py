@@ -29,7 +29,9 @@ def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int],
     for number, (name, steps) in enumerate(counts.items()):
         per_bin = bin_steps(len(steps), dt)
         times, rates = binned_rates(steps, num_neurons[name], dt, per_bin)
-        axes.plot(times, rates, color=colour(number), linewidth=1.4, label=name)
+        # Populations that fire alike cover one another: dashes let those below be seen.
+        style = (number * 4, (8, 4)) if number else "solid"
+        axes.plot(times, rates, color=colour(number), linewidth=1.4, linestyle=style, label=name)
     axes.set(xlabel="time (ms)", ylabel="rate (Hz)")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
@@ -70,10 +72,12 @@ def weights_plot(weights: Mapping[str, tuple[np.ndarray, np.ndarray]], populatio
         axes.set_yscale("log")
         axes.set_title(path, fontsize=10, color=TEXT, loc="left")
         axes.set(xlabel="weight", ylabel="synapses")
-        axes.legend(frameon=False, labelcolor=TEXT, fontsize=9, loc="upper right")
         tidy(axes)
     for axes in panels[len(weights) :]:
         axes.set_visible(False)
+    if weights:  # one for all panels, above them: inside it would lie on bars
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, labelcolor=TEXT, fontsize=9, loc="outside upper right", ncols=2)
     return figure
 
 

@@ -209,7 +209,7 @@ def _table(differences: Sequence[Difference], heads: tuple[str, str]) -> Table:
         (Column("figure"), lambda one: one.what),
         (Column(heads[0], "number"), lambda one: _WORDS[one.unit](one.before)),
         (Column(heads[1], "number"), lambda one: _WORDS[one.unit](one.after)),
-        (Column("change", "number"), _change),
+        (Column("change", "number", is_key=True), _change),
     ]
     return Table.of(differences, columns)
 

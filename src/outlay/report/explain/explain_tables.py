@@ -86,9 +86,9 @@ def collective_tables(
         (Column("runs", "number"), lambda row: f"{row.total.num_runs:,}{'' if row.is_exact else '+'}"),
         *([(Column("time", "number"), lambda row: _seconds(row.total))] if with_time else []),
         (Column("phase"), lambda row: row.phase),
-        (Column("what", "path"), lambda row: row.what),
+        (Column("what", "path", is_key=True), lambda row: row.what),
         (Column("module", "words", widths=_WIDE), lambda row: row.module),
-        (Column("line", "code"), lambda row: line_cell(row.source)),
+        (Column("line", "code", is_key=True), lambda row: line_cell(row.source)),
     ]
     rest = _rest(lines, lambda row: row.total.bytes_per_step, format_bytes)
     runs = counted(sum(row.total.num_runs for row in lines), "run")
@@ -149,7 +149,7 @@ def layout_of(layout: LayoutFacts | None, work: WorkFacts | None) -> Iterator[Bl
         (Column("leaves", "number"), lambda one: str(one.num_leaves)),
         (Column("a device", "number"), with_bars(layout.placed, lambda one: one.bytes_per_device, format_bytes)),
         (Column("in all", "number"), lambda one: format_bytes(one.bytes_total)),
-        (Column("such as", "path"), lambda one: one.example),
+        (Column("such as", "path", is_key=True), lambda one: one.example),
     ]
     by_dtype = sorted(work.flops_by_dtype.items(), key=lambda item: -item[1]) if work else []
     products = ", ".join(f"{dtype} {format_flops(flops)}" for dtype, flops in by_dtype if flops)
@@ -168,8 +168,8 @@ def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
         (Column("copy"), lambda copy: "to the host" if copy.to_host else "from the host"),
         (Column("a step", "number"), with_bars(copies, lambda copy: copy.bytes_per_step, format_bytes)),
         (Column("runs", "number"), lambda copy: f"{copy.count:,}"),
-        (Column("what", "path"), lambda copy: copy.leaf or f"a value, {copy.phase}"),
-        (Column("line", "code"), lambda copy: line_cell(copy.source)),
+        (Column("what", "path", is_key=True), lambda copy: copy.leaf or f"a value, {copy.phase}"),
+        (Column("line", "code", is_key=True), lambda copy: line_cell(copy.source)),
     ]
     rest = _rest(copies, lambda copy: copy.bytes_per_step, format_bytes)
     remark = f"{format_bytes(sent)} a step to the host, {format_bytes(fetched)} back"
@@ -188,8 +188,8 @@ def operations(facts: Sequence[OperationFacts]) -> Iterator[Block]:
         (Column("FLOPs", "number"), lambda operation: format_flops(operation.flops) if operation.flops else ""),
         (Column("bytes", "number"), lambda operation: format_bytes(operation.num_bytes)),
         (Column("runs", "number", widths=_WIDE), lambda operation: f"{operation.runs:,}"),
-        (Column("what"), lambda operation: operation.what),
-        (Column("line", "code"), lambda operation: line_cell(operation.source)),
+        (Column("what", is_key=True), lambda operation: operation.what),
+        (Column("line", "code", is_key=True), lambda operation: line_cell(operation.source)),
     ]
     table = Table.of(facts, columns, limit=_MAX_OPERATIONS)
     yield Section("where the time goes", [table], "by line; communication counts only while the device waits for it")
@@ -203,7 +203,7 @@ def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
         (Column("a step", "number"), with_bars(products, lambda product: product.flops_per_step, format_flops)),
         (Column("runs", "number"), lambda product: f"{product.count:,}"),
         (Column("module", "words"), lambda product: product.module or "(no module known)"),
-        (Column("line", "code"), lambda product: line_cell(product.source)),
+        (Column("line", "code", is_key=True), lambda product: line_cell(product.source)),
     ]
     rest = _rest(products, lambda product: product.flops_per_step, format_flops)
     remark = f"{format_flops(sum(product.flops_per_step for product in products))} a step"

@@ -210,6 +210,7 @@ def _explain_page(facts: Explanation) -> Page:
             *_verdict(facts),
             *_compiler_options(facts),
             _stats(facts),
+            *_of_cpus(facts),
             # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
@@ -239,6 +240,12 @@ def _chips(facts: Explanation) -> Iterator[Chip]:
     yield from device_chips(facts.mesh, facts.target, of_simulated)
     if facts.fits is not None:
         yield Chip("fits", "good") if facts.fits else Chip("does not fit", "bad")
+
+
+def _of_cpus(facts: Explanation) -> Iterator[Block]:
+    """Say on the first screen of a page what compiling for simulated devices does not tell."""
+    if facts.mesh and facts.mesh.kind == "simulated" and facts.memory is not None:
+        yield Notes(["memory is that of a program for CPUs; on a GPU or TPU it differs: name a target"], medium="html")
 
 
 def _verdict(facts: Explanation) -> Iterator[Block]:
