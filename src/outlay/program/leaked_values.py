@@ -95,9 +95,7 @@ def _contents(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         held = dict(getattr(value, "__dict__", {}))
         slots = [slot for base in type(value).__mro__ for slot in getattr(base, "__slots__", ())]
         held |= {slot: getattr(value, slot) for slot in slots if isinstance(slot, str) and hasattr(value, slot)}
-        if (wrapped := held.pop("__wrapped__", None)) is not None:
-            yield name, wrapped
-        yield from ((f"{name}.{key}", one) for key, one in held.items())
+        yield from ((name if key == "__wrapped__" else f"{name}.{key}", one) for key, one in held.items())
 
 
 def _of_function(function_name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -96,8 +96,8 @@ def test_an_attribute_of_the_object_whose_method_the_step_is_is_named(
 
 
 def test_what_a_partial_step_keeps_is_named_from_the_step() -> None:
-    def scaled(kept: Any, by: Any, state: Any, x: Any) -> Any:
-        return state, {"y": (x * kept[0]["scale"][None]).sum() * by}
+    def scaled(table: Any, by: Any, state: Any, x: Any) -> Any:
+        return state, {"y": (x * table[0]["scale"][None]).sum() * by}
 
     message = refused(functools.partial(scaled, stored, 2.0), init)
     assert "leaked value: step.args[0][0]['scale']\n" in message
