@@ -211,6 +211,18 @@ def known_problems(
     tasks = environment.get("SLURM_NTASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1:
         yield f"SLURM started {tasks} processes: call outlay.join() first, or each works alone"
+    is_job = "OUTLAY_NUM_PROCESSES" in environment or (tasks.isdecimal() and int(tasks) > 1)
+    if is_job and devices[0].platform == "cpu" and _is_before(versions["jaxlib"], "0.12"):
+        yield (
+            f"jaxlib {versions['jaxlib']}: in a job of CPU devices jax.lax.psum_scatter gives wrong sums at times, "
+            "without an error (gloo's; Outlay exchanges and adds instead): use outlay.collectives.sum_scatter, or jax "
+            "0.12"
+        )
+
+
+def _is_before(version: str | None, other: str) -> bool:
+    numbers = [[int(part) for part in (text or "").split(".")[:2] if part.isdecimal()] for text in (version, other)]
+    return bool(numbers[0]) and numbers[0] < numbers[1]
 
 
 _MEANING = {

@@ -103,6 +103,11 @@ class ProgramOptions:
         names = [name for name, field in own.items() if getattr(self, name) != field.default]
         return [f"--{name.replace('_', '-')}" for name in names]
 
+    def words(self) -> list[str]:
+        """Return the options that the user has given, as they are written on a command line."""
+        own = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
+        return [word for name, value in own.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
     def prepare(self, recipe: Recipe) -> Prepared:
         """Return the program of a recipe: planned, not yet compiled.
 

@@ -91,7 +91,20 @@ def name(tree: Any, of: str) -> Any:
 
 def ruled_spec(of: str) -> PartitionSpec | None:
     """Return the spec that rules give to values of a name in the program being traced; None without such a rule."""
-    return _specs.get().get(of)
+    spec = _specs.get().get(of)
+    return None if spec is None else without_own_axes(spec)
+
+
+def without_own_axes(spec: PartitionSpec) -> PartitionSpec:
+    """Return a spec without the axes over which values are each device's own where it is traced, as in `shard_map`."""
+    import jax
+
+    own = jax.sharding.get_abstract_mesh().manual_axes
+    if not own:
+        return spec
+    dims = ((entry,) if isinstance(entry, str) else tuple(entry or ()) for entry in spec)
+    left = (tuple(axis for axis in axes if axis not in own) for axes in dims)
+    return jax.sharding.PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in left))
 
 
 @contextlib.contextmanager
@@ -131,10 +144,12 @@ class Gradient:
         compute: `compute(sums, params, samples) -> (gradients, sums, carried)`.
         combined: how the gradient of a parameter is combined, by its path in `params`; with `sample` it has one entry
             per sample in front of the dims of the parameter.
+        num_microbatches: in how many parts the samples are taken, one after the other.
     """
 
     compute: Callable[[Sums, Any, Any], tuple[Any, Any, Any]]
     combined: Callable[[str], Combined] = lambda path: "sum"
+    num_microbatches: int = 1
 
     def __call__(self, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         """Compute the gradients of one device's samples."""

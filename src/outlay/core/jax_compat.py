@@ -70,6 +70,21 @@ def coordination_client() -> Any:
     return distributed.global_state.client
 
 
+GLOO_SCATTERS_RIGHTLY = (0, 12)
+"""The version of JAX since which sums that gloo scatters over CPU devices were right in every run; 0.10.2 errs."""
+
+
+def scatters_wrongly(platform: str | None) -> bool:
+    """Return whether `psum_scatter` gives wrong sums at times here: gloo's, between CPU devices of a job.
+
+    A job of one process uses gloo as well.
+
+    Args:
+        platform: that of the devices, such as `cpu`.
+    """
+    return platform == "cpu" and jax.__version_info__ < GLOO_SCATTERS_RIGHTLY and coordination_client() is not None
+
+
 def preemption_is_served() -> bool:
     """Return whether JAX's preemption service runs in this process, and so has taken SIGTERM."""
     return distributed.global_state.preemption_sync_manager is not None

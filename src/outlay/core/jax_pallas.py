@@ -84,3 +84,18 @@ def _kernel(eqn: Any) -> PallasKernel:
     )
     source = f"{params['grid_mapping']} {params['input_output_aliases']} {params['jaxpr']}"
     return PallasKernel(params["name"] or "", operands, results, source, call)
+
+
+def takes_each_sample(of_all: Any, of_own: Any) -> bool:
+    """Return whether a Pallas kernel runs once for each sample, as `jax.vmap` makes it.
+
+    Args:
+        of_all: its call for all samples, as an operation of a trace.
+        of_own: its call for some of them.
+    """
+    grids = [eqn.params["grid_mapping"] for eqn in (of_all, of_own)]
+    sizes = [tuple(grid.grid) for grid in grids]
+    if len(sizes[0]) != len(sizes[1]):
+        return False
+    differ = {number for number, (one, other) in enumerate(zip(*sizes, strict=True)) if one != other}
+    return len(differ) == 1 and all(differ <= set(grid.vmapped_dims) for grid in grids)

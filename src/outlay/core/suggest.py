@@ -18,8 +18,13 @@ TYPO = 0.9
 """Similarity (0 to 1) from which a name is taken for a typo, and the second-nearest name would only distract."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, mark: str = "") -> str:
     """Return a sentence with the closest known names, or with the first few if none is close.
+
+    Args:
+        name: what was given.
+        known: the names that there are.
+        mark: what each name is written with, such as `--`: it makes no two names alike.
 
     >>> did_you_mean("modle", ["data", "model"])
     "did you mean 'model'?"
@@ -35,9 +40,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if len(close) == 2 and likeness[0] >= TYPO and likeness[0] > likeness[1]:
         close = close[:1]
     if close:
-        return "did you mean " + " or ".join(repr(c) for c in close) + "?"
+        return "did you mean " + " or ".join(repr(mark + c) for c in close) + "?"
     more = f" and {num_known - MAX_LISTED} more" if num_known > MAX_LISTED else ""
-    return "known: " + (", ".join(repr(n) for n in first) or "none") + more
+    return "known: " + (", ".join(repr(mark + n) for n in first) or "none") + more
 
 
 def or_renamed(edit: str, path: str, others: Sequence[str]) -> str:

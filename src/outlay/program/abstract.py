@@ -176,6 +176,7 @@ class Traced:
         required_names: the names among them that a layout must speak of.
         specs: the specs that it constrains values to.
         sums_over_batch: whether it says where it sums over its batch.
+        num_microbatches: in how many parts at most it takes its batch for such a sum.
         runs_per_shard: whether its mode runs it as a whole on each device's shards.
         jaxpr: the trace; None for a step that only makes sense on shards.
         results: what the step returns, as shapes.
@@ -186,6 +187,7 @@ class Traced:
     required_names: list[str] = field(default_factory=list)
     specs: list[PartitionSpec] = field(default_factory=list)
     sums_over_batch: bool = False
+    num_microbatches: int = 1
     runs_per_shard: bool = False
     jaxpr: Any = field(default=None, compare=False)
     results: Any = field(default=None, compare=False)
@@ -222,7 +224,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
     """
     manual = mode == "manual"
     seen = Traced()
-    num_sums = 0
+    microbatches: list[int] = []  # of each sum
 
     def record(where: str | PartitionSpec, tree: Any, optional: bool) -> Any:
         if isinstance(where, PartitionSpec):
@@ -234,8 +236,8 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
         return tree
 
     def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-        nonlocal num_sums
-        num_sums += 1  # the sums themselves hold tracers, and jax.checking_leaks() would find those
+        # The sums themselves hold tracers, and jax.checking_leaks() would find those.
+        microbatches.append(gradient.num_microbatches)
         return gradient(of, params, samples)
 
     def checked(state: Any, batch: Any) -> Any:
@@ -251,13 +253,18 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
-        if manual and not num_sums:  # it only makes sense on shards, and is checked there
+        if manual and not microbatches:  # it only makes sense on shards, and is checked there
             return Traced(runs_per_shard=True)
         raise _needless_collective(step, error, manual=manual) from error
     if not isinstance(step, OnlyReads):
         check_state_type(step, state, results[0])
     return dataclasses.replace(
-        seen, sums_over_batch=num_sums > 0, runs_per_shard=manual and not num_sums, jaxpr=jaxpr, results=results
+        seen,
+        sums_over_batch=bool(microbatches),
+        num_microbatches=max(microbatches, default=1),
+        runs_per_shard=manual and not microbatches,
+        jaxpr=jaxpr,
+        results=results,
     )
 
 

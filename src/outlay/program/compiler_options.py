@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -20,7 +20,13 @@ from jax.sharding import Mesh
 from outlay.core.compiler_folder import compiler_file
 from outlay.core.error_types import ProgramError
 from outlay.core.input_file import read_text
-from outlay.core.jax_compat import gpu_library, is_compile_only, take_packed_arrays, without_compilation_cache
+from outlay.core.jax_compat import (
+    gpu_library,
+    is_compile_only,
+    scatters_wrongly,
+    take_packed_arrays,
+    without_compilation_cache,
+)
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
@@ -180,10 +186,12 @@ def compile_with(
         The compiled program, and the options that it was compiled with.
 
     Raises:
-        ProgramError: the compiler does not know an option, or its value.
+        ProgramError: the compiler does not know an option, or its value; or sums would be wrong at times.
     """
     if device is not None and is_compile_only(device):
         drop_callbacks(lowered)
+    elif device is not None and scatters_wrongly(device.platform):
+        _check_scattered_sums(lowered)
     pipelined = [name for name in options.values if _PIPELINED in name]
     if options.is_preset and pipelined and _takes_microbatches(lowered):
         note = "no pipelined collectives: they would hold the activations of several microbatches at once"
@@ -226,14 +234,29 @@ def _other_options(options: CompilerOptions, message: str) -> CompilerOptions | 
 
 def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
     """Return whether the program has a loop over microbatches."""
+    return any(
+        operation.name == "stablehlo.while" and _OVER_MICROBATCHES.search(str(operation.location))
+        for operation in _operations(lowered)
+    )
+
+
+def _operations(lowered: jax.stages.Lowered) -> Iterator[Any]:
     module: Any = lowered.compiler_ir("stablehlo")
     pending = [module.operation]
     while pending:
         operation = pending.pop()
-        if operation.name == "stablehlo.while" and _OVER_MICROBATCHES.search(str(operation.location)):
-            return True
+        yield operation
         pending += [one.operation for region in operation.regions for block in region for one in block]
-    return False
+
+
+def _check_scattered_sums(lowered: jax.stages.Lowered) -> None:
+    """Raise for a program that scatters sums over CPU devices of a job where gloo does that wrongly at times."""
+    if any(operation.name == "stablehlo.reduce_scatter" for operation in _operations(lowered)):
+        raise ProgramError(
+            f"this program scatters sums over CPU devices of a job (jax.lax.psum_scatter, or the gradient of an "
+            f"all_gather), and with jaxlib {jaxlib.__version__} gloo gives wrong sums at times, without an error\n"
+            "  fix: outlay.collectives.sum_scatter in place of jax.lax.psum_scatter, or jax 0.12"
+        )
 
 
 def _refusal(options: CompilerOptions, message: str, platform: str) -> str:

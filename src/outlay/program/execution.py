@@ -61,6 +61,7 @@ class Execution(Protocol):
     num_steps_at_once: int
     runs_per_shard: bool
     sums_over_batch: bool
+    why_summed_each_time: str
     steps_in_mesh: bool
     is_exact: bool
     sends_batch: bool

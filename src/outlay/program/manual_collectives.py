@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.error_types import ProgramError
+from outlay.core.jax_compat import scatters_wrongly
+from outlay.program.shard_collectives import scatter_apart
 
 AxisNames = str | Sequence[str]
 
@@ -109,6 +111,8 @@ def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
             f"{axis!r}: {x.shape[dim]} / {size} leaves {x.shape[dim] % size} over\n"
             f"  fix: another dim, or pad dim {dim} to {up}"
         )
+    if scatters_wrongly(jax.default_backend()):
+        return scatter_apart(x, (axis,) if isinstance(axis, str) else tuple(axis), dim)
     return jax.lax.psum_scatter(x, axis, scatter_dimension=dim, tiled=True)
 
 

@@ -18,16 +18,16 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Combined, Gradient, Runner, Sums, marking, resolving, spreading, summing
+from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, spreading, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
-from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path, under
-from outlay.core.quantities import counted
-from outlay.layout.placement import Dims, dims_spec
+from outlay.core.paths import flatten_paths, map_with_paths, under
+from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
 from outlay.program.gather_at_use import gathered_at_use
-from outlay.program.shard_collectives import are_pairs, max_in_buckets, scatter, sum_in_buckets
+from outlay.program.gradient_splits import GradientSplit, kept_whole, left_to_sum, root_of, scattered
+from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets
 from outlay.program.storing import Storing
 
 
@@ -42,20 +42,28 @@ def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
     storing = Storing(plan)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-        root = _root_of(params, plan)
+        root = root_of(params, plan)
 
-        def split(path: str, dims: Dims) -> _Split:
+        are_whole = kept_whole(plan, [path for path, _ in flatten_paths(params)[0]])
+
+        def split(path: str, dims: Dims) -> GradientSplit:
             # A split parameter's gradient is summed where its shards are gathered, so what is not summed is not split.
             combined = gradient.combined(path)
-            return _Split(dims if combined == "sum" else ((),) * len(dims), combined)
+            return GradientSplit(dims if combined == "sum" else ((),) * len(dims), combined)
 
-        dims = map_with_paths(lambda path, _: split(path, dims_of[under(root, path)]), params)
-        grad_dims = map_with_paths(
-            lambda path, _: split(path, dims_of.get(under("grads", path), dims_of[under(root, path)])), params
-        )
+        def of_gradient(path: str) -> Dims:
+            own = dims_of[under(root, path)]
+            return own if path in are_whole else dims_of.get(under("grads", path), own)
+
+        def of_parameter(path: str) -> Dims:
+            own = dims_of[under(root, path)]
+            return ((),) * len(own) if path in are_whole else own
+
+        dims = map_with_paths(lambda path, _: split(path, of_parameter(path)), params)
+        grad_dims = map_with_paths(lambda path, _: split(path, of_gradient(path)), params)
         are_summed = all(each.combined == "sum" for each in jax.tree.leaves(dims))
 
-        left = _left_to_sum(dims, grad_dims, mesh)
+        left = left_to_sum(dims, grad_dims, mesh.axis_names)
 
         def attempt(*, check_vma: bool, one_batch: bool = False) -> tuple[Any, Any, Any]:
             local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma, one_batch)
@@ -89,34 +97,6 @@ def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
             raise ProgramError(_in_numbers_of_one_device(num, batch_axes, mesh) + str(error)) from error
 
     return run
-
-
-def _root_of(params: Any, plan: Plan) -> str:
-    """Find the differentiated parameters in the state: at `params`, or at `gen.params` and the like.
-
-    Raises:
-        ProgramError: they are not in the state, or in several places that are split in different ways.
-    """
-    shapes = {path: tuple(leaf.shape) for path, leaf in flatten_paths(params)[0]}
-    leaves = {leaf.path: leaf for leaf in plan.of_kind("state")}
-
-    def stand_below(root: str) -> bool:
-        planned = (leaves.get(under(root, path)) for path in shapes)
-        return all(leaf and leaf.shape == shape for leaf, shape in zip(planned, shapes.values(), strict=True))
-
-    if stand_below("params"):
-        return "params"
-    ends = split_path(next(iter(shapes)))
-    starts = [split_path(path)[: len(split_path(path)) - len(ends)] for path in leaves if split_path(path)]
-    roots = [root for root in dict.fromkeys(map(join_parts, starts)) if stand_below(root)]
-    roots = [root for root in roots if split_path(root)[-1:] == ("params",)] or roots
-    if len({tuple(leaves[under(root, path)].dims for path in shapes) for root in roots}) == 1:
-        return roots[0]
-    known = f"in {len(roots)} places, split in different ways: {', '.join(roots)}" if roots else "nowhere as these do"
-    raise ProgramError(
-        f"gradients are taken of {counted(len(shapes), 'parameter')} such as {next(iter(shapes)) or 'an array'}, and "
-        f'in the state they stand {known}\n  fix: mode="auto", or a state whose `params` they are'
-    )
 
 
 def _local(
@@ -160,7 +140,7 @@ def _local(
             spreading(spread),
         ):
             grads, totals, carried = gradient(sums_of, own, samples)
-        grads = jax.tree.map(lambda grad, have, want: _scatter(grad, have, want, mesh), grads, dims, grad_dims)
+        grads = jax.tree.map(lambda grad, have, want: scattered(grad, have, want, mesh), grads, dims, grad_dims)
         # The totals share the gradients' collective: between processes one of their own costs milliseconds. The carry
         # is the same on all devices, which JAX cannot know; summed with all but the first device's as zero, it is
         # replicated in JAX's eyes too.
@@ -199,36 +179,6 @@ def _first_only(tree: Any, mesh: Mesh) -> tuple[Callable[[Any], Any], Any]:
 
 def _is_key(x: jax.Array) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-class _Split:
-    """The dims of a leaf, and how its gradients are combined, as one leaf of a tree."""
-
-    def __init__(self, dims: Dims, combined: Combined) -> None:
-        self.dims, self.combined = dims, combined
-        self.axes = {axis for dim_axes in dims for axis in dim_axes}
-        self.spec = dims_spec(dims)
-
-    def result_spec(self, batch_axes: tuple[str, ...]) -> P:
-        """Return the spec of the gradient."""
-        return P(batch_axes) if self.combined == "sample" else self.spec
-
-
-def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:
-    """Reduce-scatter a gradient along the dims on which gradients are split and parameters are not."""
-    for dim, axes in enumerate(want.dims):
-        if axes and not have.dims[dim]:
-            grad = scatter(grad, mesh, axes, dim)
-    return grad
-
-
-def _left_to_sum(dims: Any, grad_dims: Any, mesh: Mesh) -> Any:
-    """Return, for each gradient, the axes over which it still has to be summed after the reduce-scatter."""
-
-    def one(param: _Split, grad: _Split) -> tuple[str, ...]:
-        return tuple(x for x in mesh.axis_names if param.combined == "sum" and x not in param.axes | grad.axes)
-
-    return jax.tree.map(one, dims, grad_dims)
 
 
 def _in_numbers_of_one_device(num_samples: int, batch_axes: tuple[str, ...], mesh: Mesh) -> str:

@@ -1,6 +1,7 @@
 """Wrap the user's step for its mode, before it is compiled.
 
-* `auto`: XLA partitions the step; the layout says where arrays live before and after it.
+* `auto`: XLA partitions the step; the layout says where arrays live before and after it. Gradients of microbatches are
+  added up on each device, and summed over devices once (`summed_once.py`).
 * `manual`: collectives written by hand. For a step that says where it sums over its batch (`outlay.train_step` does),
   gradients are taken device by device, and the rest, the optimizer's update, stays automatic. Any other step runs as
   a whole on each device's shards and shares what it must with `jax.lax` collectives over the mesh's axes. A graph loop
@@ -14,11 +15,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import sharding
-from outlay.core.constrain import Runner, resolving, summing
+from outlay.core.constrain import Runner, resolving, summing, without_own_axes
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import first_part, map_with_paths, split_path, under
 from outlay.core.quantities import counted
@@ -34,9 +36,18 @@ from outlay.program.execution import Mode, Step
 from outlay.program.manual_gradients import gradient_runner
 from outlay.program.manual_step import run_per_shard
 from outlay.program.storing import Storing, fetch_from_host, mover
+from outlay.program.summed_once import sums_once
 
 
-def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: bool) -> Step:
+def in_mode(
+    mode: Mode,
+    step: Step,
+    plan: Plan,
+    mesh: Mesh,
+    *,
+    sums_over_batch: bool,
+    tell: Callable[[str], None] = lambda why: None,
+) -> Step:
     """Wrap a step for its mode.
 
     Args:
@@ -45,14 +56,16 @@ def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: 
         plan: where every leaf lives.
         mesh: the mesh of the plan.
         sums_over_batch: whether the step says where it sums over its batch.
+        tell: told why gradients of several microbatches are summed over devices after each, where they are.
     """
     if isinstance(step, ByRows):  # which speaks of the devices itself
         run = step
-    elif mode == "auto":
-        run = with_constraints(step, plan, mesh)
     elif sums_over_batch:
         # Not the whole step on shards: an optimizer that takes the global norm would see one device's shards only.
-        run = _with_manual_gradients(with_constraints(step, plan, mesh), plan, mesh)
+        runner = gradient_runner(plan, mesh) if mode == "manual" else sums_once(plan, mesh, tell)
+        run = _with_gradients(with_constraints(step, plan, mesh), runner)
+    elif mode == "auto":
+        run = with_constraints(step, plan, mesh)
     else:
         run = run_per_shard(step, plan, mesh)
     return fetch_from_host(run, plan, mesh)
@@ -77,14 +90,14 @@ def step_and_gradients(
     step = by_source(step, layout) if mode == "auto" else step
     if not sums_over_batch:
         return in_mode(mode, step, plan, mesh, sums_over_batch=False), None
-    runner = gradient_runner(plan, mesh) if mode == "manual" else None
+    runner = gradient_runner(plan, mesh) if mode == "manual" else sums_once(plan, mesh)
     return fetch_from_host(with_constraints(step, plan, mesh), plan, mesh), runner
 
 
-def _with_manual_gradients(step: Step, plan: Plan, mesh: Mesh) -> Step:
+def _with_gradients(step: Step, runner: Runner) -> Step:
     @functools.wraps(step)
     def summed(state: Any, batch: Any) -> Any:
-        with summing(gradient_runner(plan, mesh)):
+        with summing(runner):
             return step(state, batch)
 
     return summed
@@ -103,7 +116,12 @@ def with_constraints(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) ->
 
         def one(path: str, value: Any) -> Any:
             chosen = NamedSharding(mesh, where) if isinstance(where, P) else ruled.get(under(where, path))
-            return value if chosen is None else move(value, chosen)
+            inside = jax.sharding.get_abstract_mesh()
+            if chosen is None or len(inside.manual_axes) == len(mesh.shape):
+                return value
+            if inside.manual_axes:
+                chosen = NamedSharding(inside, without_own_axes(chosen.spec))
+            return move(value, chosen)
 
         return storing.named(where, map_with_paths(one, tree))
 

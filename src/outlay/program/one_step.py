@@ -92,6 +92,7 @@ class OneStep:
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         self.sums_over_batch = traced.sums_over_batch
+        self.why_summed_each_time = ""
         self.runs_per_shard = traced.runs_per_shard and not split
         self.is_exact = bool(split)
         if traced.runs_per_shard:
@@ -177,9 +178,10 @@ class OneStep:
         state = shardings(plan, self.state_shapes, mesh)
         batch = shardings(plan, self.batch_shapes, mesh, root="batch")
         if self._is_as_traced:
-            run = in_mode("auto", self._traced.replaying(self.step), plan, mesh, sums_over_batch=self.sums_over_batch)
+            run = in_mode("auto", self._traced.replaying(self.step), plan, mesh, sums_over_batch=False)
         else:
-            run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self.sums_over_batch)
+            by_sums = self.sums_over_batch
+            run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=by_sums, tell=self._tell)
         run = send_to_host(self.per_shard(run), plan, mesh) if self._donate else self.per_shard(run)
         jitted = jax.jit(
             run,
@@ -198,6 +200,9 @@ class OneStep:
                     check_transforms(with_types(jitted.trace, *typed_args).jaxpr, mesh, self._name)
                 return with_types(stage(jitted), *typed_args)
         return on_mesh(mesh, self._mode, stage(jitted), shapes, self._name, self.context)
+
+    def _tell(self, why_summed_each_time: str) -> None:
+        self.why_summed_each_time = why_summed_each_time
 
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
@@ -234,6 +239,7 @@ class OneStep:
         """Whether a second trace of the step would be the first one: nothing inside of it is placed or stored."""
         asked = self._traced.specs or any(leaf.is_placed or leaf.stored for leaf in self.plan.of_kind("intermediate"))
         plain = (self._mode == "auto" or bool(self.rows)) and not asked and not is_explicit(self._mesh)
+        plain = plain and (self._traced.num_microbatches == 1 or self._mesh.size == 1)
         return plain and self._traced.settings == settings()
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:

@@ -57,6 +57,7 @@ class PlacedGraph:
 
     runs_per_shard = False
     sums_over_batch = False
+    why_summed_each_time = ""
     steps_in_mesh = True
     is_exact = True
     sends_batch = True

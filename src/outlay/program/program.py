@@ -167,6 +167,14 @@ class Program(States, Report):
         return self._execution.sums_over_batch and not self.is_graph
 
     @property
+    def why_summed_each_time(self) -> str:
+        """Why gradients are summed over devices after each microbatch and not once, in words; empty if they are not.
+
+        It is known once the program is lowered.
+        """
+        return self._execution.why_summed_each_time
+
+    @property
     def why_no_source_rules(self) -> str:
         """What keeps the layout from naming values of the step by their source, in words; empty if nothing does."""
         return why_no_source_rules(self.step, self.mode, self.mesh)

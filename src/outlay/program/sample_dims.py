@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.error_types import ProgramError
+from outlay.program.independent_dims import independent
 
 WHOLE = "outlay_whole_batch"
 """The name of the operation that gathers samples because the loss says so."""
@@ -25,7 +26,10 @@ _ARITHMETIC = (
     "rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor "
     "zeta"
 )
-_COPIES = "bitcast_convert_type convert_element_type copy copy_p name pcast pvary reduce_precision stop_gradient"
+_COPIES = (
+    "bitcast_convert_type convert_element_type copy copy_p name pcast pvary reduce_precision sharding_constraint "
+    "stop_gradient"
+)
 EACH_ENTRY = frozenset([*_ARITHMETIC.split(), *_COPIES.split()])
 _EACH_KEY = frozenset(["random_bits", "random_fold_in", "random_split", "random_unwrap", "random_wrap", "random_seed"])
 _REDUCTIONS = "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
@@ -61,6 +65,11 @@ def is_local(all_: Any, own: Any) -> bool:
         [sample_dim(*atoms) for atoms in zip(*pair, strict=True)]
         for pair in ((all_.invars, own.invars), (all_.outvars, own.outvars))
     )
+    if own.primitive.name == "pallas_call" and any(dim is not None for dim in (*before, *after)):
+        from outlay.core.jax_pallas import takes_each_sample
+
+        # What a kernel does to its blocks says nothing of which samples they are.
+        return takes_each_sample(all_, own)
     inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True))
     if inner:
         # A scan over samples runs fewer times on a device, and what it carries would miss the other samples.
@@ -111,7 +120,9 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
     name, params, result, dim = own.primitive.name, own.params, after[0], before[0] if before else None
     shapes = [_shape(atom) for atom in own.invars]
     same = all(
-        d == result if len(shape) == len(_shape(own.outvars[0])) else d is None
+        d == result or (d is None and _is_repeated(shape, result))
+        if len(shape) == len(_shape(own.outvars[0]))
+        else d is None
         for d, shape in zip(before, shapes, strict=True)
     )
     match name:
@@ -141,6 +152,12 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
             # Its start, an operand of a dynamic slice, may not depend on the samples either.
             step = (params.get("strides") or (1,) * len(shapes[0]))[dim or 0]
             return _is_there_whole(own, dim) and dim == result and step == 1 and {*before[1:]} <= {None}
+        case "dynamic_update_slice":
+            # An update of as many samples as there are replaces all of them, wherever it is told to start.
+            is_whole = dim is not None and shapes[1][dim] == shapes[0][dim]
+            return before[:2] == [result] * 2 and is_whole and {*before[2:]} <= {None}
+        case _ if name.startswith("scatter"):
+            return _is_local_scatter(own, before, result)
         case "dot_general":
             return _is_local_product(params["dimension_numbers"], before)
         case "conv_general_dilated":
@@ -152,7 +169,12 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
         case "reduce_window_max" | "reduce_window_min" | "reduce_window_sum" | "reduce_window":
             one = [params[of][dim] for of in ("window_dimensions", "window_strides")] if dim is not None else []
             return one == [1, 1] and tuple(params["padding"][dim]) == (0, 0)
-    return False
+    return _is_independent(own, before, after)
+
+
+def _is_repeated(shape: tuple[int, ...], dim: int | None) -> bool:
+    """Return whether an operand has one entry for all samples, such as a table of angles (1, S, 1, D)."""
+    return dim is not None and shape[dim] == 1
 
 
 def _keeps_samples_first(before: tuple[int, ...], dim: int | None, after: tuple[int, ...], result: int | None) -> bool:
@@ -187,6 +209,29 @@ def _is_local_gather(own: Any, before: list[int | None]) -> bool:
         return sizes[operand] == _shape(own.invars[0])[operand]
     batching = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     return (operand, indices) in batching
+
+
+def _is_local_scatter(own: Any, before: list[int | None], result: int | None) -> bool:
+    """Return whether each sample's updates go into its own array."""
+    numbers, (operand, indices, updates) = own.params["dimension_numbers"], before
+    if operand is None or operand != result:
+        return False
+    given = [dim for dim in range(len(_shape(own.invars[2]))) if dim not in numbers.update_window_dims]
+    batching = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    return indices is not None and (operand, indices) in batching and updates == given[indices]
+
+
+def _is_independent(own: Any, before: list[int | None], after: list[int | None]) -> bool:
+    """Return whether the samples are one of the factors over which an operation treats each entry by itself."""
+    factors = independent(own)
+    if factors is None:
+        return False
+    pairs = [*zip(factors.operands, before, strict=True), *zip(factors.results, after, strict=True)]
+    held = {of_dims[dim] for of_dims, dim in pairs if dim is not None}
+    if len(held) != 1 or None in held:
+        return False
+    (factor,) = held
+    return all(dim is not None or factor not in of_dims for of_dims, dim in pairs)
 
 
 def _shape(atom: Any) -> tuple[int, ...]:

@@ -53,8 +53,8 @@ def several_steps(program: Program, num_steps: int) -> Several:
     plan, mesh = program.plan, program.mesh
     in_state = shardings(plan, program.state_shapes, mesh)
     in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
-    by_sums = program.has_manual_collectives and not program.runs_per_shard
-    step = in_mode(program.mode, by_source(program.step, program.layout), plan, mesh, sums_over_batch=by_sums)
+    step = by_source(program.step, program.layout)
+    step = in_mode(program.mode, step, plan, mesh, sums_over_batch=program.sums_over_batch)
     step = send_to_host(program.per_shard(step), plan, mesh)
 
     def one(state: Any, batch: Any) -> tuple[Any, Any]:

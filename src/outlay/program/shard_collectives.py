@@ -1,7 +1,8 @@
 """Gather, scatter and sum the shards of a step in mode manual, and replace what is slow between processes.
 
 Between CPU devices of several processes gloo's `psum` (of two) and `psum_scatter` (of any number) take longer than
-exchanging the same bytes and adding them (benchmarks/results).
+exchanging the same bytes and adding them (benchmarks/results). In a job, `psum_scatter` over CPU devices is wrong at
+times on the older JAX, of one process as well, so it is never used there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+
+from outlay.core.jax_compat import scatters_wrongly
 
 Axes = tuple[str, ...]
 
@@ -48,16 +51,21 @@ def exchange_and_add(x: jax.Array, axes: Axes) -> jax.Array:
 
 def gather(piece: jax.Array, mesh: Mesh, axes: Axes, dim: int) -> jax.Array:
     """Gather the shards along a dim over mesh axes; its transpose is `scatter`."""
-    if are_apart(mesh, axes):
+    if _must_exchange(mesh, axes):
         return gather_apart(piece, axes, dim)
     return jax.lax.all_gather(piece, axes, axis=dim, tiled=True)
 
 
 def scatter(x: jax.Array, mesh: Mesh, axes: Axes, dim: int) -> jax.Array:
     """Sum over mesh axes, and return this device's shard of the sum along a dim."""
-    if are_apart(mesh, axes):
+    if _must_exchange(mesh, axes):
         return scatter_apart(x, axes, dim)
     return jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True)
+
+
+def _must_exchange(mesh: Mesh, axes: Axes) -> bool:
+    """Return whether sums are scattered by an exchange: because it is faster there, or right."""
+    return are_apart(mesh, axes) or scatters_wrongly(mesh.devices.flat[0].platform)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

@@ -175,8 +175,9 @@ def _read(option: str, value: str | None, parameters: dict[str, Any], known: Seq
     if name not in parameters and negated != name and parameters.get(negated) is bool and value is None:
         return negated, False
     if name not in parameters:
-        options = [*known, *(f"--{parameter.rstrip('_').replace('_', '-')}" for parameter in parameters)]
-        raise ValueError(f"there is no option {option}: {did_you_mean(option, options)}")
+        own = [parameter.rstrip("_").replace("_", "-") for parameter in parameters]
+        options = [*own, *(one.removeprefix("--") for one in known)]
+        raise ValueError(f"there is no option {option}: {did_you_mean(option[2:], options, mark='--')}")
     return name, _value(option, value, parameters[name])
 
 

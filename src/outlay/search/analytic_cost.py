@@ -116,7 +116,11 @@ def _leaf_seconds(
     gradient = elements * _GRADIENT_BYTES
     seconds = 2 * runs * links.seconds("all-gather", in_place, gathered)
     seconds += runs * links.seconds("reduce-scatter", gradient, gathered)
-    seconds += runs * links.seconds("all-reduce", gradient / _size(mesh, gathered), summed)
+    # Gradients of microbatches are summed once over the axes that split no parameter, all layers together.
+    once = tuple(axis for axis in summed if work.microbatches > 1 and not any(axis in _axes(one) for one in params))
+    each = tuple(axis for axis in summed if axis not in once)
+    own = gradient / _size(mesh, gathered)
+    seconds += runs * links.seconds("all-reduce", own, each) + links.seconds("all-reduce", own * stacked, once)
     if of_model and len(leaf.shape) > 1:
         samples = _tokens(work, params) / _size(mesh, batch_axes) / work.microbatches
         activation = samples * _width(leaf, of_model, stacked) * num_bits(work.dtype) / 8

@@ -32,7 +32,7 @@ def summed(
     compute = functools.partial(
         _summed, accumulate=accumulate, model_state=model_state, overwritten=overwritten, share=share
     )
-    return Gradient(compute, lambda path: "max" if path in overwritten else "sum")
+    return Gradient(compute, lambda path: "max" if path in overwritten else "sum", accumulate)
 
 
 def per_example() -> Gradient:

@@ -67,7 +67,8 @@ def train_step(
             The result is the same up to rounding: sums are accumulated in float32, or in float64 if
             losses, weights or gradients are, and divided once. A microbatch takes every n-th sample, so that it stays
             spread over the devices if the microbatch size B/n is a multiple of the axis that splits the batch. A loss
-            that mixes samples sees one microbatch.
+            that mixes samples sees one microbatch. Over devices gradients are summed once, after the last one, where
+            the axes that split the batch split no parameter; `program.why_summed_each_time` says why not elsewhere.
         model_state: the loss has the form `loss(params, model_state, batch, keys) -> (losses, metrics, model_state)`.
             The new state goes into `TrainState.model_state`, from microbatch to microbatch and from step to step.
             Batch statistics, such as those of BatchNorm, are over the whole batch in every mode.

@@ -51,6 +51,13 @@ def test_a_mistyped_option_of_the_command_is_recognised():
         recipe_arguments(recipe, "lm", ["--layuot", "dp"], ["--layout", "--mesh"])
 
 
+def test_dashes_make_no_two_options_alike():
+    def recipe(tied: bool = False, width: int = 8): ...
+
+    with pytest.raises(RecipeError, match=r"there is no option --size: known: '--tied', '--width'"):
+        recipe_arguments(recipe, "lm", ["--size", "tiny"])
+
+
 def test_a_stray_word_is_refused():
     with pytest.raises(RecipeError, match=r"'tiny' is not an option: write --name value"):
         recipe_arguments(recipe, "lm", ["tiny"])

@@ -67,6 +67,13 @@ def test_data_parallelism_is_expected_to_sum_each_gradient_once(work):
     assert expected(work, data_parallel()).seconds == pytest.approx(compute + sums)
 
 
+def test_gradients_of_microbatches_are_expected_to_be_summed_once():
+    halved = worked(2)
+    compute = halved.flops / 8 / TARGET.hardware.peak_flops["float32"]
+    sums = collective_seconds("all-reduce", WHOLE, [range(8)], TARGET)
+    assert expected(halved, data_parallel()).seconds == pytest.approx(compute + sums)
+
+
 def test_fsdp_is_expected_to_gather_twice_and_to_scatter_once(work):
     layer = WHOLE / NUM_LAYERS
     gathers = 2 * NUM_LAYERS * collective_seconds("all-gather", layer, [range(8)], TARGET)

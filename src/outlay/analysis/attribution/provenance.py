@@ -23,6 +23,7 @@ from outlay.graph.subgraph import exchange_rows
 from outlay.models.attention.kernel_rules import SCOPE
 from outlay.program.compiler_options import MICROBATCHES
 from outlay.program.manual_gradients import gradient_runner
+from outlay.program.summed_once import sums_once
 
 
 def _file_of(function: Callable[..., Any]) -> str | None:
@@ -40,7 +41,7 @@ MACHINERY = (
 _EXCHANGE = _file_of(exchange_rows)
 # Callers of these are scripts that run a program, not the program itself.
 DRIVERS = ("program/program.py", "analysis/", "report/", "cli/", "search/")
-_MANUAL_GRADIENTS = _file_of(gradient_runner)
+_SUMS_OF_GRADIENTS = (_file_of(gradient_runner), _file_of(sums_once))
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))
@@ -167,7 +168,7 @@ def _phase(name: OpName, frames: tuple[SourceLine, ...]) -> Phase:
     if name.phase != "other":
         return name.phase
     files = [frame.file for frame in _program_frames(frames)]
-    if any(part_of_outlay(file) == _MANUAL_GRADIENTS for file in files):  # sums of gradients after they were taken
+    if any(part_of_outlay(file) in _SUMS_OF_GRADIENTS for file in files):  # sums of gradients after they were taken
         return "backward"
     return "optimizer" if any(is_of_package(file, "optax") for file in files) else "other"
 

@@ -105,13 +105,15 @@ class _Kernel:
             return jax_kernels.cudnn_attention(query, key, value, **how)
         own = functools.partial(jax_kernels.splash_attention, **how)
         given = [query, key, value, *([] if segment_ids is None else [segment_ids])]
-        if self.split is None:
+        if self.split is None or not any(self.split):
             return own(*given)
         # The compiler cannot partition a Pallas kernel, and compile-only TPUs lack the callbacks of custom_partitioning
         # (decision 22), hence shard_map. check_vma is off: the types of a Pallas kernel do not say over which axes its
         # outputs vary.
         specs = (self.split, self.split, self.split, PartitionSpec(*self.split[:2]))[: len(given)]
-        return jax.shard_map(own, in_specs=specs, out_specs=self.split, check_vma=False)(*given)
+        inside = jax.sharding.get_abstract_mesh()
+        axes = {axis for axis in inside.axis_names if axis not in inside.manual_axes}
+        return jax.shard_map(own, in_specs=specs, out_specs=self.split, axis_names=axes, check_vma=False)(*given)
 
     def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
         """Return the context in which to trace the kernel, forward and backward."""

@@ -142,9 +142,10 @@ def _of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> Refusal | Non
         return Refusal("tpu_dtype", (f"{query.dtype}",))
     if query.shape[1] % lanes or key.shape[1] % lanes:
         return Refusal("tpu_sequence", (f"{lanes}", f"{query.shape[1]}", f"{key.shape[1]}"))
-    if any(axis_type != jax.sharding.AxisType.Auto for axis_type in mesh.axis_types):
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
         return Refusal("tpu_axes")
-    if mesh.size > 1 and split is None:
+    sizes = zip(mesh.shape.values(), mesh.axis_types, strict=True)
+    if split is None and any(size > 1 and of == jax.sharding.AxisType.Auto for size, of in sizes):
         return Refusal("tpu_split")
     batch, sequence, heads = (num_pieces(split, dim) for dim in range(3))
     if sequence > 1 or query.shape[0] % batch or query.shape[2] % heads or key.shape[2] % heads:

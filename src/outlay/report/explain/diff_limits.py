@@ -15,7 +15,8 @@ from outlay.report.explain.budgets import read_size
 
 _LIMIT = re.compile(r"\s*([\w-]+)\s*>\s*(\+?)\s*(\d+(?:\.\d+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_NOT_KINDS = ("memory", "time", "sent", "flops")
+_NOT_KINDS = ("memory", "time", "sent", "flops", "trace", "compile")
+_TIMES = ("time", "trace", "compile")
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Limit:
 
     Attributes:
         text: as it was written.
-        figure: `memory`, `time`, `sent`, `flops`, or a kind of collective, whose bytes in a step count.
+        figure: `memory`, `time`, `sent`, `flops`, the seconds to `trace` and `compile` the program, or a kind of
+            collective, whose bytes in a step count.
         most: the most that is allowed: in the figure's unit, or as a share of what it was before.
         is_change: whether the limit is on the growth, and not on the figure itself.
         is_share: whether the growth is counted as a share of what it was before.
@@ -78,7 +80,8 @@ def broken_limits(limits: Sequence[Limit], before: Mapping[str, Any], after: Map
 
 
 def _broken(limit: Limit, before: float | None, after: float | None) -> str:
-    words = {"time": format_seconds, "flops": format_flops}.get(limit.figure, lambda number: format_bytes(int(number)))
+    words = {**dict.fromkeys(_TIMES, format_seconds), "flops": format_flops}.get(limit.figure)
+    words = words or (lambda number: format_bytes(int(number)))
     if after is None or (limit.is_change and before is None):
         return f"{limit.text}: cannot be checked, since a report has no such figure"
     old = before or 0.0
@@ -100,11 +103,13 @@ def _figure(report: Mapping[str, Any], figure: str) -> float | None:
             return report["bytes_per_step"]
         case "flops":
             return work.get("flops_compiled")
+        case "trace" | "compile":
+            return report.get(f"{figure}_seconds")  # an older report has no time of tracing
     return float(sum(one["bytes_per_step"] for one in report["collectives"] if one["kind"] == figure))
 
 
 def _amount(text: str, figure: str, number: str, unit: str) -> float:
-    if figure == "time":
+    if figure in _TIMES:
         if unit not in _SECONDS:
             raise ExplainError(f"{text!r}: a time needs its unit\n  fix: {figure}>{number}ms, or s, us")
         return float(number) * _SECONDS[unit]

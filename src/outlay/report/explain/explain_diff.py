@@ -13,7 +13,7 @@ from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.error_types import ExplainError, visible
 from outlay.core.input_file import read_text
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.render.page import Column, Page, Section, Table
+from outlay.render.page import Column, Line, Page, Section, Table
 from outlay.render.report import Report
 
 Saved = Mapping[str, Any]
@@ -46,23 +46,30 @@ class ExplainDiff(Report):
         totals: the figures that differ, per device and step.
         lines: collectives, copies to and from the host, and recomputed products that differ, largest first.
         sides: what is compared, such as two layouts; empty if the names say that.
+        made: the seconds to trace and to compile each program, which are other ones each time: no difference.
+        numbers: for each side, whether it computes what one device does, in words; empty if that was not asked.
     """
 
     names: tuple[str, str]
     totals: tuple[Difference, ...]
     lines: tuple[Difference, ...]
     sides: tuple[str, str] = ("", "")
+    made: tuple[Difference, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.totals or self.lines) or self.names[0] != self.names[1]
+        return bool(self.totals or self.lines) or self.names[0] != self.names[1] or len(set(self.numbers)) > 1
 
     def _page(self) -> Page:
-        if not self:
+        if not self and not self.made:
             return Page("the same: memory, time, and every line that moves something", [])
-        tables = {"of a device in a step": self.totals, "by line": self.lines}
+        tables = {"of a device in a step": self.totals, "by line": self.lines, "to make the program": self.made}
         sections = [
             Section(title, [_table(differences, self._heads)]) for title, differences in tables.items() if differences
         ]
+        if self.numbers:
+            told = [Line(f"{side}: {verdict}") for side, verdict in zip(self.sides, self.numbers, strict=True)]
+            sections.insert(0, Section("numbers, against one device", told))
         return Page(self._title, sections)
 
     @property
@@ -81,29 +88,36 @@ class ExplainDiff(Report):
         Args:
             broken: a sentence for each limit that is exceeded.
         """
-        if not self:
+        if not self and not self.made:
             return "**Layout**: the same memory, time, and every line that moves something\n"
         parts = [f"**Layout** {self._title}", *(f"- :x: {_escaped(sentence)}" for sentence in broken)]
-        if self.totals:
-            parts.append(_markdown(self.totals, self._heads))
+        pairs = zip(self.sides, self.numbers, strict=True) if self.numbers else ()
+        parts += [f"- {_escaped(side)}: {_escaped(verdict)}" for side, verdict in pairs]
+        if figures := (*self.totals, *self.made):
+            parts.append(_markdown(figures, self._heads))
         if self.lines:
             folded = f"<details><summary>{counted(len(self.lines), 'line')} that move something else</summary>"
             parts += [folded, _markdown(self.lines[:_MOST_LINES], self._heads), "</details>"]
         return "\n\n".join(parts) + "\n"
 
 
-def diff_reports(before: Saved, after: Saved, sides: tuple[str, str] = ("", "")) -> ExplainDiff:
+def diff_reports(
+    before: Saved, after: Saved, sides: tuple[str, str] = ("", ""), *, numbers: tuple[str, ...] | None = None
+) -> ExplainDiff:
     """Compare two reports.
 
     Args:
         before: the first.
         after: the second.
         sides: what they are of, such as two layouts.
+        numbers: where one program was made in two ways: for each, whether it computes what one device does; empty if
+            that was not asked. The times to trace and compile it are then told too.
     """
     totals = _differing(_totals(before), _totals(after))
     lines = _differing(_lines(before), _lines(after))
     largest = sorted(lines, key=lambda one: -abs(one.after - one.before))
-    return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest), sides)
+    made = () if numbers is None else tuple(_differing(_seconds_to_make(before), _seconds_to_make(after)))
+    return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest), sides, made, numbers or ())
 
 
 def read_report(path: Path) -> Saved:
@@ -148,6 +162,11 @@ def _totals(report: Saved) -> Figures:
         ("sent in a step", "bytes"): report["bytes_per_step"],
         ("products", "FLOPs"): work.get("flops_compiled", 0.0),
     }
+
+
+def _seconds_to_make(report: Saved) -> Figures:
+    known = {"to trace and lower": report.get("trace_seconds"), "to compile": report.get("compile_seconds")}
+    return {(what, "seconds"): seconds for what, seconds in known.items() if seconds is not None}
 
 
 def _lines(report: Saved) -> Figures:

@@ -82,6 +82,7 @@ class Explanation(Report):
         incomplete: what the totals lack, in words; empty if they are complete.
         notes: remarks for the reader.
         compiler_options: the compiler options that differ from the defaults; None if unknown.
+        trace_seconds: the time of tracing the program and lowering it; None if that was done before.
         compile_seconds: the compile time; None if the program was compiled before.
         from_cache: whether the compiler's output was read from the cache.
         parse_seconds: the time that reading and explaining took.
@@ -111,6 +112,7 @@ class Explanation(Report):
     timeline: tuple[Segment, ...] = ()
     operations: tuple[OperationFacts, ...] = ()
     messages: tuple[str, ...] = ()
+    trace_seconds: float | None = None
     compile_seconds: float | None = None
     from_cache: bool = False
     hlo: HloModule | None = None

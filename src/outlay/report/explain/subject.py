@@ -48,6 +48,7 @@ class Subject(Outcome):
         jaxpr: the traced program, if available.
         traced: the work counted in the traced function, for all devices together.
         seconds: the compile time; None if it was compiled before.
+        trace_seconds: the time of tracing and lowering it; None if it was lowered before.
         notes: what could not be determined, in words.
         from_cache: whether the compiler's output was read from the cache.
     """
@@ -58,6 +59,7 @@ class Subject(Outcome):
     jaxpr: Any = None
     traced: TracedWork | None = None
     seconds: float | None = None
+    trace_seconds: float | None = None
     notes: tuple[str, ...] = ()
     from_cache: bool = False
 
@@ -207,7 +209,9 @@ def _compile(
             if subject.program is not None:
                 stack.enter_context(_without_warnings())
             stack.enter_context(fresh_traces())
+            start = time.perf_counter()
             lowered = lower()
+            subject = replace(subject, trace_seconds=time.perf_counter() - start)
         # Without a mesh the key cannot name the devices; with several processes, each of them would need the entry.
         kept_by = cache if mesh is not None and jax.process_count() == 1 else None
         key = outcome_key(lowered, options, mesh, of_program=program is not None) if kept_by and mesh else ""

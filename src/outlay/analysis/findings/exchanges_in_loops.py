@@ -1,0 +1,100 @@
+"""Find exchanges inside loops that could run once: gathers of what the loop does not change, sums that could wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from outlay.analysis.attribution.program_facts import CollectiveFacts
+from outlay.analysis.attribution.provenance import user_line
+from outlay.analysis.findings.communication import at
+from outlay.analysis.findings.finding import Evidence, Finding, first_source, seconds_of
+from outlay.analysis.hlo.loop_values import Loop, is_only_added_up, is_same_each_turn, loops_around
+from outlay.core.quantities import counted, format_bytes
+
+_SUMS = ("all-reduce", "reduce-scatter")
+
+
+def exchanges_in_loops(evidence: Evidence) -> Iterator[Finding]:
+    """Find collectives that each turn of a loop repeats, or whose sums nobody needs before it ends."""
+    by_name = {one.name: one for one in evidence.collectives}
+    gathered: dict[str, tuple[Loop, list[CollectiveFacts]]] = {}
+    summed: dict[str, tuple[Loop, list[CollectiveFacts]]] = {}
+    for computation, one in evidence.module.instructions():
+        collective = by_name.get(one.name)
+        if collective is None:
+            continue
+        for loop in loops_around(evidence.module, computation.name):
+            if is_same_each_turn(evidence.module, loop, computation.name, one.operands):
+                gathered.setdefault(loop.body.name, (loop, []))[1].append(collective)
+            elif collective.kind in _SUMS and is_only_added_up(evidence.module, loop, computation.name, one.name):
+                summed.setdefault(loop.body.name, (loop, []))[1].append(collective)
+            else:
+                continue
+            break
+    for loop, collectives in summed.values():
+        yield _sums(evidence, loop, collectives)
+    for loop, collectives in gathered.values():
+        yield _same(evidence, loop, collectives)
+
+
+def _sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
+    total, saved = _bytes(collectives, loop)
+    text = (
+        f"{_what(collectives)} in each of {loop.trips} turns of a loop{_line(loop, collectives)}, {format_bytes(total)}"
+        f" a step, though it only adds them up: {format_bytes(total - saved)} if summed once behind it"
+    )
+    why = evidence.program.why_summed_each_time if evidence.program is not None else ""
+    fix = (
+        "add up each device's own in the loop, and sum over devices behind it: outlay.train_step(loss, optimizer, "
+        f"accumulate={loop.trips}) does, and so does a loop inside jax.shard_map"
+    )
+    if why:
+        fix = f"they would be, but {why}"
+    return _finding("sum-in-loop", text, fix, saved, loop, collectives)
+
+
+def _same(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
+    total, saved = _bytes(collectives, loop)
+    # A collective inside of a loop over layers moves one of them: behind the loop all of them would be held.
+    held = sum(_result_bytes(one) * one.count for one in collectives) // loop.trips
+    text = (
+        f"{_what(collectives)} again in each of {loop.trips} turns of a loop{_line(loop, collectives)}, which does not "
+        f"change what is moved: {format_bytes(total)} a step, {format_bytes(total - saved)} if done once before it"
+    )
+    fix = f"do it before the loop, where a device has {format_bytes(held)} to hold the results through it"
+    split = {path for one in collectives for path in one.leaves if path.startswith("params")}
+    if evidence.program is not None and split:
+        fix += (
+            '; with outlay.train_step the rule ("grads.**", outlay.replicate()) does, and sums gradients once: a '
+            "device then also holds those whole. Or fewer microbatches"
+        )
+    return _finding("same-in-each-turn", text, fix, saved, loop, collectives)
+
+
+def _finding(kind: str, text: str, fix: str, saved: int, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
+    seconds = seconds_of(collectives)
+    wasted = None if seconds is None else seconds * (1 - 1 / loop.trips)
+    return Finding(kind, text, fix, saved, first_source(collectives), seconds=wasted)
+
+
+def _bytes(collectives: Sequence[CollectiveFacts], loop: Loop) -> tuple[int, int]:
+    total = sum(one.bytes_per_step for one in collectives)
+    return total, total - total // loop.trips
+
+
+def _result_bytes(one: CollectiveFacts) -> int:
+    return one.operand_bytes * (one.group_size if one.kind == "all-gather" else 1)
+
+
+def _what(collectives: Sequence[CollectiveFacts]) -> str:
+    leaves = list(dict.fromkeys(path for one in collectives for path in one.gradients or one.leaves))
+    kinds = " and ".join(dict.fromkeys(one.kind for one in collectives))
+    axes = "+".join(dict.fromkeys(axis for one in collectives for axis in one.axes))
+    over = f" over {axes}" if axes else ""
+    of = f" of {leaves[0]}" if leaves else f" of {collectives[0].value}" if collectives[0].value else ""
+    more = f" and {counted(len(leaves) - 1, 'other leaf', 'other leaves')}" if len(leaves) > 1 else ""
+    return f"{kinds}{over}{of}{more} runs"
+
+
+def _line(loop: Loop, collectives: Sequence[CollectiveFacts]) -> str:
+    return at(user_line(loop.instruction.frames) or first_source(collectives))

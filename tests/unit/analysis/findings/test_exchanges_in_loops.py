@@ -1,0 +1,113 @@
+"""Exchanges that a loop repeats are found with what they cost, and those that it needs each time are not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import outlay
+
+KINDS = ("sum-in-loop", "same-in-each-turn")
+
+
+@functools.cache
+def mesh():
+    return outlay.mesh(data=8)
+
+
+def repeated(function, *args):
+    """The findings about loops in a function that is compiled for eight devices."""
+    findings = outlay.explain(jax.jit(function), *args, cache=False).findings
+    return {one.kind: one for one in findings if one.kind in KINDS}
+
+
+def array(shape, *spec):
+    return jax.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(mesh(), P(*spec)))
+
+
+PARAMS, BATCH = array((64, 64)), array((4, 32, 64), None, "data")
+
+
+def loss(params, batch):
+    return (jnp.tanh(batch @ params) ** 2).sum()
+
+
+def test_gradients_that_a_users_own_loop_sums_in_each_turn():
+    def step(params, batches):
+        def add(grads, batch):
+            return grads + jax.grad(loss)(params, batch), None
+
+        return params - jax.lax.scan(add, jnp.zeros_like(params), batches)[0]
+
+    one = repeated(step, PARAMS, BATCH)["sum-in-loop"]
+    assert "all-reduce over data" in one.text
+    assert "in each of 4 turns of a loop" in one.text
+    assert "112.0 KiB a step, though it only adds them up: 28.0 KiB if summed once behind it" in one.text
+    assert "accumulate=4" in one.fix
+
+
+def test_sums_that_the_next_turn_needs_are_left_alone():
+    def step(params, batches):
+        def descend(params, batch):
+            return params - 0.1 * jax.grad(loss)(params, batch), None
+
+        return jax.lax.scan(descend, params, batches)[0]
+
+    assert repeated(step, PARAMS, BATCH) == {}
+
+
+def test_sums_that_are_clipped_before_they_are_added_are_left_alone():
+    def step(params, batches):
+        def add(grads, batch):
+            new = jax.grad(loss)(params, batch)
+            return grads + new / jnp.maximum(1.0, jnp.linalg.norm(new)), None
+
+        return params - jax.lax.scan(add, jnp.zeros_like(params), batches)[0]
+
+    assert "sum-in-loop" not in repeated(step, PARAMS, BATCH)
+
+
+def test_a_gather_of_what_no_turn_changes():
+    def step(params, batches):
+        def of_shards(piece, batches):
+            def add(total, batch):
+                return total + loss(jax.lax.all_gather(piece, "data", tiled=True), batch), None
+
+            return jax.lax.psum(jax.lax.scan(add, 0.0, batches)[0], "data")
+
+        specs = (P("data"), P(None, "data"))
+        return jax.shard_map(of_shards, mesh=mesh(), in_specs=specs, out_specs=P(), check_vma=False)(params, batches)
+
+    one = repeated(step, array((64, 64), "data"), BATCH)["same-in-each-turn"]
+    assert "all-gather over data" in one.text
+    assert "in each of 4 turns" in one.text
+    assert "16.0 KiB to hold" in one.fix
+
+
+def test_layers_that_are_gathered_one_by_one_are_left_alone():
+    def forward(layers, x):
+        return jax.lax.scan(lambda x, layer: (jnp.tanh(x @ layer), None), x, layers)[0].sum()
+
+    assert repeated(forward, array((4, 64, 64), None, "data"), array((32, 64), "data")) == {}
+
+
+def test_a_step_that_cannot_sum_once_says_why_and_fsdp_says_what_both_ways_cost():
+    def each(params, batch, keys):
+        return (jnp.tanh(batch @ params["w"]) ** 2).sum(1), {}
+
+    optimizer = optax.sgd(0.1)
+    program = outlay.program(
+        outlay.train_step(each, optimizer, accumulate=4),
+        outlay.init_state(lambda key: {"w": jnp.ones((64, 64))}, optimizer),
+        np.ones((128, 64), np.float32),
+        layout=outlay.fsdp(min_size=2) + outlay.data_parallel(),
+        mesh=mesh(),
+    )
+    findings = {one.kind: one for one in outlay.explain(program, cache=False).findings}
+    assert "but parameters are split over data" in findings["sum-in-loop"].fix
+    assert '("grads.**", outlay.replicate())' in findings["same-in-each-turn"].fix
+    assert "16.0 KiB to hold" in findings["same-in-each-turn"].fix
