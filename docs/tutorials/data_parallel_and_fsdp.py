@@ -207,12 +207,12 @@ assert "all-gather" in collectives(programs["fsdp"].compiled)
 # DP sums gradients and gathers nothing. ZeRO-1 updates a piece of the parameters on each device and gathers them
 # afterwards. FSDP gathers each parameter where it is used.
 #
-# Under DP and ZeRO-1 a device adds up its own gradients of the four microbatches, and they are summed over devices once,
-# after the last. Under FSDP it does not hold whole gradients: each microbatch gathers parameters and sums gradients. These
-# are counts in the program's text, so what stands in that loop runs four times a step. The rule
-# `("grads.**", outlay.replicate())` has it run once, for the memory of whole parameters and gradients. The compiler is
-# not perfect: under FSDP it sums whole gradients on every device and then slices them, where a
-# reduce-scatter would move half as much, and it moves a few activations that could stay. Mode `manual` does neither.
+# Under DP and ZeRO-1 a device adds up its own gradients of the four microbatches, and they are summed over devices
+# once, after the last. Under FSDP it does not hold whole gradients: each microbatch gathers parameters and sums
+# gradients. These are counts in the program's text, so what stands in that loop runs four times a step. The rule
+# `("grads.**", outlay.replicate())` has it run once, for the memory of whole parameters and gradients. The compiler
+# is not perfect: under FSDP it sums whole gradients on every device and then slices them, where a reduce-scatter
+# would move half as much, and it moves a few activations that could stay. Mode `manual` does neither.
 #
 # ## The same layouts by hand
 #

@@ -21,8 +21,9 @@ outlay.simulate(4)
 jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 1, 0)
 mesh, rows, optimizer = outlay.mesh(data=4), np.arange(32, dtype=np.float32).reshape(4, 8), optax.sgd(0.1, momentum=0.9)
 plain = outlay.data_parallel()
+of_steps = outlay.Layout([("outputs.**", jax.sharding.PartitionSpec("data"))]) + plain
 
-def made(step, init=lambda key: jnp.zeros(()), layout=plain):
+def made(step, init=lambda key: jnp.zeros(()), layout=of_steps):
     return outlay.program(step, init, rows, layout=layout, mesh=mesh, mode="manual")
 
 def loss(params, batch, keys):

@@ -56,7 +56,8 @@ def _sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]
 def _same(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
     total, saved = _bytes(collectives, loop)
     # A collective inside of a loop over layers moves one of them: behind the loop all of them would be held.
-    held = sum(_result_bytes(one) * one.count for one in collectives) // loop.trips
+    whole = {one.leaves or (one.name,): _result_bytes(one) * one.count // loop.trips for one in collectives}
+    held = sum(whole.values())  # what the backward pass gathers again is held once
     text = (
         f"{_what(collectives)} again in each of {loop.trips} turns of a loop{_line(loop, collectives)}, which does not "
         f"change what is moved: {format_bytes(total)} a step, {format_bytes(total - saved)} if done once before it"
