@@ -102,8 +102,8 @@ class Environment:
                 return json.loads(result.stdout)
         except ValueError:
             pass
-        told = result.stderr.strip() or _last_line(result.stdout) or f"it ended with {result.returncode}"
-        raise OutlayError(f"outlay {words[0]} fails in the environment of {self.python}:\n{told}")
+        message = result.stderr.strip() or _last_line(result.stdout) or f"it ended with {result.returncode}"
+        raise OutlayError(f"outlay {words[0]} fails in the environment of {self.python}:\n{message}")
 
 
 def verdict_code(numbers: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def left_to_sum(dims: Any, grad_dims: Any, over: tuple[str, ...]) -> Any:
     return jax.tree.map(one, dims, grad_dims)
 
 
-def kept_whole(plan: Plan, paths: Iterable[str]) -> frozenset[str]:
+def whole_gradients(plan: Plan, paths: Iterable[str]) -> frozenset[str]:
     """Return the parameters, by path, whose gradients a rule keeps whole on each device: summed once, at the end.
 
     Args:

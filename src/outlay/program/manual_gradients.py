@@ -26,7 +26,7 @@ from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
 from outlay.program.gather_at_use import gathered_at_use
-from outlay.program.gradient_splits import GradientSplit, kept_whole, left_to_sum, root_of, scattered
+from outlay.program.gradient_splits import GradientSplit, whole_gradients, left_to_sum, root_of, scattered
 from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets
 from outlay.program.storing import Storing
 
@@ -44,7 +44,7 @@ def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         root = root_of(params, plan)
 
-        are_whole = kept_whole(plan, [path for path, _ in flatten_paths(params)[0]])
+        are_whole = whole_gradients(plan, [path for path, _ in flatten_paths(params)[0]])
 
         def split(path: str, dims: Dims) -> GradientSplit:
             # A split parameter's gradient is summed where its shards are gathered, so what is not summed is not split.

@@ -25,7 +25,7 @@ from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import SpreadBatch
 from outlay.program.explicit import is_explicit
-from outlay.program.gradient_splits import GradientSplit, kept_whole, left_to_sum, root_of, scattered
+from outlay.program.gradient_splits import GradientSplit, whole_gradients, left_to_sum, root_of, scattered
 from outlay.program.shard_collectives import sum_in_buckets
 
 
@@ -75,7 +75,7 @@ class _Region:
         paths = [path for path, _ in flatten_paths(params)[0]]
         if any(gradient.combined(path) != "sum" for path in paths):
             raise _SummedEachTime("some parameters are overwritten by what their gradient holds")
-        self._are_whole = kept_whole(plan, paths)
+        self._are_whole = whole_gradients(plan, paths)
         split = {path: dims_of[under(root, path)] for path in paths}
         of_params = {axis for path in paths if path not in self._are_whole for axes in split[path] for axis in axes}
         self._batch_axes = _batch_axes(plan, mesh)

@@ -49,7 +49,7 @@ def test_two_sets_of_options_are_named_and_a_limit_on_compiling_can_fail(tmp_pat
 
 @pytest.mark.processes
 def test_what_cannot_be_compared_ends_with_2_and_says_where(tmp_path, empty):
-    for words, told in [
+    for words, message in [
         ((LINE, "--env", str(empty)), "has no outlay and no jax"),
         ((LINE, "--env", str(tmp_path / "nowhere")), "there is no such folder"),
         ((LINE, "--env", str(tmp_path)), "it holds no bin/python"),
@@ -59,7 +59,7 @@ def test_what_cannot_be_compared_ends_with_2_and_says_where(tmp_path, empty):
     ]:
         output = command_here("diff", *words, cwd=tmp_path)
         assert output.exit_code == 2, words
-        assert told in " ".join(output.stderr.replace("│", " ").split()), output.stderr
+        assert message in " ".join(output.stderr.replace("│", " ").split()), output.stderr
 
 
 REPORT = {

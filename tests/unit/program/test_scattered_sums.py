@@ -82,7 +82,7 @@ class Cpu:
 
 
 @pytest.mark.parametrize(
-    ("jaxlib", "variables", "is_told"),
+    ("jaxlib", "variables", "is_shown"),
     [
         ("0.10.2", {"SLURM_NTASKS": "2"}, True),
         ("0.10.2", {"OUTLAY_NUM_PROCESSES": "2"}, True),
@@ -90,6 +90,6 @@ class Cpu:
         ("0.12.0.1", {"SLURM_NTASKS": "2"}, False),
     ],
 )
-def test_doctor_tells_of_it_in_a_job(jaxlib, variables, is_told):
+def test_doctor_tells_of_it_in_a_job(jaxlib, variables, is_shown):
     problems = list(known_problems([Cpu(), Cpu()], variables, {"jax": jaxlib, "jaxlib": jaxlib}))
-    assert any("psum_scatter gives wrong sums at times" in problem for problem in problems) == is_told
+    assert any("psum_scatter gives wrong sums at times" in problem for problem in problems) == is_shown

@@ -68,8 +68,8 @@ class ExplainDiff(Report):
             Section(title, [_table(differences, self._heads)]) for title, differences in tables.items() if differences
         ]
         if self.numbers:
-            told = [Line(f"{side}: {verdict}") for side, verdict in zip(self.sides, self.numbers, strict=True)]
-            sections.insert(0, Section("numbers, against one device", told))
+            lines = [Line(f"{side}: {verdict}") for side, verdict in zip(self.sides, self.numbers, strict=True)]
+            sections.insert(0, Section("numbers, against one device", lines))
         return Page(self._title, sections)
 
     @property
