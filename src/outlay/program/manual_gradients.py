@@ -26,7 +26,7 @@ from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
 from outlay.program.gather_at_use import gathered_at_use
-from outlay.program.gradient_splits import GradientSplit, whole_gradients, left_to_sum, root_of, scattered
+from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
 from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets
 from outlay.program.storing import Storing
 

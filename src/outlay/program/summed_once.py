@@ -25,7 +25,7 @@ from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import SpreadBatch
 from outlay.program.explicit import is_explicit
-from outlay.program.gradient_splits import GradientSplit, whole_gradients, left_to_sum, root_of, scattered
+from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
 from outlay.program.shard_collectives import sum_in_buckets
 
 
