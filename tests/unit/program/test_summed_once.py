@@ -124,6 +124,18 @@ def test_a_mean_by_its_count_stays_that_of_the_batch(layout):
     assert program.why_summed_each_time == ""
 
 
+def summed(params, batch, keys):
+    off = ((batch["x"] @ params["w"] @ params["v"] - batch["y"]) ** 2).mean(1)
+    return off.sum(), {"samples": jnp.float32(len(off)), "largest": jnp.abs(off).sum()}
+
+
+@pytest.mark.compiles
+def test_a_sum_over_the_batch_and_metrics_beside_it_stay_what_they_are():
+    program, step, init = made(summed, reduction="sum")
+    assert_as_one_device(program, step, init)
+    assert program.why_summed_each_time == ""
+
+
 def normalised(params, model_state, batch, keys):
     hidden = batch["x"] @ params["w"]
     mean = hidden.mean(0)
