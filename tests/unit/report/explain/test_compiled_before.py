@@ -25,7 +25,7 @@ def _own_cache(monkeypatch, tmp_path):
 def facts(explanation):
     """All that is said, but for how long it took and where it is from."""
     as_dict = explanation.to_dict()
-    for name in ("compile_seconds", "parse_seconds", "from_cache"):
+    for name in ("trace_seconds", "compile_seconds", "parse_seconds", "from_cache"):
         as_dict.pop(name)
     as_dict["notes"] = [note for note in as_dict["notes"] if not note.startswith(SEEN)]
     return json.loads(json.dumps(as_dict))
