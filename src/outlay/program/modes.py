@@ -119,7 +119,7 @@ def with_constraints(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) ->
             inside = jax.sharding.get_abstract_mesh()
             if chosen is None or len(inside.manual_axes) == len(mesh.shape):
                 return value
-            if inside.manual_axes:
+            if inside.manual_axes and isinstance(chosen, NamedSharding):
                 chosen = NamedSharding(inside, without_own_axes(chosen.spec))
             return move(value, chosen)
 
