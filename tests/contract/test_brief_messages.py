@@ -84,9 +84,13 @@ def program_of(step: Any, init: Any = zeros) -> Callable[[Any], Any]:
 
 
 LISTING: dict[str, Callable[[Any], Any]] = {
-    "a rule that matches nothing": lambda made: outlay.Layout([("nothing", P("data"))]).plan(SHAPES, MESH),
-    "dims that do not divide": lambda made: outlay.Layout([("**", P("data"))]).plan(SHAPES, MESH),
-    "rules": lambda made: outlay.Layout([(name, P("data")) for name in NAMES]).plan({"w": SHAPES["aaaa"]}, MESH),
+    "a rule that matches nothing": lambda made: outlay.Layout([("nothing", P("data"))]).plan(
+        SHAPES, outlay.mesh(data=8)
+    ),
+    "dims that do not divide": lambda made: outlay.Layout([("**", P("data"))]).plan(SHAPES, outlay.mesh(data=8)),
+    "rules": lambda made: outlay.Layout([(name, P("data")) for name in NAMES]).plan(
+        {"w": SHAPES["aaaa"]}, outlay.mesh(data=8)
+    ),
     "no arrays": program_of(same, lambda key: leaves(lambda: "text")),
     "values that init makes": program_of(same, lambda key: leaves(lambda: np.full(1, 2**40))),
     "dtypes that a step changes": program_of(lambda s, x: (jax.tree.map(lambda w: w.astype(jnp.bfloat16), s), {})),

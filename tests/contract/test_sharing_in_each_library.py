@@ -254,7 +254,8 @@ def test_ones_own_step_over_nnx_objects_on_shards_is_trained_as_under_nnx_jit(
 ) -> None:
     init, step, parts = form("tied", optimizer)
 
-    def on_shards(model: Any, optimizer: Any, x: Any) -> Any:
+    def on_shards(*parts_and_batch: Any) -> Any:
+        model, optimizer, x = parts_and_batch
         loss, grads = nnx.value_and_grad(lambda model: jax.lax.pmean(error(model(x)), "data"))(model)
         optimizer.update(*([model] if form is separate else []), grads)
         return model, optimizer, {"loss": loss}
