@@ -6,7 +6,7 @@ import base64
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from outlay.core.error_types import visible
 from outlay.core.quantities import counted, format_seconds
@@ -287,5 +287,5 @@ def _shape(leaf: Any) -> str:
     return f"{leaf.get('dtype')} {leaf.get('shape')}" if isinstance(leaf, dict) else "?"
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from outlay.core.error_types import visible
 from outlay.core.quantities import counted
@@ -114,7 +114,7 @@ def number_in(metrics: Mapping[str, Any], name: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -35,9 +35,10 @@ class RunTimes:
     """
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self._file: IO[bytes] | None = None
-        self._phase, self._since = OTHER, time.perf_counter()
+        self._phase: str = OTHER
+        self._since = time.perf_counter()
         self._began = time.time()
         self._next = 0.0
         self._step = 0

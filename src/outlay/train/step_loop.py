@@ -104,8 +104,8 @@ class StepLoop(abc.ABC):
         Args:
             began: when reading began, as `time.perf_counter` has it.
         """
-        in_flight = jax.tree.leaves([self.outputs(results) for _, _, results in self._in_flight])
-        if all(leaf.is_ready() for leaf in in_flight if isinstance(leaf, jax.Array)):
+        in_flight: list[Any] = jax.tree.leaves([self.outputs(results) for _, _, results in self._in_flight])
+        if all(leaf.is_ready() for leaf in in_flight if hasattr(leaf, "is_ready")):
             self.times.move(INPUT, time.perf_counter() - began)
 
     def can_fetch(self, results: Any) -> bool:
