@@ -32,7 +32,7 @@ def watch_codes(notice: Notice) -> None:
     _watch_below(SystemExit, notice)
 
 
-def _begin_subclass(notice: Notice, cls: type, **options: Any) -> None:
+def _begin_subclass(notice: Notice, cls: type[SystemExit], **options: Any) -> None:
     """Do for a new subclass what Python does, and watch its code."""
     super(SystemExit, cls).__init_subclass__(**options)
     _watch(cls, notice)

@@ -60,8 +60,8 @@ def _problem(eqn: Any, line: str) -> Problem:
     first = aval.ndim - len(eqn.params["fft_lengths"])
     split = [dim for dim in range(first, aval.ndim) if math.prod(_sizes(eqn, dim)) > 1]
     parts = " and ".join(f"dim {dim} of {aval.shape[dim]} over {math.prod(_sizes(eqn, dim))} devices" for dim in split)
-    kept = [f"{entry!r}" for entry in (*aval.sharding.spec, *[None] * aval.ndim)[:first]]
-    whole = ", ".join([*kept, *["None"] * (aval.ndim - first)])
+    batch_dims = [f"{entry!r}" for entry in (*aval.sharding.spec, *[None] * aval.ndim)[:first]]
+    whole = ", ".join([*batch_dims, *["None"] * (aval.ndim - first)])
     return Problem(
         "FFT",
         line,
