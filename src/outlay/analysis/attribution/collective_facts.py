@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -12,10 +13,10 @@ from typing import Any
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, Phase
 from outlay.analysis.attribution.provenance import Origin, origin_of
-from outlay.analysis.cost.links import Location, collective_seconds, over_slices, payload_bytes
+from outlay.analysis.cost.links import Groups, Location, collective_seconds, over_slices, payload_bytes
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.groups import axes_of
-from outlay.analysis.hlo.hlo_collectives import HloCollective, collectives_of
+from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective, collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.fold import fold_numbers
 from outlay.core.paths import join_parts, split_path
@@ -42,9 +43,20 @@ def collective_facts(
         locations: where the program's devices are on the target.
     """
     by_number = {leaf.number: leaf for leaf in leaves}
+
+    @functools.cache  # layers exchange alike
+    def seconds_of(kind: CollectiveKind, payload: int, groups: Groups) -> float | None:
+        if target is None:
+            return None
+        return collective_seconds(kind, payload, groups, target, locations=locations or None)
+
     collectives = over_slices(collectives_of(module), module.num_devices, locations)
     # A collective over an axis of size 1 sends nothing, and stands in the program all the same.
-    return tuple(_facts(module, one, by_number, mesh, target, locations) for one in collectives if one.group_size > 1)
+    sending = [one for one in collectives if one.group_size > 1]
+    return tuple(
+        _facts(module, one, by_number, mesh, seconds_of(one.kind, payload_bytes(one), one.groups), locations)
+        for one in sending
+    )
 
 
 def _facts(
@@ -52,7 +64,7 @@ def _facts(
     collective: HloCollective,
     leaves: Mapping[int, Leaf],
     mesh: MeshInfo | None,
-    target: Target | None,
+    seconds: float | None,
     locations: Sequence[Location],
 ) -> CollectiveFacts:
     origin = origin_of(module, collective.computation, collective.instruction)
@@ -61,10 +73,6 @@ def _facts(
     # nothing.
     sums = not moved and origin.phase == "backward" and collective.kind in ("all-reduce", "reduce-scatter")
     gradients = _gradient_of(module, collective, leaves) if sums else ()
-    payload, groups = payload_bytes(collective), collective.groups
-    seconds = (
-        collective_seconds(collective.kind, payload, groups, target, locations=locations or None) if target else None
-    )
     return CollectiveFacts(
         kind=collective.kind,
         name=collective.instruction.name,

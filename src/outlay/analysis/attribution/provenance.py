@@ -7,11 +7,12 @@ kept none, those of the nearest instructions that it is connected with.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def origin_of(module: HloModule, computation: str, one: Instruction) -> Origin:
     name, line = read_op_name(op_name), user_line(frames)
     if name is None or line is None:
         # It carries the name of an argument, or a line of a library: its neighbours know more.
-        near_name, near_frames = metadata_of(module, computation, replace(one, op_name="", frames=()))
+        near_name, near_frames = _metadata_nearby(module, computation, one)
         name = name or read_op_name(near_name)
         frames = frames if line else near_frames
     name = name or OpName("", (), "other")
@@ -230,6 +231,8 @@ def _unjoined(path: list[str]) -> list[str]:
 
 def _split(text: str, separator: str) -> list[str]:
     """Split at separators outside of parentheses."""
+    if "(" not in text and ")" not in text:
+        return text.split(separator)
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -277,13 +280,20 @@ def metadata_of(module: HloModule, computation: str, instruction: Instruction) -
     """
     if instruction.op_name and instruction.frames:
         return instruction.op_name, instruction.frames
-    relatives = list(_relatives(module.computations[computation], instruction))
+    name, frames = _metadata_nearby(module, computation, instruction)
+    return instruction.op_name or name, frames
+
+
+def _metadata_nearby(module: HloModule, computation: str, instruction: Instruction) -> tuple[str, Frames]:
+    """Return op name and source lines of the nearest relative that has lines; if none has, the nearest name."""
+    nearest_name = ""
     # A fusion may carry the metadata of what it holds.
-    relatives += [caller for _, caller in module.callers.get(computation, ()) if "fusion" in caller.opcode]
-    with_frames = next((one for one in relatives if one.frames), None)
-    if with_frames is not None:
-        return instruction.op_name or with_frames.op_name, with_frames.frames
-    return instruction.op_name or next((one.op_name for one in relatives if one.op_name), ""), ()
+    callers = (caller for _, caller in module.callers.get(computation, ()) if "fusion" in caller.opcode)
+    for one in itertools.chain(_relatives(module.computations[computation], instruction), callers):
+        if one.frames:
+            return one.op_name, one.frames
+        nearest_name = nearest_name or one.op_name
+    return nearest_name, ()
 
 
 def _relatives(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:

@@ -147,7 +147,8 @@ class Lanes:
                 busy.wait(timed, lane, busy.until(lane))
         waited = busy.waited
         timed.stretches = [
-            replace(one, waited=waited.get((one.lane, one.number), one.waited)) for one in timed.stretches
+            replace(one, waited=waited[one.lane, one.number]) if (one.lane, one.number) in waited else one
+            for one in timed.stretches
         ]
         timed.behind = busy.after(timed.seconds)
         return timed
@@ -220,4 +221,4 @@ def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> 
         if one.inside or one.part in ("loop", "branch", "call"):
             yield from flattened(one.inside, runs * one.runs)
         else:
-            yield replace(one, runs=runs)
+            yield one if one.runs == runs else replace(one, runs=runs)

@@ -19,19 +19,26 @@ MOST_ROUNDS = 10
 """The iterations of a loop of unknown length at the upper end of the range; at the lower end it does not run."""
 
 
-def price(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Estimate:
+def price(
+    schedule: Schedule,
+    target: Target | str | None = None,
+    *,
+    constants: Table | None = None,
+    timed: TimedBlock | None = None,
+) -> Estimate:
     """Estimate the time of a step and its parts.
 
     Args:
         schedule: the schedule of a device.
         target: the hardware; None for that of the schedule.
         constants: the fractions of the data sheet that hardware reaches; None for the built-in ones.
+        timed: the result of `time_on_lanes` with the same arguments, if it is known.
 
     Raises:
         ExplainError: the hardware is unknown, or has another number of devices.
     """
     hardware = _target(schedule, target)
-    timed = time_on_lanes(schedule, hardware, constants=constants)
+    timed = timed or time_on_lanes(schedule, hardware, constants=constants)
     known = constants_of(hardware.hardware, constants)
     step = known.step * crowding(hardware)
     parts = {name: timed.parts.get(name, 0.0) for name in PARTS}
@@ -123,15 +130,16 @@ def _uncounted(schedule: Schedule, stretches: Sequence[Stretch], runs: int = 1) 
 def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Event], tuple[str, float, float]]:
     """Return the cost function: the part of an event, its duration, and the time to launch it."""
     crowd, hardware = crowding(target), target.hardware
-    exchanged: dict[int, float] = {}
+    exchanged: dict[tuple[str, int, int], float] = {}
 
     def exchange(number: int) -> float:
-        # A body is laid out twice: for its first iteration, and for all others.
-        if number not in exchanged:
-            one = schedule.exchanges[number]
+        # Layers exchange alike, and a body is laid out twice: for its first iteration, and for all others.
+        one = schedule.exchanges[number]
+        alike = one.kind, one.payload_bytes, one.groups
+        if alike not in exchanged:
             groups, locations = schedule.groups[one.groups], schedule.locations or None
-            exchanged[number] = collective_seconds(one.kind, one.payload_bytes, groups, target, locations=locations)
-        return exchanged[number]
+            exchanged[alike] = collective_seconds(one.kind, one.payload_bytes, groups, target, locations=locations)
+        return exchanged[alike]
 
     def cost(event: Event) -> tuple[str, float, float]:
         overhead = known.operation * crowd

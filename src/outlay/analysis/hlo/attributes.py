@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from outlay.analysis.hlo.hlo_module import SourceLine
 
@@ -32,15 +33,17 @@ class Attributes(Mapping[str, str]):
         return self._values
 
     def __getitem__(self, name: str) -> str:
-        if name not in self:
-            raise KeyError(name)
         return self._read()[name]
 
     def __contains__(self, name: object) -> bool:
+        return self.get(name) is not None
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return an attribute, or the default."""
         # Most questions are for attributes that are not there, which is seen without parsing.
         if self._values is None and f"{name}=" not in self._text:
-            return False
-        return name in self._read()
+            return default
+        return self._read().get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._read())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
@@ -35,8 +33,7 @@ _Calls: TypeAlias = "tuple[tuple[str, Instruction], ...]"
 """Calls that were entered, outermost first, each with the computation that it stands in."""
 
 
-@dataclass(frozen=True)
-class _Value:
+class _Value(NamedTuple):
     """A value: an instruction, an element of its tuple, and the calls that were entered to reach it."""
 
     computation: str
@@ -104,7 +101,7 @@ def _before(module: HloModule, value: _Value, one: Instruction) -> list[_Value]:
     if one.opcode == "dynamic-update-slice":
         return [*_operand(value, one, 0, value.path), *_operand(value, one, 1, value.path)]
     if one.opcode in _CALLING:
-        return _result(module.called(one, "calls", "to_apply"), value.path, (*value.calls, (value.computation, one)))
+        return _result(module.entered(one), value.path, (*value.calls, (value.computation, one)))
     # Several arrays that are moved together are told apart by position, like the elements of a tuple.
     is_several = value.path and len(one.operands) > 1 and "slice" not in one.opcode
     if one.opcode == "tuple" or (one.opcode in _PASSING and is_several):
@@ -113,7 +110,7 @@ def _before(module: HloModule, value: _Value, one: Instruction) -> list[_Value]:
 
 
 def _operand(value: _Value, one: Instruction, number: int, path: tuple[int, ...]) -> list[_Value]:
-    return [replace(value, name=one.operands[number], path=path)] if number < len(one.operands) else []
+    return [value._replace(name=one.operands[number], path=path)] if number < len(one.operands) else []
 
 
 def _result(inner: Computation | None, path: tuple[int, ...], calls: _Calls) -> list[_Value]:
@@ -191,47 +188,47 @@ def _paths(module: HloModule, computation: str, value: str, element: int | None)
     return tuple((number,) for number in range(count)) if count > 1 else ((),)
 
 
-def _following(module: HloModule, inside: Computation, one: Instruction, path: tuple[int, ...]) -> Iterator[_Value]:
-    """Yield where a value goes next: into its users, and out of the computation whose result it is."""
-    for user in inside.users.get(one.name, ()):
-        for number, operand in enumerate(user.operands):
-            if operand == one.name:
-                yield from _taken(module, inside, user, number, one, path)
+def _following(module: HloModule, inside: Computation, one: Instruction, path: tuple[int, ...]) -> list[_Value]:
+    """Return where a value goes next: into its users, and out of the computation whose result it is."""
+    following: list[_Value | None] = []
+    for user, number in inside.uses.get(one.name, ()):
+        following.append(_taken(module, inside, user, number, one, path))
     if one.is_root:
         for computation, caller in module.callers.get(inside.name, ()):
             if caller.opcode in _CALLING or caller.opcode in ("while", "conditional"):
-                yield _Value(computation, caller.name, path)
+                following.append(_Value(computation, caller.name, path))
             if caller.opcode == "while":  # the next iteration
-                yield from _parameter(inside, 0, path)
+                following.append(_parameter(inside, 0, path))
+    return [value for value in following if value is not None]
 
 
 def _taken(
     module: HloModule, inside: Computation, user: Instruction, number: int, one: Instruction, path: tuple[int, ...]
-) -> Iterator[_Value]:
-    """Yield what becomes of a value that an instruction takes as its operand of that number."""
-    if user.opcode == "tuple":
-        yield _Value(inside.name, user.name, (number, *path))
-    elif user.opcode == "get-tuple-element":
-        if path and user.number == path[0]:
-            yield _Value(inside.name, user.name, path[1:])
-    elif user.opcode == "while":
-        yield from _parameter(module.called(user, "body"), 0, path)
-    elif user.opcode == "conditional":
-        if 1 <= number <= len(user.calls):
-            yield from _parameter(module.computations.get(user.calls[number - 1]), 0, path)
-    elif user.opcode in _CALLING:
-        yield from _parameter(module.called(user, "calls", "to_apply"), number, path)
-    elif user.opcode == "opt-barrier" or user.opcode.endswith("-done"):
-        yield _Value(inside.name, user.name, path)
-    elif user.opcode not in _MIXING and (user.opcode.startswith(_RESIZING) or _same_size(user, one)):
+) -> _Value | None:
+    """Return what becomes of a value that an instruction takes as its operand of that number; None if it ends there."""
+    opcode = user.opcode
+    if opcode == "tuple":
+        return _Value(inside.name, user.name, (number, *path))
+    if opcode == "get-tuple-element":
+        return _Value(inside.name, user.name, path[1:]) if path and user.number == path[0] else None
+    if opcode == "while":
+        return _parameter(module.called(user, "body"), 0, path)
+    if opcode == "conditional":
+        is_branch = 1 <= number <= len(user.calls)
+        return _parameter(module.computations.get(user.calls[number - 1]), 0, path) if is_branch else None
+    if opcode in _CALLING:
+        return _parameter(module.entered(user), number, path)
+    if opcode == "opt-barrier" or opcode.endswith("-done"):
+        return _Value(inside.name, user.name, path)
+    if opcode not in _MIXING and (opcode.startswith(_RESIZING) or _same_size(user, one)):
         several = len(user.operands) > 1 and len(user.shapes) == len(user.operands)  # moved together
-        yield _Value(inside.name, user.name, (number,) if several else ())
+        return _Value(inside.name, user.name, (number,) if several else ())
+    return None
 
 
-def _parameter(inner: Computation | None, number: int, path: tuple[int, ...]) -> Iterator[_Value]:
+def _parameter(inner: Computation | None, number: int, path: tuple[int, ...]) -> _Value | None:
     parameter = inner.parameter(number) if inner else None
-    if inner is not None and parameter is not None:
-        yield _Value(inner.name, parameter.name, path)
+    return _Value(inner.name, parameter.name, path) if inner is not None and parameter is not None else None
 
 
 def _same_size(user: Instruction, one: Instruction) -> bool:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from outlay.analysis.hlo.groups import groups_of
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, dtype_names, total_bytes
+from outlay.analysis.hlo.hlo_module import (
+    Computation,
+    HloModule,
+    Instruction,
+    Shape,
+    dtype_names,
+    once_per_module,
+    total_bytes,
+)
 from outlay.analysis.hlo.loops import runs_per_step
 
 CollectiveKind = Literal[
@@ -71,6 +79,7 @@ def is_collective(opcode: str) -> bool:
     return opcode in _OPCODES
 
 
+@once_per_module
 def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
     """Return the collectives that a step runs; start and done of one are one.
 
@@ -81,7 +90,6 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
         Each once, with how often it runs, in the order of the computations' text.
     """
     runs = runs_per_step(module)
-    with_collectives = _computations_with_collectives(module)
     collectives: list[HloCollective] = []
     for computation in module.computations.values():
         if computation.name not in runs:
@@ -95,17 +103,18 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
                 collectives.append(_collective(module, FusedCollective(computation, one, None, is_async), count))
             elif one.opcode == "send" and (kind := _TRANSFER.search(one.attributes.get("frontend_attributes", ""))):
                 collectives.append(_between_slices(computation, one, kind[1], count))
-            elif one.opcode == "fusion" and one.called("calls") in with_collectives:
+            elif one.opcode == "fusion":
                 collectives += [_collective(module, fused, count) for fused in fused_collectives(module, one)]
     return tuple(collectives)
 
 
+@once_per_module
 def _computations_with_collectives(module: HloModule) -> set[str]:
     """Return the names of computations that hold a collective, or a fusion that does."""
     pending = [
         name
         for name, computation in module.computations.items()
-        if any(is_collective(one.opcode) for one in computation.instructions.values())
+        if not _OPCODES.isdisjoint([one.opcode for one in computation.instructions.values()])
     ]
     seen = set(pending)
     while pending:
@@ -191,7 +200,7 @@ class FusedCollective:
 
 def fused_collectives(module: HloModule, fusion: Instruction) -> Iterator[FusedCollective]:
     """Yield the collectives that a fusion runs or starts, without those that it only waits for."""
-    pending, seen = [fusion.called("calls")], set()
+    pending, seen = [name for name in fusion.calls if name in _computations_with_collectives(module)], set()
     while pending:
         inner = module.computations.get(pending.pop())
         if inner is None or inner.name in seen:
@@ -218,7 +227,8 @@ def _run_by(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
 
 def ends_collective(module: HloModule, fusion: Instruction) -> bool:
     """Return whether a fusion waits for a collective that another one started."""
-    inner = module.called(fusion, "calls")
+    inner = module.fused(fusion)
     return inner is not None and any(
-        one.attributes.get("custom_call_target") == _ENDS for one in inner.instructions.values()
+        one.opcode == "custom-call" and one.attributes.get("custom_call_target") == _ENDS
+        for one in inner.instructions.values()
     )

@@ -13,6 +13,7 @@ from outlay.analysis.hlo.hlo_module import (
     HloModule,
     Instruction,
     Shape,
+    once_per_module,
     shape_bytes,
     total_bytes,
 )
@@ -20,6 +21,7 @@ from outlay.analysis.hlo.hlo_module import (
 _NAMES_ONLY = NAMES | CONTROL | BARRIERS | {"custom-call"}
 
 
+@once_per_module
 def constant_bytes(module: HloModule) -> int:
     """Return the bytes of the arrays in a program's own text, such as those that a function closes over.
 

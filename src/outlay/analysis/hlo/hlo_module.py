@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from outlay.core.one_line import OneLine
 
@@ -28,19 +30,9 @@ CONTROL = frozenset(("while", "conditional", "call"))
 BARRIERS = frozenset(("optimization-barrier", "opt-barrier", "domain", "add-dependency"))
 """Opcodes that only keep others in order."""
 
-_NAME = re.compile(r"[^\s,{}%]++")
+_CALLED_NAME = re.compile(r"[^\s,{}%]++")
 _ALIASED = re.compile(r"\{(\d{0,9})\}: \((\d{1,9})")  # `{1}: (0, {})`: result 1, operand 0
-# The attributes that name computations, as `{%body.1, %body.2}` or `%body.1`.
-_CALLING = (
-    "calls",
-    "to_apply",
-    "body",
-    "condition",
-    "branch_computations",
-    "true_computation",
-    "false_computation",
-    "called_computations",
-)
+Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True)
@@ -60,6 +52,11 @@ class Shape(OneLine):
     is_on_host: bool = False
     is_on_chip: bool = False
     layout: str = field(default="", compare=False, repr=False)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Its bytes on one device, without padding. Instructions share shapes, so many ask for the same."""
+        return -(-math.prod(self.dims) * dtype_bits(self.dtype) // 8)
 
 
 def read_shapes(text: str) -> tuple[Shape, ...]:
@@ -81,6 +78,7 @@ def _shape(dtype: str, dims: str, layout: str) -> Shape:
     return Shape(dtype, sizes, is_on_host=space == _HOST, is_on_chip=is_on_chip, layout=layout)
 
 
+@functools.lru_cache(maxsize=256)
 def dtype_bits(dtype: str) -> int:
     """Return the bits of an element. Types below a byte are packed; unknown types count zero.
 
@@ -104,12 +102,12 @@ def shape_bytes(shape: Shape) -> int:
         >>> shape_bytes(Shape("f32", (4, 256))), shape_bytes(Shape("s4", (3,))), shape_bytes(Shape("token", ()))
         (4096, 2, 0)
     """
-    return -(-math.prod(shape.dims) * dtype_bits(shape.dtype) // 8)
+    return shape.num_bytes
 
 
 def total_bytes(shapes: tuple[Shape, ...]) -> int:
     """Return the bytes of several arrays together."""
-    return sum(map(shape_bytes, shapes))
+    return sum([shape.num_bytes for shape in shapes])
 
 
 def dtype_names(shapes: tuple[Shape, ...]) -> str:
@@ -120,6 +118,15 @@ def dtype_names(shapes: tuple[Shape, ...]) -> str:
         'f32+bf16'
     """
     return "+".join(dict.fromkeys(shape.dtype for shape in shapes))
+
+
+def called_names(text: str) -> list[str]:
+    """Return the names of computations in the text of an attribute.
+
+    >>> called_names("{%body.1, %body.2}")
+    ['body.1', 'body.2']
+    """
+    return _CALLED_NAME.findall(text)
 
 
 def bounded_int(text: str) -> int | None:
@@ -139,7 +146,7 @@ class SourceLine:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Instruction(OneLine):
     """An instruction: one line of a computation.
 
@@ -153,25 +160,50 @@ class Instruction(OneLine):
         op_name: the path of JAX scopes in the metadata, such as `jit(step)/transpose(jvp())/while/body/dot_general`.
         frames: the source lines that led to it, innermost first; empty if the compiler kept none.
         is_root: whether it is its computation's result.
+        calls: names of the computations that it runs or applies.
     """
 
     name: str
     opcode: str
     shapes: tuple[Shape, ...]
     operands: tuple[str, ...]
-    value: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    op_name: str = ""
-    frames: tuple[SourceLine, ...] = ()
-    is_root: bool = False
+    value: str
+    attributes: Mapping[str, str]
+    op_name: str
+    frames: tuple[SourceLine, ...]
+    is_root: bool
+    calls: tuple[str, ...]
 
-    @property
-    def calls(self) -> tuple[str, ...]:
-        """Names of the computations that it runs or applies."""
-        attributes = self.attributes
-        return tuple(name for key in _CALLING if key in attributes for name in _NAME.findall(attributes[key]))
+    def __init__(
+        self,
+        *,
+        name: str,
+        opcode: str,
+        shapes: tuple[Shape, ...],
+        operands: tuple[str, ...],
+        value: str,
+        attributes: Mapping[str, str],
+        op_name: str,
+        frames: tuple[SourceLine, ...],
+        is_root: bool,
+        calls: tuple[str, ...],
+    ) -> None:
+        # A program has hundreds of thousands of these, and what `dataclass` would write here takes as long as all else
+        # that is done to read a line.
+        self.__dict__.update(
+            name=name,
+            opcode=opcode,
+            shapes=shapes,
+            operands=operands,
+            value=value,
+            attributes=attributes,
+            op_name=op_name,
+            frames=frames,
+            is_root=is_root,
+            calls=calls,
+        )
 
-    @property
+    @cached_property
     def number(self) -> int | None:
         """The number of a parameter, or of the element of a `get-tuple-element`; None for others."""
         return bounded_int(self.value if self.opcode == "parameter" else self.attributes.get("index", ""))
@@ -184,7 +216,7 @@ class Instruction(OneLine):
 
     def called(self, *attributes: str) -> str:
         """Return the name of the computation in the first of these attributes that it has; empty without any."""
-        return next((name for key in attributes for name in _NAME.findall(self.attributes.get(key, ""))), "")
+        return next((name for key in attributes for name in called_names(self.attributes.get(key, ""))), "")
 
 
 @dataclass(frozen=True)
@@ -213,10 +245,19 @@ class Computation(OneLine):
                 users.setdefault(operand, []).append(one)
         return {name: tuple(takers) for name, takers in users.items()}
 
+    @cached_property
+    def uses(self) -> Mapping[str, Sequence[tuple[Instruction, int]]]:
+        """For each instruction, those that take it, and as which operand: a user that takes it twice stands twice."""
+        uses: dict[str, list[tuple[Instruction, int]]] = {}
+        for one in self.instructions.values():
+            for number, operand in enumerate(one.operands):
+                uses.setdefault(operand, []).append((one, number))
+        return uses
+
     def shapes(self, names: Iterable[str]) -> tuple[Shape, ...]:
         """Return the arrays that some of its instructions return, such as the operands of one, tuples flattened."""
         known = self.instructions
-        return tuple(shape for name in names if name in known for shape in known[name].shapes)
+        return tuple([shape for name in names if name in known for shape in known[name].shapes])
 
     def parameter(self, number: int) -> Instruction | None:
         """Return one of its parameters."""
@@ -240,6 +281,7 @@ class HloModule(OneLine):
         entry: the name of the computation that runs first.
         input_output_alias: (output index, parameter number) of each donated input that is used; the index is a tuple.
         skipped: lines that could not be read, as (line number, text).
+        derived: what `once_per_module` has computed from it.
     """
 
     name: str
@@ -250,6 +292,7 @@ class HloModule(OneLine):
     input_output_alias: tuple[tuple[tuple[int, ...], int], ...] = ()
     skipped: tuple[tuple[int, str], ...] = ()
     num_replicas: int = 1
+    derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_devices(self) -> int:
@@ -268,7 +311,11 @@ class HloModule(OneLine):
 
     def fused(self, instruction: Instruction) -> Computation | None:
         """Return the computation of a fusion; None for anything else."""
-        return self.called(instruction, "calls") if instruction.opcode in ("fusion", "fusion-start") else None
+        return self.entered(instruction) if instruction.opcode in ("fusion", "fusion-start") else None
+
+    def entered(self, instruction: Instruction) -> Computation | None:
+        """Return the computation that a fusion, a call or an asynchronous start runs."""
+        return self.computations.get(instruction.calls[0]) if instruction.calls else None
 
     @cached_property
     def callers(self) -> Mapping[str, tuple[tuple[str, Instruction], ...]]:
@@ -278,3 +325,22 @@ class HloModule(OneLine):
             for name in dict.fromkeys(one.calls):
                 callers.setdefault(name, []).append((computation.name, one))
         return {name: tuple(pairs) for name, pairs in callers.items()}
+
+
+def once_per_module(compute: Callable[[HloModule], Facts]) -> Callable[[HloModule], Facts]:
+    """Compute what follows from a program alone once for each program: several parts of a report ask for it.
+
+    >>> counts = []
+    >>> count = once_per_module(lambda module: counts.append(module.name))
+    >>> module = HloModule("m", 1, True, {}, "main")
+    >>> count(module), count(module), counts
+    (None, None, ['m'])
+    """
+
+    @functools.wraps(compute)
+    def computed(module: HloModule) -> Facts:
+        if compute not in module.derived:
+            module.derived[compute] = compute(module)
+        return module.derived[compute]
+
+    return computed

@@ -7,13 +7,22 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Computation, HloModule, Instruction, total_bytes
+from outlay.analysis.hlo.hlo_module import (
+    CONTROL,
+    NAMES,
+    Computation,
+    HloModule,
+    Instruction,
+    once_per_module,
+    total_bytes,
+)
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
 _LINK_WEIGHT = 10  # a byte over a link takes about as long as so many bytes in memory
 _KNOWN = re.compile(r'"?known_trip_count"?:\{"?n"?:"?(\d{1,15})')
 
 
+@once_per_module
 def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
     """Return for each computation that the entry reaches how often it runs, and whether that is certain.
 
@@ -224,7 +233,7 @@ def _value(
         left, right = (_value(module, computation, operand, arguments, depth + 1) for operand in follow)
         return _sum(left, right, -1 if one.opcode == "subtract" else 1)
     if one.opcode in ("fusion", "call"):
-        inner = module.called(one, "calls", "to_apply")
+        inner = module.entered(one)
         if inner and inner.root:
             passed = [_value(module, computation, operand, arguments, depth + 1) for operand in one.operands]
             return _value(module, inner, inner.root.name, passed, depth + 1)

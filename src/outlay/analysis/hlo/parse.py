@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
-from outlay.analysis.hlo.attributes import TABLES, Attributes, SourceTables, closing, read_attributes, read_metadata
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, bounded_int, read_shapes
+from outlay.analysis.hlo.attributes import (
+    QUOTED,
+    TABLES,
+    Attributes,
+    Frames,
+    SourceTables,
+    closing,
+    read_attributes,
+    read_metadata,
+)
+from outlay.analysis.hlo.hlo_module import (
+    Computation,
+    HloModule,
+    Instruction,
+    Shape,
+    bounded_int,
+    called_names,
+    read_shapes,
+)
 from outlay.core.error_types import ExplainError
 
 # `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text for people leaves out the percent sign and the types.
@@ -138,11 +156,28 @@ def _not_hlo(lines: list[str]) -> str:
     )
 
 
+# Of most instructions all up to the operands; a result of several arrays, and odd text, are parsed bit by bit.
+_PLAIN_HEAD = re.compile(r"\s*+(ROOT )?%?([^\s=]++) = ([^\s(]\S*+) ([\w\-]++)\(")
 _START = re.compile(r"\s*+(ROOT )?%?([^\s=]++) = ")
 _PERCENT_NAME = re.compile(r"%([^\s,(){}]++)")
 _TYPE_OR_COMMENT = re.compile(r"/\*[^*]*+\*/|[a-z]\w*+\[[^\]]*+\](?:\{[^}]*+\})?+\s")
 _BARE_NAME = re.compile(r"[^\s,(){}]++")
 _VALUES = frozenset(("parameter", "constant"))
+# The attributes that name computations, as `{%body.1, %body.2}` or `%body.1`.
+_CALLING = (
+    "calls",
+    "to_apply",
+    "body",
+    "condition",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "called_computations",
+)
+
+
+_CALLED = re.compile(rf"[ ,]({'|'.join(_CALLING)})=(?:\{{([^{{}}]*+)\}}|%?([^\s,{{}}]++))")
+_QUOTED = re.compile(QUOTED)
 
 
 class InstructionReader:
@@ -151,43 +186,71 @@ class InstructionReader:
     def __init__(self, tables: SourceTables) -> None:
         self._frames = tables.frames
         self._shapes: dict[str, tuple[Shape, ...]] = {}
+        self._ends: dict[str, _End] = {}
 
     def read(self, line: str) -> Instruction | None:
         """Parse the instruction of a line; None if it holds none."""
-        start = _START.match(line)
-        if start is None:
-            return None
-        shape_start = start.end()
-        is_tuple = line.startswith("(", shape_start)
-        shape_end = closing(line, shape_start) + 1 if is_tuple else line.find(" ", shape_start)
-        if shape_end <= 0:
-            return None
-        opening = line.find("(", shape_end)
-        opcode = line[shape_end:opening].strip()
+        head = _PLAIN_HEAD.match(line)
+        is_root, name, shape, opcode, opening = (*head.groups(), head.end() - 1) if head else _head_of(line)
         end = _operands_end(line, opening)
-        if opening < 0 or end < 0 or not opcode:
+        if end < 0 or not opcode:
             return None
         # A literal, or the number of a parameter, is no list of operands.
         inside, is_value = line[opening + 1 : end], opcode in _VALUES
-        metadata = line.find("metadata={", end)
-        op_name, frames = read_metadata(line, metadata, self._frames) if metadata > 0 else ("", ())
+        text = line[end + 1 :]
+        rest = self._ends.get(text)
+        if rest is None:
+            rest = self._ends[text] = self._end_of(text)
         return Instruction(
-            name=start[2],
+            name=name,
             opcode=opcode,
-            shapes=self._shapes_of(line[shape_start:shape_end]),
+            shapes=self._shapes_of(shape),
             operands=() if is_value else _operand_names(inside),
             value=inside if is_value else "",
-            attributes=Attributes(line[end + 1 :]),
-            op_name=op_name,
-            frames=frames,
-            is_root=start[1] is not None,
+            attributes=rest.attributes,
+            op_name=rest.op_name,
+            frames=rest.frames,
+            is_root=is_root is not None,
+            calls=rest.calls,
         )
+
+    def _end_of(self, text: str) -> _End:
+        """Parse what follows the operands: in most lines nothing, or the metadata of many others."""
+        attributes = Attributes(text)
+        called = {key: names for key, *names in _CALLED.findall(_QUOTED.sub("", text))}
+        calls = [name for key in _CALLING if key in called for name in called_names("".join(called[key]))]
+        metadata = text.find("metadata={")
+        op_name, frames = read_metadata(text, metadata, self._frames) if metadata >= 0 else ("", ())
+        return _End(attributes, op_name, frames, tuple(calls))
 
     def _shapes_of(self, text: str) -> tuple[Shape, ...]:
         shapes = self._shapes.get(text)
         if shapes is None:
             shapes = self._shapes[text] = read_shapes(text)
         return shapes
+
+
+class _End(NamedTuple):
+    """What follows the operands of an instruction."""
+
+    attributes: Attributes
+    op_name: str
+    frames: Frames
+    calls: tuple[str, ...]
+
+
+_Head: TypeAlias = "tuple[str | None, str, str, str, int]"
+
+
+def _head_of(line: str) -> _Head:
+    """Return the mark of a root, name, shape, opcode, and where the operands open: -1 if there are none."""
+    start = _START.match(line)
+    if start is None:
+        return None, "", "", "", -1
+    begin = start.end()
+    end = closing(line, begin) + 1 if line.startswith("(", begin) else line.find(" ", begin)
+    opening = line.find("(", end) if end > 0 else -1
+    return start[1], start[2], line[begin:end], line[end:opening].strip(), opening
 
 
 def _operands_end(line: str, opening: int) -> int:

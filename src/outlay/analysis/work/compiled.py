@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import BARRIERS, CONTROL, NAMES, Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step, trip_count
-from outlay.analysis.work.products import custom_call_target, dtype_of_product, flops_of_product
+from outlay.analysis.work.products import PRODUCTS, custom_call_target, dtype_of_product, flops_of_product
 from outlay.analysis.work.traffic import AcrossRows, instruction_bytes, read_across_rows
 
 _FREE = (
@@ -128,11 +128,14 @@ def _products(
 ) -> tuple[float, str]:
     """Return the FLOPs of the products in an instruction, nested fusions included, and what the largest multiplies."""
     if fused is None:
+        if instruction.opcode not in PRODUCTS:
+            return 0.0, ""
         operands = computation.shapes(instruction.operands)
         flops = flops_of_product(instruction, operands)
         if flops is None:
             unknown[f"custom call {custom_call_target(instruction)}: FLOPs unknown; not counted"] = None
         return (flops, dtype_of_product(instruction, operands)) if flops else (0.0, "")
-    inside = [_products(inner, fused, module.fused(inner), module, unknown) for inner in fused.instructions.values()]
+    counted = [inner for inner in fused.instructions.values() if inner.opcode in PRODUCTS or "fusion" in inner.opcode]
+    inside = [_products(inner, fused, module.fused(inner), module, unknown) for inner in counted]
     # One dtype has to stand for the fusion: that of its largest product, which takes most of the time.
-    return sum(flops for flops, _ in inside), max(inside)[1]
+    return sum((flops for flops, _ in inside), 0.0), max(inside, default=(0.0, ""))[1]

@@ -41,6 +41,9 @@ _NO_PRODUCT = (
     *("xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "cub$DeviceRadixSort", "__cub$DeviceRadixSort"),
     *("ConcatBitcast", "AsyncCollectiveStart", "AsyncCollectiveDone"),
 )
+PRODUCTS = frozenset(("dot", "convolution", "custom-call", "fft", "cholesky", "triangular-solve"))
+"""Opcodes with FLOPs that are counted."""
+
 _EXACT = ("fft", "cholesky", "triangular-solve")
 NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
 """Custom calls that are library functions; all others are somebody's kernels."""

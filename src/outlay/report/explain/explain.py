@@ -139,7 +139,7 @@ def _explanation(
     memory = _memory(subject, output.memory, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
     timed = time_on_lanes(schedule) if target else None
-    estimated = price(schedule) if target else None
+    estimated = price(schedule, timed=timed) if target else None
     seconds = estimated.seconds if estimated else None
     computing = estimated.seconds - estimated.parts.get("communication", 0.0) if estimated else None
     evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, output.state, computing)
