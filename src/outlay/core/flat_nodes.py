@@ -155,6 +155,11 @@ def has_flat_nodes(tree: Any) -> bool:
     return any(map(is_flat_node, jax.tree.leaves(tree, is_leaf=is_flat_node)))
 
 
+def flatten_like(tree: Any) -> Callable[[Any], list[Any]]:
+    """Return what flattens trees of the structure of this one, and refuses others: faster than `jax.tree.leaves`."""
+    return jax.tree.leaves if has_flat_nodes(tree) else jax.tree.structure(tree).flatten_up_to
+
+
 class ByStructure:
     """Converts trees of one structure from call to call: it walks through the first one, and knows the others.
 

@@ -137,7 +137,7 @@ def _spec_of(
         raise MeshError("a mesh needs axes: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices")
     if spec is None:
         return MeshSpec(axes, over)
-    if isinstance(spec, str) and spec.partition(":")[0] in known_hardware():
+    if isinstance(spec, str) and "=" not in spec and spec.partition(":")[0] in known_hardware():
         raise MeshError(f"{spec!r} is a target, not a mesh\n  fix: outlay.mesh(data=-1, target={spec!r})")
     if isinstance(spec, str) and spec.strip().isdigit():
         raise _without_names(int(spec))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from outlay.core.error_types import MeshError, ProgramError
 from outlay.core.jax_compat import is_compile_only
@@ -16,6 +16,20 @@ from outlay.core.quantities import plural
 from outlay.core.sizes import is_count
 from outlay.devices.device_identity import DeviceId, device_id, host_of
 from outlay.devices.target import Target
+
+
+def is_explicit(mesh: Mesh) -> bool:
+    """Return whether shardings are part of the arrays' types on this mesh."""
+    return AxisType.Explicit in mesh.axis_types
+
+
+def processes_of(mesh: Mesh) -> list[int]:
+    """Return the numbers of the processes that run a program on this mesh together; none for a single process."""
+    if jax.process_count() == 1:
+        return []
+    processes = sorted({device.process_index for device in mesh.devices.flat})
+    return processes if len(processes) > 1 else []
+
 
 Kind = Literal["attached", "simulated", "compile-only", "abstract"]
 

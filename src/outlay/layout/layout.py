@@ -205,7 +205,7 @@ def _checked_plan(
     problems = [
         *resolution.problems,
         *check_leaves(leaves, resolution, max_whole_bytes, copies),
-        *check_stacks(leaves, resolution),
+        *(check_stacks(leaves, resolution) if resolution.stacks else ()),
         *check_rules(resolution, tree),
     ]
     if problems:

@@ -119,7 +119,7 @@ def _copies_split_less(leaves: Sequence[LeafPlan], copies: Sequence[Copies]) -> 
 
 def _by_layer(resolution: Resolution) -> Iterable[str]:
     stacks = resolution.stacks
-    for number, rule in enumerate(resolution.rules):
+    for number, rule in enumerate(resolution.rules if stacks else ()):
         if paths := splits_by_layer(number, stacks, resolution):
             yield (
                 f"{rule.named(number)} splits {len(paths)} stacked leaves by layer, so a scan over the layers fetches "

@@ -27,7 +27,6 @@ from outlay.core.jax_compat import (
     take_packed_arrays,
     without_compilation_cache,
 )
-from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
@@ -189,6 +188,8 @@ def compile_with(
         ProgramError: the compiler does not know an option, or its value; or sums would be wrong at times.
     """
     if device is not None and is_compile_only(device):
+        from outlay.core.jax_kernels import drop_callbacks
+
         drop_callbacks(lowered)
     elif device is not None and scatters_wrongly(device.platform):
         _check_scattered_sums(lowered)

@@ -28,15 +28,10 @@ from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, plural
 from outlay.core.runtime_flags import versions
 from outlay.core.source_owner import part_of_outlay
+from outlay.devices.mesh_info import processes_of
 from outlay.jobs.joined import gather_all, part, patience, post, texts_in_time, wait_for
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
-
-
-def processes_of(mesh: Mesh) -> list[int]:
-    """Return the numbers of the processes that run a program on this mesh together; none for a single process."""
-    processes = sorted({device.process_index for device in mesh.devices.flat})
-    return processes if jax.process_count() > 1 and len(processes) > 1 else []
 
 
 def check_agreement(facts: Facts, processes: Sequence[int]) -> None:

@@ -11,11 +11,11 @@ from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
+from outlay.devices.mesh_info import is_explicit
 from outlay.graph.rows import Rows
 from outlay.layout.plan import Plan
 from outlay.program.compiler_options import CompilerOptions
 from outlay.program.device_group import DeviceGroup
-from outlay.program.explicit import is_explicit
 
 Mode = Literal["auto", "manual", "placed"]
 Step = Callable[[Any, Any], tuple[Any, Any]]

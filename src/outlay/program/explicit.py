@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import Problem, ProgramError
@@ -24,14 +24,10 @@ from outlay.core.jax_source import Frame, user_frames
 from outlay.core.jax_tracing import fresh_traces, in_backward_pass, intercepting
 from outlay.core.quantities import counted
 from outlay.core.source_owner import OUTLAY, is_installed
+from outlay.devices.mesh_info import is_explicit
 from outlay.program.abstract import abstract_init, name_of, named
 
 _MACHINERY = tuple(str(OUTLAY / folder) for folder in ("core", "graph", "program", "train"))
-
-
-def is_explicit(mesh: Mesh) -> bool:
-    """Return whether shardings are part of the arrays' types on this mesh."""
-    return AxisType.Explicit in mesh.axis_types
 
 
 def with_types(stage: Callable[..., Any], run: Callable[..., Any], shapes: Any, shardings: Any, mesh: Mesh) -> Any:

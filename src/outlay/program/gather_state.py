@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 
 from outlay.arrays.gather_scatter import broadcast, gather, gather_among_holders
 from outlay.core.paths import map_with_paths
+from outlay.devices.mesh_info import processes_of
 from outlay.layout.plan import Plan
-from outlay.program.consistency import processes_of
 
 
 def gather_state(plan: Plan, mesh: Mesh, device_groups: Sequence[Any], crop: Callable[[Any], Any], state: Any) -> Any:

@@ -20,7 +20,6 @@ from outlay.program.compiler_options import RequestedOptions
 from outlay.program.execution import Mode, Step
 from outlay.program.program import Program
 from outlay.program.program_arguments import with_key
-from outlay.program.program_of_objects import ProgramOfObjects
 from outlay.program.step_over_arrays import step_over_arrays
 
 
@@ -110,7 +109,11 @@ def program(
             step, init = objects.step, objects.init
         step, init = over_arrays(step, init)
     made = Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)
-    return ProgramOfObjects(made, objects) if objects and objects.objects else made
+    if not (objects and objects.objects):
+        return made
+    from outlay.program.program_of_objects import ProgramOfObjects
+
+    return ProgramOfObjects(made, objects)
 
 
 def of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:

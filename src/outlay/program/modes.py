@@ -31,12 +31,8 @@ from outlay.layout.placement import spec_dims
 from outlay.layout.plan import Plan
 from outlay.program.abstract import Traced
 from outlay.program.by_rows import ByRows
-from outlay.program.by_source import by_source
 from outlay.program.execution import Mode, Step
-from outlay.program.manual_gradients import gradient_runner
-from outlay.program.manual_step import run_per_shard
 from outlay.program.storing import Storing, fetch_from_host, mover
-from outlay.program.summed_once import sums_once
 
 
 def in_mode(
@@ -62,11 +58,12 @@ def in_mode(
         run = step
     elif sums_over_batch:
         # Not the whole step on shards: an optimizer that takes the global norm would see one device's shards only.
-        runner = gradient_runner(plan, mesh) if mode == "manual" else sums_once(plan, mesh, tell)
-        run = _with_gradients(with_constraints(step, plan, mesh), runner)
+        run = _with_gradients(with_constraints(step, plan, mesh), _runner(mode, plan, mesh, tell))
     elif mode == "auto":
         run = with_constraints(step, plan, mesh)
     else:
+        from outlay.program.manual_step import run_per_shard
+
         run = run_per_shard(step, plan, mesh)
     return fetch_from_host(run, plan, mesh)
 
@@ -87,11 +84,24 @@ def step_and_gradients(
     Returns:
         The step, and what takes the gradients of its sums; None if they are taken as in any function.
     """
-    step = by_source(step, layout) if mode == "auto" else step
+    if mode == "auto" and any(rule.is_by_source for rule in layout):
+        from outlay.program.by_source import by_source
+
+        step = by_source(step, layout)
     if not sums_over_batch:
         return in_mode(mode, step, plan, mesh, sums_over_batch=False), None
-    runner = gradient_runner(plan, mesh) if mode == "manual" else sums_once(plan, mesh)
+    runner = _runner(mode, plan, mesh)
     return fetch_from_host(with_constraints(step, plan, mesh), plan, mesh), runner
+
+
+def _runner(mode: Mode, plan: Plan, mesh: Mesh, tell: Callable[[str], None] = lambda why: None) -> Runner:
+    if mode == "manual":
+        from outlay.program.manual_gradients import gradient_runner
+
+        return gradient_runner(plan, mesh)
+    from outlay.program.summed_once import sums_once
+
+    return sums_once(plan, mesh, tell)
 
 
 def _with_gradients(step: Step, runner: Runner) -> Step:

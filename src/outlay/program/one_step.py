@@ -16,8 +16,9 @@ from outlay.arrays.shardings import shardings
 from outlay.core.annotations import placed_by_plan
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
-from outlay.core.jax_kernels import answering_for
+from outlay.core.jax_compat import is_compile_only
 from outlay.core.jax_tracing import fresh_traces, operations, settings
+from outlay.devices.mesh_info import is_explicit
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
@@ -33,16 +34,12 @@ from outlay.program.abstract import (
     name_of,
     named,
 )
-from outlay.program.by_rows import by_rows
-from outlay.program.by_source import by_source, check_source_rules
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
 from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
-from outlay.program.explicit import is_explicit, state_shapes, with_types
 from outlay.program.independent_dims import FFT, not_split
 from outlay.program.leaked_values import check_no_leaked_values
-from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 from outlay.program.storing import check_host_memory, out_shardings, send_to_host, typed
@@ -67,10 +64,17 @@ class OneStep:
         donate: bool,
     ) -> None:
         self.compiler_options = compiler_options(options, mesh)
-        check_source_rules(layout, step, mode, mesh)
-        step = by_source(step, layout)
+        if any(rule.is_by_source for rule in layout):
+            from outlay.program.by_source import by_source, check_source_rules
+
+            check_source_rules(layout, step, mode, mesh)
+            step = by_source(step, layout)
         user_step = step if donate else OnlyReads(step)
-        split = by_rows(user_step, init, layout, mesh, mode)
+        split = None
+        if layout.row_axes or isinstance(user_step, GraphLoop):
+            from outlay.program.by_rows import by_rows
+
+            split = by_rows(user_step, init, layout, mesh, mode)
         self.rows: tuple[Rows, ...] = (split.rows,) if split else ()
         self.step: Step = split or user_step
         self._name, self._donate, self._mesh = named(user_step), donate, mesh
@@ -80,9 +84,8 @@ class OneStep:
         # In the context of the mesh, models may name its axes in their own constraints.
         enter = functools.partial(jax.set_mesh, mesh)
         with explaining_mesh_errors(f"init {name_of(init)}", mesh):
-            self.state_shapes, self._inits_in_mesh = in_context(
-                enter, lambda: state_shapes(init, mesh), whatever_fails=True
-            )
+            traced_init = functools.partial(_state_shapes, init, mesh)
+            self.state_shapes, self._inits_in_mesh = in_context(enter, traced_init, whatever_fails=True)
         self.batch_shapes = abstract_inputs(inputs)
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):
@@ -96,6 +99,8 @@ class OneStep:
         self.runs_per_shard = traced.runs_per_shard and not split
         self.is_exact = bool(split)
         if traced.runs_per_shard:
+            from outlay.program.manual_step import plan_per_shard
+
             self.plan: Plan = plan_per_shard(layout, self.step, *shapes, mesh)
         else:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
@@ -192,6 +197,8 @@ class OneStep:
         )
         shapes = (typed(self.state_shapes, plan, mesh), self.batch_shapes)
         if is_explicit(mesh):
+            from outlay.program.explicit import with_types
+
             typed_args = run, shapes, (state, batch), mesh
             with fresh_traces():
                 if FFT in (one.primitive.name for one in operations(self._traced.jaxpr)):
@@ -231,7 +238,12 @@ class OneStep:
         return self._mode == "auto" and self._mesh.size > 1 and not is_explicit(self._mesh)
 
     def _trace(self, mode: str) -> Traced:
-        with fresh_traces(), answering_for(self._mesh.devices.flat[0]):
+        device, answers = self._mesh.devices.flat[0], contextlib.nullcontext()
+        if is_compile_only(device):
+            from outlay.core.jax_kernels import answering_for
+
+            answers = answering_for(device)
+        with fresh_traces(), answers:
             return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
 
     @property
@@ -262,3 +274,11 @@ class OneStep:
 
     def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
         return jax.set_mesh(self._mesh) if in_mesh else contextlib.nullcontext()
+
+
+def _state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
+    if not is_explicit(mesh):
+        return abstract_init(init)
+    from outlay.program.explicit import state_shapes
+
+    return state_shapes(init, mesh)

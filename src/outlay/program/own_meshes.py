@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_kernels import answering_for, lowering_callbacks
+from outlay.core.jax_compat import is_compile_only
 from outlay.core.jax_source import source_line, source_line_of_error
 from outlay.core.jax_tracing import fresh_traces, operations
 from outlay.core.quantities import counted, plural
@@ -127,8 +127,14 @@ def on_mesh(
         context: makes the context in which it is traced; `jax.set_mesh` sets the mesh when it is called.
     """
     device = mesh.devices.flat[0]
-    of_device = lowering_callbacks(device), answering_for(device)
-    with explaining_mesh_errors(what, mesh, mode), context(), of_device[0], of_device[1], fresh_traces():
+    with explaining_mesh_errors(what, mesh, mode), contextlib.ExitStack() as stack:
+        stack.enter_context(context())
+        if is_compile_only(device):
+            from outlay.core.jax_kernels import answering_for, lowering_callbacks
+
+            stack.enter_context(lowering_callbacks(device))
+            stack.enter_context(answering_for(device))
+        stack.enter_context(fresh_traces())
         return stage(*shapes)
 
 

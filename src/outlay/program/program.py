@@ -16,26 +16,22 @@ from outlay.core.as_written import AsWritten
 from outlay.core.called_as import called_as
 from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
-from outlay.core.flat_nodes import has_flat_nodes
+from outlay.core.flat_nodes import flatten_like
 from outlay.core.guesses import OF_A_PROGRAM
 from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
-from outlay.devices.mesh_info import check_runnable
+from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
-from outlay.program.by_source import why_no_source_rules
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
-from outlay.program.consistency import check_agreement, facts_of, processes_of, wait_for_all
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.first_run import run_first
-from outlay.program.gather_state import gather_state
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
-from outlay.program.placed_graph import PlacedGraph
 from outlay.program.program_arguments import check_arguments
 from outlay.program.states import States
 from outlay.render.page import Page
@@ -96,6 +92,8 @@ class Program(States, Report):
         self.mode: Mode = mode
         self.has_manual_collectives = mode == "manual"
         if mode == "placed":
+            from outlay.program.placed_graph import PlacedGraph
+
             execution: Execution = PlacedGraph(step, init, inputs, layout, mesh, options)
         else:
             execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
@@ -134,7 +132,7 @@ class Program(States, Report):
         self.check_memory()
         self.agree(key=key)
         self._execution.check_key(key)
-        wait_for_all("init", self.step, self.mesh)
+        self._wait_for_all("init")
         # Wait, so that it is init that fails where it does, and not the first step.
         return jax.block_until_ready(self._execution.init(key))
 
@@ -177,6 +175,8 @@ class Program(States, Report):
     @property
     def why_no_source_rules(self) -> str:
         """What keeps the layout from naming values of the step by their source, in words; empty if nothing does."""
+        from outlay.program.by_source import why_no_source_rules
+
         return why_no_source_rules(self.step, self.mode, self.mesh)
 
     @property
@@ -215,10 +215,11 @@ class Program(States, Report):
                 devices.
         """
         try:
-            leaves = jax.tree.leaves((state, batch))
             try:
+                leaves = self._flatten((state, batch))
                 is_used = any(map(is_deleted, leaves))
-            except AttributeError:  # a host array; to ask each leaf for its type would double the usual call's cost
+            # A host array, or another structure; to ask each leaf for its type would double the usual call's cost.
+            except (AttributeError, ValueError):
                 state, batch = take_arguments(state, batch)
                 leaves = jax.tree.leaves((state, batch))
                 is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
@@ -272,6 +273,8 @@ class Program(States, Report):
 
     def gather(self, state: Any) -> Any:
         """Fetch a state, or a part of one, as NumPy of the shapes of a single-device run; every process calls it."""
+        from outlay.program.gather_state import gather_state
+
         return gather_state(self.plan, self.mesh, self.device_groups, self.crop, state)
 
     @functools.cached_property
@@ -337,6 +340,8 @@ class Program(States, Report):
         if self._is_agreed:
             return
         if processes := processes_of(self.mesh):
+            from outlay.program.consistency import check_agreement, facts_of
+
             check_runnable(self.mesh, "a step cannot run")
             # Before the compiler, which may itself wait for other processes.
             settings = {"mode": self.mode, "mesh": self.plan.mesh, "compiler options": self.compiler_options}
@@ -355,18 +360,18 @@ class Program(States, Report):
         if not returned or returned != [*map(id, leaves[: len(returned)])] or self._batch_is_like_state:
             state, batch = without_shared_memory(state, batch)
         result = self._run(state, batch)
-        # Each microsecond here is one of every call: a known structure is flattened faster than an unknown one, and
-        # changing the list in place avoids `__setattr__`.
-        returned[:] = map(id, self._leaves_of_state(result[0]))
+        # Each microsecond here is three of every call, since XLA's threads have emptied the caches in between; changing
+        # the list in place avoids `__setattr__`.
+        returned[:] = map(id, self._flatten_state(result[0]))
         return result
 
     @functools.cached_property
-    def _leaves_of_state(self) -> Callable[[Any], list[Any]]:
-        return (
-            jax.tree.leaves
-            if has_flat_nodes(self.state_shapes)
-            else jax.tree.structure(self.state_shapes).flatten_up_to
-        )
+    def _flatten(self) -> Callable[[Any], list[Any]]:
+        return flatten_like((self.state_shapes, self.batch_shapes))
+
+    @functools.cached_property
+    def _flatten_state(self) -> Callable[[Any], list[Any]]:
+        return flatten_like(self.state_shapes)
 
     @functools.cached_property
     def _batch_is_like_state(self) -> bool:
@@ -376,12 +381,18 @@ class Program(States, Report):
         )
         return not state.isdisjoint(batch)
 
+    def _wait_for_all(self, first_run_of: str) -> None:
+        if processes_of(self.mesh):
+            from outlay.program.consistency import wait_for_all
+
+            wait_for_all(first_run_of, self.step, self.mesh)
+
     def _first_run(self, state: Any, batch: Any) -> Any:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         check_runnable(self.mesh, "a step cannot run")
         check_jit_enabled()
         self.agree()
-        wait_for_all("step", self.step, self.mesh)
+        self._wait_for_all("step")
         run = self._execution.runner(self.compiled_parts)
         result = run_first(run, state, batch)
         if self.donate:

@@ -33,10 +33,10 @@ from outlay.core.jax_tracing import (
 from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.devices.mesh_info import is_explicit
 from outlay.layout.placement import Stored
 from outlay.layout.plan import Plan
 from outlay.program.execution import Step
-from outlay.program.explicit import is_explicit
 
 _NAME = "name"
 _CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
