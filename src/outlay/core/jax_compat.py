@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,24 @@ def memory_of(array: jax.Array) -> int | None:
         return array.addressable_data(0).unsafe_buffer_pointer()
     except jax.errors.JaxRuntimeError:
         return None
+
+
+def call_over_leaves(compiled: jax.stages.Compiled) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+    """Return a compiled function as one over lists of leaves, and what builds its result from these; None if it cannot.
+
+    For whoever has the leaves already, and needs those of the result: no tree is flattened by JAX again.
+
+    Args:
+        compiled: the function.
+    """
+    known: Any = compiled
+    try:
+        args, result = (jax.tree.structure([0] * tree.num_leaves) for tree in (compiled.in_tree, compiled.out_tree))
+        params = known._params._replace(in_tree=jax.tree.structure((([0] * args.num_leaves,), {})), out_tree=result)
+        call = None if params.is_high else known._executable.create_cpp_call(params)
+    except (AttributeError, TypeError, ValueError):  # another version of JAX
+        return None
+    return None if call is None else (call, compiled.out_tree.unflatten)
 
 
 def take_packed_arrays(compiled: jax.stages.Compiled) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import jax
 from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import is_explicit
 from outlay.graph.rows import Rows
@@ -30,6 +31,19 @@ def check_mode(mode: str, mesh: Mesh) -> None:
             f"mode {mode} takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
             "explicit about\n  fix: outlay.mesh(...) without explicit=True"
         )
+
+
+T = TypeVar("T")
+
+
+def only_part(what: str, parts: Sequence[T], mode: str) -> T:
+    """Return what a program has as one, such as its compiled step; raise if it has one for each group of devices."""
+    if len(parts) == 1:
+        return parts[0]
+    raise ProgramError(
+        f"in mode {mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
+        f"program.device_groups\n  fix: program.{what}_parts"
+    )
 
 
 def check_jit_enabled() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -18,9 +18,8 @@ from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flatten_like
 from outlay.core.guesses import OF_A_PROGRAM
-from outlay.core.jax_compat import load_no_programs_of_several_cpu_devices
+from outlay.core.jax_compat import call_over_leaves, load_no_programs_of_several_cpu_devices
 from outlay.core.jax_tracing import is_tracing
-from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
@@ -28,7 +27,7 @@ from outlay.program.abstract import OnlyReads, as_key, name_of
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
-from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
+from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode, only_part
 from outlay.program.first_run import run_first
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
@@ -36,8 +35,6 @@ from outlay.program.program_arguments import check_arguments
 from outlay.program.states import States
 from outlay.render.page import Page
 from outlay.render.report import Report
-
-T = TypeVar("T")
 
 
 class Program(States, Report):
@@ -111,6 +108,7 @@ class Program(States, Report):
         self.traced_init, self.compiled_trace = execution.traced_init, execution.compiled_trace
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
+        self._over_leaves: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._is_agreed = False
 
     @called_as("state = program.init(jax.random.key(0))", seed="jax.random.key(seed)", rng="key=")
@@ -215,13 +213,15 @@ class Program(States, Report):
                 devices.
         """
         try:
+            leaves = is_used = None
             try:
                 leaves = self._flatten((state, batch))
                 is_used = any(map(is_deleted, leaves))
-            # A host array, or another structure; to ask each leaf for its type would double the usual call's cost.
             except (AttributeError, ValueError):
+                pass  # a host array, or another structure: to ask each leaf for its type would double the call's cost
+            if leaves is None or is_used is None:
                 state, batch = take_arguments(state, batch)
-                leaves = jax.tree.leaves((state, batch))
+                leaves = self._flatten((state, batch))
                 is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
             # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
             if is_used:
@@ -294,12 +294,12 @@ class Program(States, Report):
     @property
     def lowered(self) -> jax.stages.Lowered:
         """Return the step lowered for the mesh; with several device groups see `lowered_parts`."""
-        return self._single("lowered", self.lowered_parts)
+        return only_part("lowered", self.lowered_parts, self.mode)
 
     @property
     def compiled(self) -> jax.stages.Compiled:
         """Return the compiled step, exactly what a call runs; with several device groups see `compiled_parts`."""
-        return self._single("compiled", self.compiled_parts)
+        return only_part("compiled", self.compiled_parts, self.mode)
 
     @property
     def is_graph(self) -> bool:
@@ -356,22 +356,24 @@ class Program(States, Report):
 
         What the last call returned shares no memory, so only other states are searched.
         """
-        returned = self._returned
+        returned, over_leaves = self._returned, self._over_leaves
         if not returned or returned != [*map(id, leaves[: len(returned)])] or self._batch_is_like_state:
             state, batch = without_shared_memory(state, batch)
-        result = self._run(state, batch)
-        # Each microsecond here is three of every call, since XLA's threads have emptied the caches in between; changing
-        # the list in place avoids `__setattr__`.
-        returned[:] = map(id, self._flatten_state(result[0]))
-        return result
+            over_leaves = None
+        if over_leaves is None:
+            result = self._run(state, batch)
+            returned[:] = map(id, jax.tree.leaves(result[0]))
+            return result
+        # Each microsecond here is three of every call, since XLA's threads have emptied the caches in between: so trees
+        # are flattened once. Changing the list in place avoids `__setattr__`.
+        run, unflatten = over_leaves
+        results = run(leaves)
+        returned[:] = map(id, results[: len(returned)])
+        return unflatten(results)
 
     @functools.cached_property
     def _flatten(self) -> Callable[[Any], list[Any]]:
         return flatten_like((self.state_shapes, self.batch_shapes))
-
-    @functools.cached_property
-    def _flatten_state(self) -> Callable[[Any], list[Any]]:
-        return flatten_like(self.state_shapes)
 
     @functools.cached_property
     def _batch_is_like_state(self) -> bool:
@@ -397,14 +399,8 @@ class Program(States, Report):
         result = run_first(run, state, batch)
         if self.donate:
             check_outputs(result[0], self.plan, self.mesh)
+            # With nodes of users' own classes there is Python around the compiled step.
+            is_bare = any(run is compiled for compiled in self.compiled_parts)
+            self._over_leaves = call_over_leaves(self.compiled_parts[0]) if is_bare else None
         self._run = run
         return result
-
-    def _single(self, what: str, parts: Sequence[T]) -> T:
-        if len(parts) == 1:
-            return parts[0]
-        raise ProgramError(
-            f"in mode {self.mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
-            "program.device_groups"
-            f"\n  fix: program.{what}_parts"
-        )

@@ -1,0 +1,103 @@
+"""After its first call a program hands its leaves to the compiled step as a list, so that trees are flattened once."""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import outlay
+from outlay.core.jax_compat import call_over_leaves
+from outlay.errors import ProgramError
+
+BATCH = {"x": np.ones((8, 2), np.float32), "none": None}
+
+
+def init(key):
+    return {"z": (jnp.zeros((8, 4)), [jnp.ones(16)]), "a": [key, jnp.zeros((), jnp.int32)], "none": None}
+
+
+def step(state, batch):
+    (first, (second,)), (key, count) = state["z"], state["a"]
+    key, own = jax.random.split(key)
+    first = first + jax.random.normal(own, first.shape) * batch["x"].mean()
+    return {"z": (first, [second * 2]), "a": [key, count + 1], "none": None}, {"count": count, "nothing": None}
+
+
+@pytest.fixture(scope="module")
+def program():
+    layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
+    made = outlay.program(step, init, BATCH, layout=layout, mesh="data=8")
+    made(made.init(jax.random.key(0)), BATCH)
+    return made
+
+
+@pytest.fixture
+def state(program):
+    state, _ = program(program.init(jax.random.key(0)), BATCH)
+    return program(state, jax.device_put(BATCH))[0]
+
+
+def test_a_call_flattens_no_tree_of_unknown_structure(program, state):
+    batch = jax.device_put(BATCH)
+    entered = []
+
+    def note(frame, event, _):
+        if event == "call" and "tree" in Path(frame.f_code.co_filename).name:  # jax/_src/tree.py and tree_util.py
+            entered.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        program(state, batch)
+        of_a_call = list(entered)
+        jax.tree.leaves(batch)
+    finally:
+        sys.setprofile(before)
+    assert of_a_call == []
+    assert entered, "the hook sees no work on trees at all"
+
+
+def test_many_calls_compute_what_plain_jit_computes(program):
+    state, expected = program.init(jax.random.key(3)), jax.jit(init)(jax.random.key(3))
+    for _ in range(4):
+        state, outputs = program(state, BATCH)
+        expected, of_jit = jax.jit(step)(expected, BATCH)
+    assert jax.tree.structure((state, outputs)) == jax.tree.structure((expected, of_jit))
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    for leaf, other in zip(*map(jax.tree.leaves, ((state, outputs), (expected, of_jit))), strict=True):
+        leaf, other = (jax.random.key_data(x) if is_key(x) else x for x in (leaf, other))
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
+def test_a_dictionary_in_another_order_is_the_same_state(program, state):
+    count = int(state["a"][1])
+    later, _ = program({name: state[name] for name in ("none", "z", "a")}, BATCH)
+    assert int(later["a"][1]) == count + 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda state: {**state, "a": tuple(state["a"])},
+        lambda state: {**state, "z": list(state["z"])},
+        lambda state: {**state, "none": jnp.zeros(())},
+        lambda state: {**state, "a": state["a"][::-1]},
+    ],
+    ids=["a tuple for a list", "a list for a tuple", "an array for None", "two leaves swapped"],
+)
+def test_the_same_leaves_in_other_containers_are_refused(program, state, other):
+    with pytest.raises(ProgramError, match="state"):
+        program(other(state), BATCH)
+
+
+def test_a_state_that_was_used_up_is_refused_before_it_reaches_the_step(program, state):
+    program(state, BATCH)
+    with pytest.raises(ProgramError, match="used already"):
+        program(state, BATCH)
+
+
+def test_what_jax_does_not_let_call_by_leaves_is_left_alone():
+    assert call_over_leaves(object()) is None
