@@ -16,8 +16,8 @@ def main() -> None:
     parser.add_argument("verbs", nargs="*", metavar="VERB", help=f"of {', '.join(VERBS)}; by default all of them")
     print(f"{'verb':<16}{'files':>7}{'lines':>9}{'modules':>9}{'ceilings (goal)':>26}  features entered in vain")
     for verb in parser.parse_args().verbs or VERBS:
-        path, most = path_of(verb), ceilings()[verb]
-        allowed = f"{most['files']} files ({most['goal']}), {most['modules']} modules"
+        path, most = path_of(verb), ceilings().get(verb)
+        allowed = f"{most['files']} files ({most['goal']}), {most['modules']} modules" if most else "none yet"
         vain = ", ".join(path.in_vain) if verb == "program" else ""
         print(f"{verb:<16}{len(path.files):>7}{path.num_lines:>9,}{path.modules:>9}{allowed:>26}  {vain}", flush=True)
     print("\nfiles that change together in more than half of their commits:")

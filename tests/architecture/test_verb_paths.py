@@ -24,8 +24,8 @@ def test_the_walk_sees_a_feature_that_is_used():
     assert "program/by_source.py" in path_of_program(by_source).files
 
 
-def test_each_verb_has_ceilings():
-    assert set(ceilings()) == set(VERBS)
+def test_ceilings_are_of_verbs():
+    assert set(ceilings()) <= set(VERBS)
 
 
 def test_the_files_of_features_exist():

@@ -17,8 +17,8 @@ from outlay.brain.run.simulate import check_simulation, simulate
 from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import picture_bytes
 from outlay.core.quantities import counted, format_seconds
+from outlay.devices.mesh_info import processes_of
 from outlay.graph.graph_loop import GraphLoop
-from outlay.program.consistency import processes_of
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, result_not_lost
 from outlay.report.run_page import png_image, run_page
 from outlay.train.multihost import is_first
