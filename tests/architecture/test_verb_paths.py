@@ -34,4 +34,5 @@ def test_the_files_of_features_exist():
 
 def test_private_names_of_jax_are_used_where_they_may_be():
     of_jax = {file for file, names in private_names().items() if any(name.startswith("jax") for name in names)}
-    assert of_jax == {f"core/jax_{of}.py" for of in ("compat", "kernels", "source", "tracing")}
+    assert of_jax
+    assert not [file for file in sorted(of_jax) if not file.startswith("core/jax_")]
