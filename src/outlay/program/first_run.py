@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
+from outlay.devices.mesh_info import processes_of
 
 _SAID_AGAIN = re.compile(r"(\b[A-Z][\w ]{8,60}: )\1+")
 
@@ -33,6 +35,18 @@ def run_first(run: Callable[[Any, Any], Any], state: Any, batch: Any) -> Any:
                 "what a message of XLA means"
             ) from None
     return jax.block_until_ready(run(state, batch))
+
+
+def wait_for_others(first_run_of: str, step: Callable[..., Any], mesh: Mesh) -> None:
+    """Wait until all processes of a mesh are here, if there are several.
+
+    Raises:
+        ProgramError: some have not arrived.
+    """
+    if processes_of(mesh):
+        from outlay.program.consistency import wait_for_all
+
+        wait_for_all(first_run_of, step, mesh)
 
 
 def said_once(text: str) -> str:

@@ -28,7 +28,7 @@ from outlay.program.compiler_options import CompilerOptions, RequestedOptions
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode, only_part
-from outlay.program.first_run import run_first
+from outlay.program.first_run import run_first, wait_for_others
 from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
 from outlay.program.program_arguments import check_arguments
@@ -130,7 +130,7 @@ class Program(States, Report):
         self.check_memory()
         self.agree(key=key)
         self._execution.check_key(key)
-        self._wait_for_all("init")
+        wait_for_others("init", self.step, self.mesh)
         # Wait, so that it is init that fails where it does, and not the first step.
         return jax.block_until_ready(self._execution.init(key))
 
@@ -383,18 +383,12 @@ class Program(States, Report):
         )
         return not state.isdisjoint(batch)
 
-    def _wait_for_all(self, first_run_of: str) -> None:
-        if processes_of(self.mesh):
-            from outlay.program.consistency import wait_for_all
-
-            wait_for_all(first_run_of, self.step, self.mesh)
-
     def _first_run(self, state: Any, batch: Any) -> Any:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         check_runnable(self.mesh, "a step cannot run")
         check_jit_enabled()
         self.agree()
-        self._wait_for_all("step")
+        wait_for_others("step", self.step, self.mesh)
         run = self._execution.runner(self.compiled_parts)
         result = run_first(run, state, batch)
         if self.donate:
