@@ -60,6 +60,7 @@ def test_a_layout_computes_what_one_device_computes(model: SmallModel, layout: N
     batch = {"x": model.x, "y": model.y}
     mesh = outlay.mesh(**layout.axes)
     program = outlay.program(_step(model), lambda key: _first_state(model), batch, layout=layout.of(model), mesh=mesh)
+    assert outlay.verify(program, static=True).verdict == "no fault found"
     state = outlay.arrays.put(jax.device_get(_first_state(model)), program.plan, mesh)
     for expected in _one_device_history(model.name):
         state, outputs = program(state, batch)

@@ -71,6 +71,18 @@ def test_what_cannot_be_known_has_an_exit_code_of_its_own(tmp_path):
     assert any("NaN in 4 of 4 entries on both sides" in reason for reason in facts["reasons"])
 
 
+def test_a_program_is_followed_without_computing(tmp_path):
+    static = "verify", LINE, "--devices", "8", "--static"
+    verified = command_here(*static, "--json", cwd=tmp_path)
+    assert verified.exit_code == 0, verified.stderr
+    facts = json.loads(verified.stdout)
+    assert (facts["verdict"], facts["faults"], facts["num_unknown"]) == ("no fault found", [], 0)
+    assert "as planned" in command_here(*static, cwd=tmp_path).stdout
+    wrong = command_here(*static, "--steps", "2", cwd=tmp_path)
+    assert wrong.exit_code == 2
+    assert "nothing is computed, so it takes no --steps" in wrong.stderr
+
+
 def test_a_tolerance_is_taken_and_checked(tmp_path):
     wrong = command_here("verify", LINE, "--devices", "8", "--tolerance", "3", cwd=tmp_path)
     assert wrong.exit_code == 2

@@ -46,6 +46,7 @@ from outlay.program.compiler_faults import known_faults
 from outlay.program.program import Program
 
 DISABLED_PASSES = "xla_disable_hlo_passes"
+_MAX_PLACES = 4
 _PRODUCTS: dict[str, Products] = {"gpu": "tf32", "cuda": "tf32", "tpu": "bfloat16"}
 
 
@@ -103,7 +104,9 @@ class CompiledProof:
         try:
             answer = run_apart(self._job(compiled, steps))
             checks = self._checked(answer, steps, longest_sum(module))
-            causes = self._causes(steps, longest_sum(module)) if any(check.fault for check in checks) else ()
+            wrong = {(check.kind, check.path) for check in checks if check.fault}
+            places = self._places(compiled, module, wrong) if wrong else []
+            causes = (*places, *self._causes(steps, longest_sum(module))) if wrong else ()
         except JudgeStoppedError as error:
             doubt = f"the process that computes the compiled program ended without an answer ({error})"
             return self._verification(words, (), doubts=(doubt,))
@@ -134,6 +137,17 @@ class CompiledProof:
                 number, step.before, self._named(exact), step.right, step.others, differing, num_added, self.tolerance
             )
         )
+
+    def _places(self, compiled: jax.stages.Compiled, module: HloModule, wrong: set[tuple[Kind, str]]) -> list[str]:
+        """Say where in the text the fault is: what no right program has, or what only wrong results follow from."""
+        self.stage("looking for the line")
+        # Imported here: a program that is right needs none of it.
+        from outlay.analysis.verify.as_compiled.only_wrong import only_in_wrong
+        from outlay.analysis.verify.static.static_proof import of_text
+
+        faults = [fault.in_words for fault in of_text(self.program, compiled, module).faults[:_MAX_PLACES]]
+        numbers = [number for number, key in enumerate(self._keys) if key in wrong]
+        return faults or only_in_wrong(module, numbers)[:_MAX_PLACES]
 
     def _causes(self, steps: list[_Step], num_added: int) -> tuple[str, ...]:
         """Compile again without each pass that is known to be wrong at times: is the program right then?"""

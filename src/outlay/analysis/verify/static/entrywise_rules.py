@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -20,6 +21,9 @@ _FORMS: dict[str, Form] = {
     **{name: name for name in ("maximum", "minimum", "or", "and")},
 }
 
+# Of integers that differ these may make the same ones, as of the devices' numbers those along one axis.
+_WRAPS = frozenset(("and", "divide", "or", "remainder", "shift-right-logical", "shift-right-arithmetic"))
+
 
 def entrywise(visit: Visit, form: Form = "other") -> Tree:
     """Return how the result of an operation is spread that works entry by entry."""
@@ -29,6 +33,8 @@ def entrywise(visit: Visit, form: Form = "other") -> Tree:
     # A number that stands for all entries, such as a bound or a condition.
     uniform = [every if not visit.dims_of(at) and rank else value.uniform for at, value in enumerate(values)]
     spreads = visit.by_axis(lambda axis, held: _spread(visit, axis, held, values, uniform, form), values)
+    if visit.instruction.opcode in _WRAPS and visit.shape.dtype[0] in "su":
+        spreads = tuple(replace(one, is_loose=True) if one.kind == "varying" else one for one in spreads)
     keeps_zero = form in ("linear", "sum") and all(one.is_zero for one in values)
     return Value(spreads, frozenset.intersection(every, *uniform), keeps_zero)
 

@@ -308,6 +308,11 @@ def _partition_id(visit: Visit) -> Tree:
     return value_of(np.arange(visit.reading.module.num_devices), visit.reading.axes, visit.here)
 
 
+def _replica_id(visit: Visit) -> Tree:
+    reading = visit.reading
+    return value_of(np.arange(reading.module.num_devices) // reading.module.num_partitions, reading.axes, visit.here)
+
+
 def _started(visit: Visit) -> Tree:
     started = visit.operands[0]
     return started[1] if isinstance(started, tuple) and len(started) > 1 else visit.unknown
@@ -333,7 +338,7 @@ EXCHANGE: Rules = {
     "all-reduce-done": lambda visit: visit.operands[0],
     **{f"{name}-done": _started for name, _ in _FOLLOWED if name != "all-reduce"},
     "partition-id": _partition_id,
-    "replica-id": lambda visit: visit.replicated,
+    "replica-id": _replica_id,
     "rng": _own_random_numbers,
     "rng-get-and-update-state": _own_random_numbers,
 }

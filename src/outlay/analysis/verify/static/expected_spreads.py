@@ -43,7 +43,7 @@ def planned(sharding: Any, shape: Shape, axes: Sequence[tuple[str, int]], cause:
 def as_planned(result: Value, plan: Value, axis: int) -> bool | None:
     """Return whether a result is spread over an axis as planned; None if that is not known."""
     held, expected = result.spreads[axis], plan.spreads[axis]
-    if "unknown" in (held.kind, expected.kind):
+    if "unknown" in (held.kind, expected.kind) or held.is_loose:
         return None
     if expected.kind == "replicated":
         return held.kind == "replicated"

@@ -58,6 +58,17 @@ def verify_statically(program: Program, stage: Stage) -> StaticVerification:
     stage("compiling")
     compiled = program.compiled
     stage("following the compiled program")
+    return of_text(program, compiled, parse_hlo(text_with_constants(compiled)))
+
+
+def of_text(program: Program, compiled: jax.stages.Compiled, module: HloModule) -> StaticVerification:
+    """Return the proof of what a program was compiled to.
+
+    Args:
+        program: the program.
+        compiled: the program, compiled.
+        module: its text.
+    """
     at = each_sharding(compiled.args_info, compiled.input_shardings)
     state, batch = _planned_leaves(program)
     taken = [leaf for leaf, where in zip((*state, *batch), at, strict=True) if where is not None]
@@ -67,7 +78,6 @@ def verify_statically(program: Program, stage: Stage) -> StaticVerification:
     outputs = [Placed(path, where) for path, where in zip(paths, out_shardings, strict=True)]
     axes = tuple((str(name), program.mesh.shape[name]) for name in program.mesh.axis_names)
     words = f"mode {program.mode} on {program.plan.mesh}"
-    module = parse_hlo(text_with_constants(compiled))
     results = [*(state if program.donate else []), *outputs]
     traced = program.traced_step
     computed = computed_results(traced) if traced is not None else []

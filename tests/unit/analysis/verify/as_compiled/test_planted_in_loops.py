@@ -85,6 +85,8 @@ def test_a_fault_in_the_text_is_called_different(monkeypatch, name):
     own, batch = program()
     verification = CompiledProof(own, 1, None, lambda stage: None).of(None, [batch])
     assert verification.verdict == ("different" if name in PLANTED else "same"), str(verification)
+    assert bool(verification.causes) == (name in PLANTED)
+    assert all("test_planted_in_loops.py:" in cause for cause in verification.causes)
 
 
 @pytest.mark.parametrize("name", ["none", *PLANTED])

@@ -147,3 +147,43 @@ def test_operations_without_a_meaning_are_unknown_where_operands_differ():
     kernel = 'ROOT %k = f32[4,8]{1,0} custom-call(%x), custom_call_target="someones_kernel"'
     assert proof([X, kernel], [P("data")], [P("data")]).undecided == ("out0",)
     assert proof([X, kernel], [P()], [P()]).undecided == ()
+
+
+PLACES = [
+    "%id = u32[] partition-id()",
+    "%copy = u32[] replica-id()",
+    "%four = u32[] constant(4)",
+    "%before = u32[] multiply(%copy, %four)",
+    "%number = u32[] add(%before, %id)",
+]
+
+
+def test_parts_written_into_zeros_and_summed_are_whole():
+    """How TPUs gather along one axis: the places follow from the number of a device among all."""
+    lines = [
+        "%x = f32[4,8]{1,0} parameter(0)",
+        *PLACES,
+        "%table = s32[4]{0} constant({0, 4, 0, 4})",
+        "%cut = s32[1]{0} dynamic-slice(%table, %number), dynamic_slice_sizes={1}",
+        "%at = s32[] bitcast(%cut)",
+        "%zero = s32[] constant(0)",
+        "%nought = f32[] constant(0)",
+        "%blank = f32[8,8]{1,0} broadcast(%nought), dimensions={}",
+        "%put = f32[8,8]{1,0} dynamic-update-slice(%blank, %x, %at, %zero)",
+        f"ROOT %g = f32[8,8]{{1,0}} all-reduce(%put), {GROUPS}{OVER_MODEL}, to_apply=%add",
+    ]
+    verification = proof(lines, [P("model")], [P()])
+    assert (verification.verdict, verification.undecided) == ("no fault found", ())
+
+
+def test_numbers_that_devices_share_in_part_are_not_known_to_differ():
+    """A number that is not known, plus the device's, taken round: along one axis it may be the same."""
+    lines = [
+        "%i = u32[] parameter(0)",
+        *PLACES,
+        "%sum = u32[] add(%i, %number)",
+        "%two = u32[] constant(2)",
+        "ROOT %round = u32[] remainder(%sum, %two)",
+    ]
+    verification = proof(lines, [P()], [P()])
+    assert (verification.verdict, verification.undecided) == ("no fault found", ("out0",))
