@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outlay.analysis.hlo.hlo_module import Computation
+from outlay.analysis.hlo.hlo_collectives import is_collective
+from outlay.analysis.hlo.hlo_module import Computation, HloModule
 from outlay.analysis.hlo.loops import contradicting_trip_counts
 from outlay.analysis.verify.static.device_numbers import computed, value_of
 from outlay.analysis.verify.static.entrywise_rules import ENTRYWISE
@@ -97,7 +98,7 @@ def _while(visit: Visit) -> Tree:
     finally:
         reading.is_noting = noting
     _check_rounds(visit)
-    if condition is not None:
+    if condition is not None and _exchanges(reading.module, body):
         _check_condition(visit, visit.run(condition, (state,)))
     # What a loop leaves is what its last round returns.
     return visit.run(body, (state,))
@@ -105,6 +106,20 @@ def _while(visit: Visit) -> Tree:
 
 def _given_up(state: Tree, visit: Visit) -> Tree:
     return visit.unknown if isinstance(state, Value) else tuple(_given_up(one, visit) for one in state)
+
+
+def _exchanges(module: HloModule, body: Computation) -> bool:
+    """Return whether devices exchange in a computation, or in one that it runs."""
+    pending, seen = [body.name], {body.name}
+    while pending:
+        inner = module.computations.get(pending.pop())
+        for one in inner.instructions.values() if inner else ():
+            if is_collective(one.opcode):
+                return True
+            called = [name for name in one.calls if name not in seen]
+            seen.update(called)
+            pending += called
+    return False
 
 
 def _check_rounds(visit: Visit) -> None:
@@ -115,11 +130,11 @@ def _check_rounds(visit: Visit) -> None:
 
 
 def _check_condition(visit: Visit, goes_on: Tree) -> None:
-    """Note devices that may leave a loop at different times, although they exchange in it or after it."""
+    """Note devices that leave a loop at different times, although they exchange in it."""
     if not isinstance(goes_on, Value) or not visit.reading.by_compiler:
         return
     for axis, one in enumerate(goes_on.spreads):
-        if one.kind in ("varying", "partial", "split"):
+        if one.kind in ("varying", "partial", "split") and not one.is_loose:
             visit.note("replicas differ", axis, one, "decides when a loop ends, and differs between devices")
 
 

@@ -16,7 +16,7 @@ import jax
 
 from outlay.analysis.attribution.leaves import each_sharding
 from outlay.analysis.attribution.provenance import origin_of
-from outlay.analysis.hlo.hlo_collectives import collectives_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of, is_collective
 from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.verify.host import by_path
@@ -26,13 +26,11 @@ from outlay.analysis.verify.static.expected_spreads import as_planned, in_words,
 from outlay.analysis.verify.static.follow import followed, is_known
 from outlay.analysis.verify.static.spreads import Cause, Spread, Tree, Value
 from outlay.analysis.verify.static.static_verification import FaultKind, StaticFault, StaticVerification
-from outlay.analysis.verify.static.visit import Reading, Suspect
+from outlay.analysis.verify.static.visit import BY_USER, Reading, Suspect
 from outlay.arrays.shardings import shardings
 from outlay.core.jax_compat import text_with_constants
 from outlay.core.paths import under
 from outlay.program.program import Program
-
-_BY_USER = "shard_map"
 
 
 @dataclass(frozen=True)
@@ -137,8 +135,12 @@ def statically_verified(
 
 def _is_by_compiler(module: HloModule) -> bool:
     """Return whether no exchange is the user's: what a sum over devices means is then known of each."""
-    names = [one.op_name for _, one in module.instructions() if one.op_name]
-    return bool(names) and not any(_BY_USER in name for name in names)
+    names = {one.op_name for _, one in module.instructions()} - {""}
+    if not any(BY_USER in name for name in names):
+        return bool(names)
+    # Exchanges that were joined to one have lost their names.
+    exchanges = (one.op_name for _, one in module.instructions() if is_collective(one.opcode))
+    return all(name and BY_USER not in name for name in exchanges)
 
 
 def _parameters(module: HloModule, axes: tuple[tuple[str, int], ...], parameters: Sequence[Placed]) -> dict[int, Tree]:

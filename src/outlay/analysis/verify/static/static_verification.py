@@ -123,7 +123,7 @@ class StaticVerification(Report):
             notes.append(f"not decided: {counted(len(self.undecided), 'result')}: {listed(self.undecided, 4)}")
         if not self.by_compiler:
             notes.append(
-                "the step names exchanges of its own (shard_map), whose sums may mean what they like: only results "
+                "the step names exchanges of its own (in a shard_map), which may mean what they like: only results "
                 "were judged"
             )
         return tuple(notes)

@@ -10,6 +10,9 @@ from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, 
 from outlay.analysis.verify.static.spreads import REPLICATED, UNKNOWN, Cause, Spread, Tree, Value, mixed
 from outlay.analysis.verify.static.static_verification import FaultKind
 
+BY_USER = "shard_map"
+"""What the scopes of a step name in which the user says what each device computes."""
+
 _NUMBER = re.compile(r"-?\d+")
 
 
@@ -53,8 +56,9 @@ class Reading:
     seen: dict[tuple[str, str], Tree] = field(default_factory=dict)
 
     def note(self, suspect: Suspect) -> None:
-        """Keep what was noticed, once for each axis and cause."""
-        if self.is_noting:
+        """Keep what was noticed, once for each axis and cause; a sum that the user's own parts lack may be meant so."""
+        is_by_user = BY_USER in suspect.cause.instruction.op_name or BY_USER in suspect.place.instruction.op_name
+        if self.is_noting and not (is_by_user and suspect.kind == "sum missing"):
             key = (suspect.kind, suspect.axis, suspect.cause.computation, suspect.cause.instruction.name)
             self.suspects.setdefault(key, suspect)
 

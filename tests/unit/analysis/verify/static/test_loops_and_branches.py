@@ -69,6 +69,23 @@ def test_a_total_that_starts_from_something_is_not_a_summand():
     assert kinds(verification) == [("sum missing", "data")]
 
 
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_devices_that_exchange_in_a_loop_leave_it_together(exchanges):
+    """A loop until something has converged may end on each device by itself, unless it waits for others."""
+    until = LOOP.format(inside=SUM if exchanges else "", term="%s" if exchanges else "%y").replace(
+        "ROOT %goes = pred[] compare(%i, %three), direction=LT",
+        """%b = f32[4,4]{1,0} get-tuple-element(%state), index=2
+  %none = f32[] constant(0)
+  %size = f32[] reduce(%b, %none), dimensions={0,1}, to_apply=%largest
+  ROOT %goes = pred[] compare(%size, %none), direction=GT""",
+    )
+    largest = "%largest (l: f32[], r: f32[]) -> f32[] {\n  %l = f32[] parameter(0)\n  %r = f32[] parameter(1)\n"
+    largest += "  ROOT %m = f32[] maximum(%l, %r)\n}\n\n"
+    lines = [*START, TOTAL, "ROOT %z = f32[4,4]{1,0} negate(%y)"] if exchanges else [*START, "ROOT " + TOTAL]
+    verification = proof(lines, [P("data")], [P()], others=largest + until)
+    assert (("replicas differ", "data") in kinds(verification)) == exchanges
+
+
 BRANCHES = """%first (a: f32[4,4]) -> f32[4,4] {{
   %a = f32[4,4]{{1,0}} parameter(0)
   ROOT %b = f32[4,4]{{1,0}} {first}(%a)
