@@ -30,6 +30,7 @@ from outlay.analysis.verify.static.visit import BY_USER, Reading, Suspect
 from outlay.arrays.shardings import shardings
 from outlay.core.jax_compat import text_with_constants
 from outlay.core.paths import under
+from outlay.core.quantities import counted
 from outlay.program.program import Program
 
 
@@ -113,6 +114,11 @@ def statically_verified(
     if module.num_devices != math.prod(size for _, size in axes):
         doubt = f"the text is for {module.num_devices} devices and the mesh has {math.prod(dict(axes).values())}: "
         return dataclasses.replace(facts, doubts=(doubt + "a program of one slice of several cannot be followed yet",))
+    if module.skipped:
+        number, line = module.skipped[0]
+        lines = counted(len(module.skipped), "line")
+        doubt = f"{lines} of its text cannot be read, first line {number}: {line.strip()[:60]!r}"
+        return dataclasses.replace(facts, doubts=(doubt,))
     try:
         held = followed(reading, _parameters(module, axes, parameters))
     except (ValueError, KeyError, IndexError) as error:

@@ -2,7 +2,10 @@
 
 import pytest
 from jax.sharding import PartitionSpec as P
-from tests.unit.analysis.verify.static.texts import GROUPS, OVER_ALL, OVER_DATA, OVER_MODEL, kinds, proof
+from tests.unit.analysis.verify.static.texts import AXES, GROUPS, OVER_ALL, OVER_DATA, OVER_MODEL, kinds, proof
+
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.verify.static.static_proof import statically_verified
 
 X = "%x = f32[4,8]{1,0} parameter(0)"
 W = "%w = f32[8,6]{1,0} parameter(1)"
@@ -187,3 +190,17 @@ def test_numbers_that_devices_share_in_part_are_not_known_to_differ():
     ]
     verification = proof(lines, [P()], [P()])
     assert (verification.verdict, verification.undecided) == ("no fault found", ("out0",))
+
+
+def test_a_text_that_cannot_be_read_whole_is_unknown():
+    lines = [X, "ROOT %z = f32[4,8]{1,0} tanh(%x"]
+    text = (
+        "HloModule jit_step, num_partitions=4\n\nENTRY %main (x: f32[4,8]) -> f32[4,8] {\n" + "\n".join(lines) + "\n}\n"
+    )
+    verification = statically_verified(parse_hlo(text), AXES, [], [], "a program")
+    assert verification.verdict == "unknown"
+    assert "1 line of its text cannot be read, first line 5" in str(verification).replace("\n", " ")
+    assert (
+        statically_verified(parse_hlo("HloModule jit_step, num_partitions=2\n"), AXES, [], [], "it").verdict
+        == "unknown"
+    )
