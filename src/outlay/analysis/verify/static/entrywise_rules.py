@@ -36,7 +36,8 @@ def entrywise(visit: Visit, form: Form = "other") -> Tree:
     if visit.instruction.opcode in _WRAPS and visit.shape.dtype[0] in "su":
         spreads = tuple(replace(one, is_loose=True) if one.kind == "varying" else one for one in spreads)
     keeps_zero = form in ("linear", "sum") and all(one.is_zero for one in values)
-    return Value(spreads, frozenset.intersection(every, *uniform), keeps_zero)
+    is_unscaled = form in ("linear", "sum") and all(one.is_unscaled for one in values)
+    return Value(spreads, frozenset.intersection(every, *uniform), keeps_zero, is_unscaled=is_unscaled)
 
 
 def _spread(
@@ -84,7 +85,8 @@ def _of_summands(visit: Visit, axis: int, held: list[Spread], values: list[Value
         if form in ("sum", "choice") and (form == "sum" or whole[0]):
             if all(one.kind == "partial" or zero for one, zero in zip(rest, zeros, strict=True)):
                 return first
-            if form == "sum" and all(one.kind in ("partial", "replicated") for one in rest):
+            known = all(one.kind == "partial" or value.is_unscaled for one, value in zip(held, values, strict=True))
+            if form == "sum" and known and all(one.kind in ("partial", "replicated") for one in rest):
                 return _with_a_whole(visit, axis, held, first)
         if form == "product" and len(summands) == 1 and sum(whole) == len(held) - 1:
             return first

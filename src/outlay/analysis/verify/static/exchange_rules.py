@@ -99,13 +99,14 @@ def _all_reduced(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Ex
         for axis, one in enumerate(value.spreads)
     ]
     parts = tuple(part._replace(value=_all_reduced(visit, part.value, dims, exchange)) for part in value.parts)
-    return Value(tuple(spreads), value.uniform, value.is_zero and combiner == "add", parts=parts)
+    return Value(tuple(spreads), value.uniform, value.is_zero and combiner == "add", is_unscaled=True, parts=parts)
 
 
 def _summed(visit: Visit, axis: int, one: Spread, value: Value, exchange: Exchange, combiner: str) -> Spread:
     if axis not in exchange.axes:  # along a part of the axis only
         return REPLICATED if one.kind == "replicated" else UNKNOWN
-    if one.kind == "replicated" and combiner == "add" and not value.is_zero and visit.reading.by_compiler:
+    is_whole = one.kind == "replicated" and value.is_unscaled and not value.is_zero
+    if is_whole and combiner == "add" and visit.reading.by_compiler:
         words = f"is summed over {visit.reading.axes[axis][1]} devices, all of which have the whole of it already"
         visit.note("sum doubled", axis, one, words)
     return REPLICATED
@@ -132,7 +133,7 @@ def _scattered(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Exch
         elif one.kind == "split":
             one = split_along(_finer(one, dim, dims[dim], size, exchange.size), one.cause)
         spreads.append(one)
-    return Value(tuple(spreads), value.uniform, summed.is_zero)
+    return Value(tuple(spreads), value.uniform, summed.is_zero, is_unscaled=True)
 
 
 def _finer(one: Spread, dim: int, full: int, size: int, times: int) -> list[Split]:
@@ -156,7 +157,7 @@ def _gathered(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Excha
             one = split_along(_coarser(one, dim, dims[dim], lowest, exchange.size), one.cause)
         spreads.append(one)
     # Along the dim it is uniform only if it was so on every device alike.
-    return Value(tuple(spreads), value.uniform - {dim}, value.is_zero)
+    return Value(tuple(spreads), value.uniform - {dim}, value.is_zero, is_unscaled=value.is_unscaled)
 
 
 def _gathered_along(visit: Visit, axis: int, one: Spread, exchange: Exchange, size: int) -> Spread:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from outlay.analysis.verify.static.spreads import GONE, REPLICATED, Split, Spread, Tree, Value, mixed, split_along
@@ -65,7 +66,8 @@ def product(
         for part in right.parts
         if part.dim in right_places and right_places[part.dim] not in both
     ]
-    return Value(spreads, frozenset(dim for dim in uniform if dim not in both), parts=tuple(parts))
+    uniform = frozenset(dim for dim in uniform if dim not in both)
+    return Value(spreads, uniform, is_unscaled=not (left.is_zero or right.is_zero), parts=tuple(parts))
 
 
 def _spread(
@@ -209,6 +211,8 @@ def _cublas(visit: Visit) -> Tree:
         *("lhs_batch_dimensions", "rhs_batch_dimensions"),
     )
     result: Tree = _of_dims(visit, *(tuple(map(int, dims.get(name, ()))) for name in names))
+    if float(config.get("alpha_real", 1)) != 1 and isinstance(result, Value):
+        result = replace(result, is_unscaled=False, parts=())
     others = visit.arrays[2:]
     if float(config.get("beta", 0)) and others:
         result = _after(visit, result, [others.pop(0)], is_linear=True)

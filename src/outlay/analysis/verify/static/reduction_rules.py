@@ -47,7 +47,9 @@ def _reduced(visit: Visit, value: Value, dims: tuple[int, ...], reduced: set[int
             one = _of_split(visit, one, places, dims, combiner)
         spreads.append(one)
     uniform = frozenset(places[dim] for dim in value.uniform if dim in places)
-    return Value(tuple(spreads), uniform, value.is_zero and combiner == "add")
+    # Of copies, the sum of as many as a device has may be a summand.
+    is_unscaled = not any(dim in value.uniform for dim in reduced) and all(dims[dim] > 1 for dim in reduced)
+    return Value(tuple(spreads), uniform, value.is_zero and combiner == "add", is_unscaled=is_unscaled)
 
 
 def _of_split(visit: Visit, one: Spread, places: dict[int, int], dims: tuple[int, ...], combiner: str) -> Spread:

@@ -44,7 +44,7 @@ def _moved_dims(visit: Visit, value: Value, splits: dict[int, frozenset[Split]],
     spreads = tuple(
         split_along(splits[axis], one.cause) if one.kind == "split" else one for axis, one in enumerate(value.spreads)
     )
-    return Value(spreads, uniform, value.is_zero)
+    return Value(spreads, uniform, value.is_zero, is_unscaled=value.is_unscaled)
 
 
 def _broadcast(visit: Visit) -> Tree:
@@ -105,7 +105,7 @@ def kept_dims(value: Value, changed: set[int], is_zero: bool) -> Value:
         if one.kind == "split":
             one = split_along((split for split in one.splits if split.dim not in changed), one.cause)
         spreads.append(one)
-    return Value(tuple(spreads), value.uniform - changed, is_zero)
+    return Value(tuple(spreads), value.uniform - changed, is_zero, is_unscaled=value.is_unscaled)
 
 
 def sliced(value: Value) -> Value:

@@ -95,6 +95,8 @@ class Value:
         numbers: of a few integers that depend on the device alone, what each device has: an array with the devices
             first, or with one row if all have the same.
         parameter: the number of the program's parameter that it is, as it came; None if it was computed.
+        is_unscaled: whether it is the result of a product, a reduction or an exchange, or a parameter, as it came: no
+            multiple of a value that all have, which may stand for a sum of copies of it.
         parts: of arrays that were joined to one, each with where it begins and ends, so that it can be taken out again.
     """
 
@@ -103,13 +105,14 @@ class Value:
     is_zero: bool = False
     numbers: np.ndarray | None = None
     parameter: int | None = None
+    is_unscaled: bool = False
     parts: tuple[Part, ...] = ()
 
     def same_as(self, other: Value) -> bool:
         """Return whether the same is known of both."""
         if (self.spreads, self.uniform, self.is_zero) != (other.spreads, other.uniform, other.is_zero):
             return False
-        if self.parameter != other.parameter:
+        if (self.parameter, self.is_unscaled) != (other.parameter, other.is_unscaled):
             return False
         if self.numbers is None or other.numbers is None:
             return self.numbers is other.numbers
@@ -170,6 +173,7 @@ def joined(one: Tree, other: Tree, *, in_loop: bool) -> Tree:
         one.is_zero and other.is_zero,
         one.numbers if same_numbers else None,
         one.parameter if one.parameter == other.parameter else None,
+        one.is_unscaled and other.is_unscaled,
     )
 
 

@@ -162,7 +162,8 @@ def _parameters(module: HloModule, axes: tuple[tuple[str, int], ...], parameters
     for number, (shape, one) in enumerate(shapes):
         cause = Cause(entry.name, one)
         where = parameters[number - num_more].sharding if number >= num_more else None
-        values.append(dataclasses.replace(planned(where, shape, axes, cause), parameter=number - num_more))
+        plan = planned(where, shape, axes, cause)
+        values.append(dataclasses.replace(plan, parameter=number - num_more, is_unscaled=True))
     if len(ones) == 1 and len(shapes) > 1:  # very many parameters come as one tuple
         return {ones[0].number or 0: tuple(values)}
     return {one.number or 0: value for one, value in zip(ones, values, strict=True)}
