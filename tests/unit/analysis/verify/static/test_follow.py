@@ -209,7 +209,7 @@ def test_a_text_that_cannot_be_read_whole_is_unknown():
 def test_a_sum_of_copies_that_each_device_has_counted_is_right():
     """Of samples that all weigh one, the compiler counts those of a device itself, and sums the counts."""
     count = "%count = f32[] constant(4)"
-    total = f"ROOT %total = f32[] all-reduce({{}}), {GROUPS}{OVER_DATA}, to_apply=%add"
-    assert kinds(proof([count, total.format("%count")], [], [P()])) == []
-    lines = ["%x = f32[] parameter(0)", count, "%y = f32[] multiply(%x, %count)", total.format("%y")]
+    total = f"ROOT %total = f32[] all-reduce(OPERAND), {GROUPS}{OVER_DATA}, to_apply=%add"
+    assert kinds(proof([count, total.replace("OPERAND", "%count")], [], [P()])) == []
+    lines = ["%x = f32[] parameter(0)", count, "%y = f32[] multiply(%x, %count)", total.replace("OPERAND", "%y")]
     assert kinds(proof(lines, [P()], [P()])) == []
