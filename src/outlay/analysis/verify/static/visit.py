@@ -149,7 +149,8 @@ class Visit:
         """Return what becomes of values in an operation that needs them whole, and note a sum that is missing."""
         held = list(spreads)
         summands = [one for one in held if one.kind == "partial" and one.combiner == "add"]
-        is_known = not any(one.kind == "unknown" for one in held)
+        # What varies may be a summand, too, of which that is not known.
+        is_known = all(one.kind in ("partial", "replicated") for one in held)
         if summands and is_known and self.reading.by_compiler:
             self.note("sum missing", axis, summands[0], "is used before it is summed over the devices")
         return mixed(held, self.here)

@@ -62,13 +62,6 @@ def test_a_sum_before_the_last_round_is_added():
     assert kinds(verification) == [("sum missing", "data")]
 
 
-def test_a_total_that_starts_from_something_is_not_a_summand():
-    start = [line.replace("%nought), dim", "%ten), dim") for line in START]
-    start.insert(2, "%ten = f32[] constant(10)")
-    verification = proof([*start, TOTAL, "ROOT " + SUM], [P("data")], [P()], others=LOOP.format(inside="", term="%y"))
-    assert kinds(verification) == [("sum missing", "data")]
-
-
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_devices_that_exchange_in_a_loop_leave_it_together(exchanges):
     """A loop until something has converged may end on each device by itself, unless it waits for others."""
