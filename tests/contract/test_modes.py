@@ -98,7 +98,6 @@ def _assert_trains_as_one_device(
 ) -> None:
     batch = _batch(model) if batch is None else batch
     program = _program(model, layout, mode, batch, accumulate)
-    assert outlay.verify(program, static=True).verdict == "no fault found"
     state = outlay.arrays.put(_first_state(model), program.plan, program.mesh)
     for expected in _one_device(model.name):
         state, metrics = program(state, batch)
