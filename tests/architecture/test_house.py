@@ -29,6 +29,7 @@ ON_THEIR_OWN = {
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
     "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
+    "outlay.analysis.verify.as_compiled.only_wrong": "a question to a text, which knows nothing of proofs",
     "outlay.analysis.verify.doubts": "what a proof cannot show, in words; the proof itself is as long as a file may be",
     "outlay.analysis.verify.own_dtypes": "the short way of a proof, without float64",
     "outlay.analysis.verify.parts": "causes in graphs, beside causes.py for steps over a batch",
