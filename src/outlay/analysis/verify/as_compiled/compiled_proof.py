@@ -138,7 +138,7 @@ class CompiledProof:
             )
         )
 
-    def _places(self, compiled: jax.stages.Compiled, module: HloModule, wrong: set[tuple[Kind, str]]) -> list[str]:
+    def _places(self, compiled: jax.stages.Compiled, module: HloModule, wrong: set[tuple[str, str]]) -> list[str]:
         """Say where in the text the fault is: what no right program has, or what only wrong results follow from."""
         self.stage("looking for the line")
         # Imported here: a program that is right needs none of it.

@@ -39,8 +39,8 @@ def _dynamic_slice(visit: Visit) -> Tree:
     cut = {dim for dim, sizes in enumerate(zip(before, after, strict=True)) if sizes[0] != sizes[1]}
     if whole.numbers is not None:
         # Of a list with a number for each device, places that differ may hold the same.
-        spreads = visit.by_axis(lambda axis, held: replace(mixed(held, visit.here), is_loose=True), values)
-        return sliced(Value(spreads))
+        loose = visit.by_axis(lambda axis, held: replace(mixed(held, visit.here), is_loose=True), values)
+        return sliced(Value(loose))
     whole = sliced(whole) if cut else whole
     spreads: list[Spread] = []
     for axis, one in enumerate(whole.spreads):
