@@ -181,8 +181,9 @@ class Brain(OneLine):
         check_inputs(self, {name: value.shape for name, value in given.items()})
         traced = [name for name, value in given.items() if isinstance(value, Tracer)]
         check_spikes(self.wiring, {name: value for name, value in given.items() if name not in traced})
+        after = self.graph_of_checked(state, given)  # a module that does not do what it must is named first
         check_spike_dtypes(self.wiring, {name: given[name].dtype for name in traced})
-        return self.graph_of_checked(state, given)
+        return after
 
     def arriving(self, name: str, read: Mapping[str, tuple[jax.Array, ...]]) -> dict[str, jax.Array]:
         """Collect the inputs of a module by port from the outputs of its sources."""
