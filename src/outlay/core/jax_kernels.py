@@ -6,6 +6,7 @@ Private JAX, apart from `jax_compat.py` because it is one idea of its own: the d
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import math
 import threading
 import types
@@ -31,6 +32,28 @@ MOST_ROWS = 512
 
 # Reentrant: attention is traced while callbacks are lowered, and both replace names in modules of JAX.
 _patching = threading.RLock()
+
+
+_sample_axes: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar("sample_axes", default=None)
+
+
+@contextlib.contextmanager
+def splitting_samples(axes: tuple[str, ...]) -> Iterator[None]:
+    """Say over which mesh axes the samples of the step are split that is traced in this context.
+
+    Args:
+        axes: the axes; none if samples are whole.
+    """
+    before = _sample_axes.set(axes)
+    try:
+        yield
+    finally:
+        _sample_axes.reset(before)
+
+
+def sample_axes() -> tuple[str, ...] | None:
+    """Return the axes of `splitting_samples`; None outside of it."""
+    return _sample_axes.get()
 
 
 def compiled_for() -> jax.Device:

@@ -171,6 +171,25 @@ class Layout(Report):
         return _checked_plan(self.rules, state, MeshInfo.of(mesh), batch, intermediates, max_whole_bytes)
 
 
+def sample_axes(layout: Layout, batch: Any, mesh: Mesh) -> tuple[str, ...]:
+    """Return the mesh axes that split the first dim of each array of a batch, before there is a plan.
+
+    Args:
+        layout: the layout.
+        batch: the batch as shapes.
+        mesh: the mesh.
+
+    Returns:
+        The axes; none if arrays differ in them, or if the layout does not fit, which its plan will say.
+    """
+    info = MeshInfo.of(mesh)
+    if unknown_axes(layout.rules, info):
+        return ()
+    shapes: Shapes = {"state": {}, "batch": _shapes({"batch": flat_nodes(batch)}), "intermediate": {}}
+    split = {leaf.dims[0] for leaf in Resolution(layout.rules, info, shapes).leaf_plans() if leaf.dims}
+    return split.pop() if len(split) == 1 else ()
+
+
 def _is_pair(rules: Any) -> bool:
     """Return whether this is one rule, and not several."""
     return isinstance(rules, tuple) and len(rules) == 2 and isinstance(rules[0], str)

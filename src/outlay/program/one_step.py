@@ -22,7 +22,7 @@ from outlay.devices.mesh_info import is_explicit
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
-from outlay.layout.layout import Layout
+from outlay.layout.layout import Layout, sample_axes
 from outlay.layout.plan import Plan
 from outlay.program.abstract import (
     OnlyReads,
@@ -87,6 +87,9 @@ class OneStep:
             traced_init = functools.partial(_state_shapes, init, mesh)
             self.state_shapes, self._inits_in_mesh = in_context(enter, traced_init, whatever_fails=True)
         self.batch_shapes = abstract_inputs(inputs)
+        # Before the trace, in which attention asks for it: the compiler cannot split its kernel for TPUs.
+        is_asked = self._is_placed_by_xla and mesh.devices.flat[0].platform == "tpu"
+        self._sample_axes = sample_axes(layout, self.batch_shapes, mesh) if is_asked else None
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode))
@@ -243,7 +246,7 @@ class OneStep:
             from outlay.core.jax_kernels import answering_for
 
             answers = answering_for(device)
-        with fresh_traces(), answers:
+        with fresh_traces(), answers, self._for_attention():
             return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
 
     @property
@@ -270,7 +273,18 @@ class OneStep:
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
-        return self._context(self.steps_in_mesh)
+        context = contextlib.ExitStack()
+        context.enter_context(self._context(self.steps_in_mesh))
+        context.enter_context(self._for_attention())
+        return context
+
+    def _for_attention(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which attention knows how samples are split; it asks only on TPUs."""
+        if self._sample_axes is None:
+            return contextlib.nullcontext()
+        from outlay.core.jax_kernels import splitting_samples
+
+        return splitting_samples(self._sample_axes)
 
     def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
         return jax.set_mesh(self._mesh) if in_mesh else contextlib.nullcontext()

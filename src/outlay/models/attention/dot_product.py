@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from outlay.core import jax_kernels
 from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import Mask, blockwise
-from outlay.models.attention.kernel_rules import num_pieces, refusal
+from outlay.models.attention.kernel_rules import num_pieces, refusal, split_by_layout
 
 
 def attention(
@@ -49,8 +49,9 @@ def attention(
         window: a query attends to this many keys, itself included; requires `causal`.
         segment_ids: integers (B, T): a query attends only to keys of its own segment, for several texts in a sequence.
         scale: the factor of the scores; None for `1 / sqrt(head_dim)`.
-        split: how batch, sequence and heads are split over the mesh, such as `P("data", None, "model")`. The TPU kernel
-            needs it on more than one device, since the compiler cannot partition it.
+        split: how batch, sequence and heads are split over the mesh, such as `P("data", None, "model")`. The compiler
+            cannot partition the TPU kernel. By default, the batch is split there as the layout splits the step's batch,
+            and heads over all other axes; where these do not divide it runs block by block.
 
     Returns:
         (B, T, heads, head_dim) in the query's dtype.
@@ -70,6 +71,10 @@ def attention(
     # Decide while tracing: jax.lax.platform_dependent would trace every implementation for every program, and all tools
     # that read traced programs would see all of them (decision 22).
     device = jax_kernels.compiled_for()
+    if split is None and device.platform == "tpu":
+        by_layout = split_by_layout()
+        if by_layout is not None and refusal(device, query, key, segment_ids, by_layout) is None:
+            split = by_layout
     no_kernel = refusal(device, query, key, segment_ids, split)
     missed = None if device.platform == "cpu" else no_kernel  # no warning on CPUs, which have no kernel
     if missed is not None:

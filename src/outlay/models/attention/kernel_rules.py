@@ -136,6 +136,21 @@ def refusal(
     return Refusal("cudnn_sequence", tuple(map(str, lengths))) if any(length % 2 for length in lengths) else None
 
 
+def split_by_layout() -> PartitionSpec | None:
+    """Return how a layout splits queries, keys and values on TPUs: batch as the step's, heads over the other axes.
+
+    None if nothing is known of the layout.
+    """
+    mesh, sample_axes = jax.sharding.get_abstract_mesh(), jax_kernels.sample_axes()
+    if sample_axes is None:
+        return None
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    free = [axis for axis, size in mesh.shape.items() if size > 1 and types[axis] == jax.sharding.AxisType.Auto]
+    samples = tuple(axis for axis in sample_axes if axis in free)
+    heads = tuple(axis for axis in free if axis not in samples)
+    return PartitionSpec(samples or None, None, heads or None)
+
+
 def _of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> Refusal | None:
     mesh, lanes = jax.sharding.get_abstract_mesh(), jax_kernels.LANES
     if query.dtype not in (jnp.bfloat16, jnp.float32):  # for float16, Mosaic fails with "Invalid vector type for load"

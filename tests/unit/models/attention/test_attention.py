@@ -1,5 +1,6 @@
 """The same numbers as the plain form, in memory that grows with the sequence and not with its square."""
 
+import contextlib
 import functools
 import itertools
 import re
@@ -218,6 +219,33 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
     assert not re.findall(r" (?:all-gather|all-to-all|all-reduce)", text)
     seen = Mask(causal=True).num_seen(256, 256)
     assert compiled_work(parse_hlo(text)).flops_by_dtype == {"bfloat16": 2 * (2 + 5) * 4 * 4 * seen * 64 / 8}
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("heads", [(4, 2), (3, 1)])
+def test_on_tpus_that_are_not_here_the_layout_splits_it_where_nobody_says_how(heads):
+    """One fused kernel for queries, keys and values under FSDP and tensor parallelism: heads go over the other axis."""
+    num, num_kv = heads
+
+    def step(state, x):
+        def loss(state):
+            query, key, value = jnp.split(x @ state["qkv"], [num * 64, (num + num_kv) * 64], axis=-1)
+            cut = [one.reshape(*x.shape[:2], -1, 64) for one in (query, key, value)]
+            return outlay.attention(*cut, causal=True).astype(jnp.float32).sum()
+
+        return jax.tree.map(jnp.subtract, state, jax.grad(loss)(state)), {}
+
+    layout = outlay.Layout([("qkv", P("data", "model"))]) + outlay.data_parallel()
+    mesh = outlay.mesh(data=4, model=2, target="tpu-v5e:2x4")
+    init = functools.partial(jnp.ones, (64, (num + 2 * num_kv) * 64), jnp.bfloat16)
+    batch = jax.ShapeDtypeStruct((8, 128, 64), jnp.bfloat16)
+    divides = num_kv % 2 == 0
+    with contextlib.nullcontext() if divides else pytest.warns(UserWarning, match="cannot partition the Pallas kernel"):
+        program = outlay.program(step, lambda key: {"qkv": init()}, batch, layout=layout, mesh=mesh)
+        text = program.compiled.as_text()
+    assert set(re.findall(r"%splash_mha_fwd\w* = \(?bf16\[([\d,]+)\]", text)) <= {"2,2,128,64"}
+    assert ("splash_mha" in text) == divides
+    assert jax_kernels.sample_axes() is None
 
 
 @pytest.mark.compiles
