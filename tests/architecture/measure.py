@@ -1,14 +1,14 @@
 """Print how much of the house each verb enters, and what else its architecture is measured by.
 
-python tests/architecture/measure.py [VERB ...]
+python -m tests.architecture.measure [VERB ...]
 """
 
 from __future__ import annotations
 
 import argparse
 
-from source_facts import files_that_change_together, private_names
-from verb_paths import VERBS, ceilings, path_of
+from tests.architecture.source_facts import files_that_change_together, private_names
+from tests.architecture.verb_paths import VERBS, ceilings, path_of
 
 
 def main() -> None:
