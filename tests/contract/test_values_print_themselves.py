@@ -80,8 +80,9 @@ def test_the_line_says_what_it_is_its_sizes_and_its_verdict():
 
 def test_the_page_of_a_fit_has_a_curve_for_each_number_by_step():
     page = values()["fit"].to_html()
-    assert page.count('<path class="curve"') == 2
-    assert "<title>step 3:" in page
+    data = re.findall(r'data-chart="([^"]*)"><script type="application/json">(.*?)</script>', page)
+    assert [name for name, _ in data] == ["loss", "part.first"]
+    assert all('"x":[1.0,2.0,3.0]' in text.replace(" ", "") for _, text in data), data
 
 
 def test_every_value_inside_a_report_prints_in_a_line():

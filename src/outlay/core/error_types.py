@@ -40,7 +40,7 @@ class OutlayError(Exception):
         >>> layout = outlay.Layout([("params.w*", P("data"))])
         >>> tree = {"params": {f"w{a}{b}": np.ones(7, np.float32) for a in "abcdefgh" for b in "abcdefgh"}}
         >>> try:
-        ...     layout.plan(tree, "data=4")
+        ...     layout.plan(tree, outlay.mesh(data=8))
         ... except outlay.errors.LayoutError as error:
         ...     len(error.problems), len(str(error)) < 2000, error.details.count("indivisible dim")
         (64, True, 64)

@@ -133,10 +133,7 @@ def diffusion() -> OwnModel:
         loss, grads = eqx.filter_value_and_grad(loss_of)(model)
         updates, opt_state = optimizer.update(grads, opt_state)
         model = eqx.apply_updates(model, updates)
-
-        def mix(old, new):
-            return 0.99 * old + 0.01 * new if eqx.is_inexact_array(old) else old
-
+        mix = lambda old, new: 0.99 * old + 0.01 * new if eqx.is_inexact_array(old) else old  # noqa: E731
         return model, jax.tree.map(mix, average, model), opt_state, key, loss
 
     batch = normal(16, 1, 8, 8)

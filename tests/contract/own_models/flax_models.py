@@ -70,10 +70,7 @@ def gemma() -> OwnModel:
     # With Outlay:
     layout = outlay.fsdp(min_size=64) + outlay.data_parallel()
     parts = ["params", "optimizer"]
-
-    def step(model, optimizer, batch):
-        return (model, optimizer, train(model, optimizer, batch))
-
+    step = lambda model, optimizer, batch: (model, optimizer, train(model, optimizer, batch))  # noqa: E731
     program = outlay.program(step, init, batch, layout=layout, mesh="data=8", parts=parts)
     return OwnModel(init, step, batch, program, parts)
 
@@ -107,10 +104,7 @@ def normed() -> OwnModel:
     # With Outlay:
     layout = outlay.fsdp(min_size=64) + outlay.data_parallel()
     parts = ["params", "optimizer"]
-
-    def step(model, optimizer, batch):
-        return (model, optimizer, train(model, optimizer, batch))
-
+    step = lambda model, optimizer, batch: (model, optimizer, train(model, optimizer, batch))  # noqa: E731
     program = outlay.program(step, init, batch, layout=layout, mesh="data=8", parts=parts)
     return OwnModel(init, step, batch, program, parts)
 

@@ -76,10 +76,7 @@ def gpt() -> OwnModel:
     batch = RNG.integers(0, 64, (16, 13))
     # With Outlay:
     layout = outlay.fsdp(min_size=64, otherwise="replicate") + outlay.data_parallel()
-
-    def step(state, batch):
-        return (train(state, batch), {})
-
+    step = lambda state, batch: (train(state, batch), {})  # noqa: E731
     program = outlay.program(step, lambda key: init(key)[0], batch, layout=layout, mesh="data=8")
     return OwnModel(init, step, batch, program, tolerance=1e-3)
 

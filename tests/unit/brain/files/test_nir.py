@@ -38,7 +38,7 @@ BRAIN = Brain(
     outputs={"seen": "B:out_spikes"},
     dt=0.5,
 )
-SPIKES = np.random.default_rng(0).integers(0, 2, (200, 6))
+SPIKES = np.random.default_rng(0).integers(0, 2, (200, 6), dtype=np.int8)
 
 
 def spikes(brain: Brain, state, inputs=SPIKES) -> np.ndarray:
