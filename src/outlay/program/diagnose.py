@@ -18,6 +18,7 @@ from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
 from outlay.core.static_facts import listed_differences, static_differences
 from outlay.devices.device_identity import format_devices
+from outlay.devices.mesh_info import check_runnable
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
 
@@ -31,7 +32,11 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         planned: state and batch as shapes, in the containers that the program was made for.
         plan: where every leaf lives.
         mesh: the mesh of the plan.
+
+    Raises:
+        ProgramError: nothing runs on this mesh, whatever state and batch are.
     """
+    check_runnable(mesh, "a step cannot run")
     state, batch = arrays_only(state), flat_nodes(batch)
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
     differing = leaf_differences(state, plan.state) + leaf_differences(batch, plan.of_kind("batch"), root="batch")

@@ -232,7 +232,6 @@ class Program(States, Report):
         except (RuntimeError, ValueError, TypeError) as error:
             if is_tracing():
                 raise traced_call_error("a program") from error
-            check_runnable(self.mesh, "a step cannot run")
             if (other := self._with_other_flags(state)) is not None:
                 program, state = other
                 return program(state, batch)
