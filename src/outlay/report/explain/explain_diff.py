@@ -196,9 +196,16 @@ def _at(one: Saved) -> str:
 
 
 def _from_here(file: str) -> str:
-    """Return a path below the working folder as it is written there, as everybody sees it who has the repository."""
+    """Return a path as everybody sees it: from the working folder, and that of a package's file from the package.
+
+    Two environments hold the same package in folders of their own.
+    """
     path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    base = root if root != path.parent else Path.cwd()
+    return str(path.relative_to(base)) if path.is_relative_to(base) else file
 
 
 def _differing(before: Figures, after: Figures) -> list[Difference]:

@@ -45,6 +45,21 @@ def test_a_collective_that_goes_is_told_by_its_line(reports):
     assert (line.unit, line.after) == ("bytes", 0)
 
 
+def test_a_line_of_a_package_is_the_same_wherever_that_is_installed(reports, tmp_path):
+    """As in two environments; a file that is in no package is another one in another folder."""
+    files = [tmp_path / one / "site-packages" / "models" / "layers.py" for one in ("old", "new")]
+    sides = []
+    for file in files:
+        file.parent.mkdir(parents=True)
+        source = {"file": str(file), "line": 7, "function": "layer"}
+        collectives = [{**one, "source": source} for one in reports["plain"]["collectives"]]
+        sides.append({**reports["plain"], "collectives": collectives})
+    assert diff_reports(*sides).lines
+    for file in files:
+        (file.parent / "__init__.py").touch()
+    assert not diff_reports(*sides)
+
+
 def test_as_many_bytes_in_other_runs_differ(reports):
     first = {**reports["plain"]["collectives"][0]}
     again = {**reports["plain"], "collectives": [{**first, "count": 9}, *reports["plain"]["collectives"][1:]]}
