@@ -193,7 +193,7 @@ def walked() -> Iterator[None]:
         yield
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def profile() -> Callable[[FrameType, str, Any], None]:

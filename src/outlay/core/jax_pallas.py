@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,17 +22,16 @@ class PallasKernel:
         name: its name, as the compiled program says it too.
         operands: its arguments as shapes.
         results: what it returns, as shapes.
-        source: its own program and its grid, in words: kernels of the same source compute the same.
     """
 
     name: str
     operands: tuple[jax.ShapeDtypeStruct, ...]
     results: tuple[jax.ShapeDtypeStruct, ...]
-    source: str
     _call: Callable[..., list[jax.Array]]
 
-    def as_hlo(self) -> str:
-        """Return the kernel as a program of plain operations, made by Pallas's own interpreter, as text of HLO."""
+    @functools.cached_property
+    def hlo(self) -> str:
+        """The kernel as a program of plain operations, made by Pallas's own interpreter: all that it computes."""
         lowered = jax.jit(self._call).trace(*self.operands).lower(lowering_platforms=("cpu",))
         return str(lowered.as_text(dialect="hlo"))
 
@@ -82,8 +82,7 @@ def _kernel(eqn: Any) -> PallasKernel:
         tuple(jax.ShapeDtypeStruct(one.aval.shape, one.aval.dtype) for one in values)
         for values in (eqn.invars, eqn.outvars)
     )
-    source = f"{params['grid_mapping']} {params['input_output_aliases']} {params['jaxpr']}"
-    return PallasKernel(params["name"] or "", operands, results, source, call)
+    return PallasKernel(params["name"] or "", operands, results, call)
 
 
 def takes_each_sample(of_all: Any, of_own: Any) -> bool:

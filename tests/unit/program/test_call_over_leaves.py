@@ -60,15 +60,18 @@ def test_a_call_flattens_no_tree_of_unknown_structure(program, state):
     assert entered, "the hook sees no work on trees at all"
 
 
+def _as_numbers(leaf):
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
 def test_many_calls_compute_what_plain_jit_computes(program):
     state, expected = program.init(jax.random.key(3)), jax.jit(init)(jax.random.key(3))
     for _ in range(4):
         state, outputs = program(state, BATCH)
         expected, of_jit = jax.jit(step)(expected, BATCH)
     assert jax.tree.structure((state, outputs)) == jax.tree.structure((expected, of_jit))
-    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
     for leaf, other in zip(*map(jax.tree.leaves, ((state, outputs), (expected, of_jit))), strict=True):
-        leaf, other = (jax.random.key_data(x) if is_key(x) else x for x in (leaf, other))
+        leaf, other = map(_as_numbers, (leaf, other))
         np.testing.assert_allclose(leaf, other, rtol=1e-6)
 
 

@@ -54,7 +54,10 @@ def test_a_value_of_init_in_a_list_is_named_with_the_line_that_made_it(name: str
 
 def test_a_loss_of_a_train_step_is_searched_too() -> None:
     optimizer = optax.sgd(0.1)
-    loss = lambda params, batch, keys: ((batch * params["w"][None] * stored[0]["scale"][None]).sum(-1), {})  # noqa: E731
+
+    def loss(params, batch, keys):
+        return (batch * params["w"][None] * stored[0]["scale"][None]).sum(-1), {}
+
     message = refused(outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer))
     assert "leaked value: stored[0]['scale']" in message
 
@@ -105,6 +108,9 @@ def test_what_a_partial_step_keeps_is_named_from_the_step() -> None:
 
 def test_arrays_that_a_step_keeps_are_no_such_values() -> None:
     table = jnp.arange(4.0)
-    step = lambda state, x: (state, {"y": (x * table[None]).sum()})  # noqa: E731
+
+    def step(state, x):
+        return state, {"y": (x * table[None]).sum()}
+
     program = outlay.program(step, init, X, layout=outlay.data_parallel(), mesh="data=8")
     assert float(program(program.init(jax.random.key(0)), X)[1]["y"]) == 48

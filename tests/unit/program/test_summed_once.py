@@ -65,7 +65,7 @@ def made(loss=dense, layout="dp", *, accumulate=4, batch=None, mode="auto", **op
 
 
 def why_each_time(program):
-    program.lowered  # noqa: B018  by then it is known
+    assert program.lowered, "it is known once the program is lowered"
     return program.why_summed_each_time
 
 

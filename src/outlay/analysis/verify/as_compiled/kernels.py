@@ -25,14 +25,13 @@ def has_kernels(module: HloModule) -> bool:
 def kernel_texts(module: HloModule, kernels: Sequence[PallasKernel]) -> dict[str, str]:
     """Return what calls of kernels compute, as text of HLO, by the name of the instruction.
 
-    A call is that of the kernel with its shapes, and of its name if there are several such. Where kernels of different
-    sources are left, nobody can tell which one it is, and the call has no entry.
+    A call is that of the kernel with its shapes, and of its name if there are several such. Where kernels are left that
+    compute different things, nobody can tell which one it is, and the call has no entry.
 
     Args:
         module: the compiled program.
         kernels: the kernels of the traced program.
     """
-    texts: dict[str, str] = {}
     of_calls: dict[str, str] = {}
     for computation, one in module.instructions():
         if not _is_kernel(one):
@@ -40,12 +39,10 @@ def kernel_texts(module: HloModule, kernels: Sequence[PallasKernel]) -> dict[str
         alike = [each for each in kernels if _has_shapes(computation, one, each)]
         named = [each for each in alike if each.name in one.op_name.split("/")]
         candidates = named or alike
-        if len({each.source for each in candidates}) != 1:
-            continue
-        kernel = candidates[0]
-        if kernel.source not in texts:
-            texts[kernel.source] = kernel.as_hlo()
-        of_calls[one.name] = texts[kernel.source]
+        # What they compute is compared, not their text: two may differ in the order of their blocks alone.
+        texts = {each.hlo for each in candidates}
+        if len(texts) == 1:
+            of_calls[one.name] = texts.pop()
     return of_calls
 
 

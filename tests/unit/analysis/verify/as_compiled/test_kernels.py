@@ -93,11 +93,38 @@ def test_a_kernel_in_the_place_of_another_is_found(monkeypatch):
     assert verdict(monkeypatch, planted).verdict == "different"
 
 
-def test_a_kernel_that_two_sources_could_be_is_not_guessed(monkeypatch):
+def test_a_call_that_two_kernels_could_be_is_not_guessed(monkeypatch):
     module = parse_hlo(re.sub(r"(%squash[\w.]* = .*)/squash/", r"\1/", text()))
     texts = kernel_texts(module, kernels_in(program()[0].lowered_trace()))
     (one,) = unknown_operations(module, {name: parse_hlo(kernel) for name, kernel in texts.items()})
     assert one.name == "custom-call tpu_custom_call"
+
+
+def test_kernels_that_differ_in_the_order_of_their_blocks_alone_are_different():
+    """Their name, their shapes and their own equations are the same."""
+
+    def copied(order):
+        def kernel(operand, result):
+            result[...] = operand[...]
+
+        blocks = [pallas.BlockSpec((8, 128), which) for which in (order, lambda i: (i, 0))]
+        shape = jax.ShapeDtypeStruct((16, 128), jnp.float32)
+        call = pallas.pallas_call(
+            kernel, out_shape=shape, grid=(2,), in_specs=blocks[:1], out_specs=blocks[1], name="copy"
+        )
+        (one,) = kernels_in(jax.make_jaxpr(call)(jnp.ones((16, 128))))
+        return one
+
+    straight, again, turned = (copied(order) for order in (lambda i: (i, 0), lambda i: (i, 0), lambda i: (1 - i, 0)))
+    assert straight.hlo == again.hlo != turned.hlo
+    text = """HloModule jit_f
+
+ENTRY %main (x: f32[16,128]) -> f32[16,128] {
+  %x = f32[16,128]{1,0} parameter(0)
+  ROOT %copy.1 = f32[16,128]{1,0} custom-call(%x), custom_call_target="tpu_custom_call", metadata={op_name="f/copy"}
+}"""
+    assert kernel_texts(parse_hlo(text), [straight, again]) == {"copy.1": straight.hlo}
+    assert kernel_texts(parse_hlo(text), [straight, turned]) == {}
 
 
 def test_a_cpu_lowers_kernels_only_for_the_judge():
