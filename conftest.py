@@ -135,6 +135,13 @@ def note_start(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(note_start)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import, in each worker, the many files of which the mark that is asked for would leave nothing."""
+    if collection_path.suffix == ".py" and "newest" in config.option.markexpr.split():
+        return "pytest.mark.newest" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if folder_of(item) in FOLDERS:

@@ -1,4 +1,4 @@
-"""The list of files in the Makefile names what exists, and the map in docs/architecture.md all folders."""
+"""What lists files tells of those that exist: the map in docs/architecture.md, and the marks of tests."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,10 @@ def test_the_map_of_the_architecture_shows_the_folders_on_disk():
     assert sorted(mapped) == sorted(on_disk)
 
 
-def test_what_the_newest_jax_runs_exists():
-    """pytest stops at a file that is not there, and runs none of the others."""
-    listed = re.search(r"^ON_NEWEST_JAX := (.*?)\n\n", (ROOT / "Makefile").read_text(), re.DOTALL | re.MULTILINE)
-    assert listed
-    text = listed[1].replace("\\\n", " ")
-    groups = re.findall(r"\$\(addprefix (\S+?),(.*?)\)", text)
-    alone = re.findall(r"tests/\S+", re.sub(r"\$\(.*?\)", "", text))
-    paths = [*(prefix + name for prefix, names in groups for name in names.split()), *alone]
-    assert len(paths) > 40
-    assert [path for path in paths if not (ROOT / path.partition("::")[0]).exists()] == []
+def test_repetitions_are_marked_only_where_the_newest_jax_runs_tests():
+    """`any_jax` takes a test out of what the newest JAX runs: where nothing is in it, it would only look as if."""
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)}
+    newest = [path for path, text in tests.items() if "pytest.mark.newest" in text]
+    assert len(newest) > 40
+    in_vain = [path for path, text in tests.items() if "pytest.mark.any_jax" in text and path not in newest]
+    assert in_vain == []

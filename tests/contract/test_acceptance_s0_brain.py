@@ -146,6 +146,7 @@ def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
         assert all(path in text for path in owners)
 
 
+@pytest.mark.newest
 def test_by_neuron_one_all_gather_a_step(half) -> None:
     mesh = outlay.mesh(devices=jax.devices()[:6], neurons=6)
     layout = by_rows("neurons")

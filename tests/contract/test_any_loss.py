@@ -19,6 +19,8 @@ import pytest
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 RNG = np.random.default_rng(0)
 BATCH = {
     "x": RNG.normal(size=(32, 8)).astype(np.float32),

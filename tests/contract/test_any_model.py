@@ -17,6 +17,8 @@ from flax import linen, nnx
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 RNG = np.random.default_rng(0)
 BATCH = {name: RNG.normal(size=(32, size)).astype(np.float32) for name, size in {"x": 8, "y": 8}.items()}
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)

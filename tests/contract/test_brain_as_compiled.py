@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.command import environment
 
+pytestmark = pytest.mark.newest
+
 
 def differences(program: str) -> dict:
     """What differs, by arrangement, compiled as users compile it."""

@@ -20,6 +20,8 @@ from tests.contract.ab_reference import (
 )
 from tests.contract.brain_arrangements import model, recorded_start_of_half
 
+pytestmark = pytest.mark.newest
+
 SPIKING = ("spiker", *POPULATIONS)
 
 

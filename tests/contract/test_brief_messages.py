@@ -35,7 +35,6 @@ def public_errors() -> list[type[OutlayError]]:
     )
 
 
-@pytest.mark.any_jax
 def test_an_error_of_20000_offenders_is_brief_and_keeps_them_all() -> None:
     problems = [Problem(f"kind {i % 9}", name, f"{name} is wrong", "mend it") for i, name in enumerate(NAMES)]
     kind = outlay.errors.ProgramError
@@ -57,7 +56,6 @@ def test_an_error_of_20000_offenders_is_brief_and_keeps_them_all() -> None:
     assert len(str(kind("漢字\x1b" * 9000, problems[:50])).encode()) <= MOST
 
 
-@pytest.mark.any_jax
 @pytest.mark.parametrize("kind", public_errors())
 def test_every_error_of_outlay_says_what_it_has_to_say_in_this_way(kind: type[OutlayError]) -> None:
     assert (kind.__init__, kind.__str__) == (OutlayError.__init__, OutlayError.__str__)
@@ -114,7 +112,6 @@ def made() -> Any:
     return program()
 
 
-@pytest.mark.any_jax
 @pytest.mark.parametrize("name", LISTING)
 def test_what_lists_offenders_is_brief(name: str, made: Any) -> None:
     with pytest.raises(OutlayError) as caught:
@@ -125,7 +122,6 @@ def test_what_lists_offenders_is_brief(name: str, made: Any) -> None:
     assert len(caught.value.details) >= len(text.split("all of it:")[0])
 
 
-@pytest.mark.any_jax
 def test_the_command_line_shows_all_with_traceback(tmp_path: Path) -> None:
     file = tmp_path / "layout.toml"
     file.write_text("".join(f'[[rule]]\nmatch = "{name}"\nspec = ["data"]\n' for name in NAMES[:300]))

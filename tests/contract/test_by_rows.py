@@ -14,6 +14,8 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.layout.strategies import by_rows
 
+pytestmark = pytest.mark.newest
+
 
 @functools.cache
 def alone(near, far):

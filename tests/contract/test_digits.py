@@ -50,7 +50,6 @@ def test_it_has_the_layouts_that_it_promises(recipe):
     assert set(recipe.layouts) == set(LAYOUTS)
 
 
-@pytest.mark.any_jax
 def test_fsdp_is_a_program_in_which_explain_finds_nothing(recipe):
     explanation = outlay.explain(prepare(recipe, layout="fsdp").program)
     assert explanation.findings == ()

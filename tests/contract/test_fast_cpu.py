@@ -45,6 +45,8 @@ from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
 
+pytestmark = pytest.mark.newest
+
 BY_NUMPY = ("oja", "quadruplet", "zenke")
 """What test_narrow_floats.py compares with NumPy in float16, as machine code and in plain JAX."""
 

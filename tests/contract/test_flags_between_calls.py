@@ -19,6 +19,8 @@ from flax.training import train_state
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 WIDTH = 8
 X = np.random.default_rng(0).normal(size=(16, WIDTH)).astype(np.float32)
 LAYOUT = outlay.fsdp(min_size=8) + outlay.data_parallel()

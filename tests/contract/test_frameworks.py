@@ -20,6 +20,8 @@ from tests.contract.placed_as_planned import assert_placed_as_planned
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOT_TRAINED = {"planted_fault", "pencil_fft", "cart_pole", "lora"}  # lora has a test of its own
 EXAMPLE_NAMES = {path.stem for path in EXAMPLES.glob("*.py")} - NOT_TRAINED

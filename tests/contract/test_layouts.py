@@ -19,6 +19,8 @@ from tests.contract.small_models import MODELS, SmallModel
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 TOLERANCE = 1e-5
 """Sums over devices are taken in another order: float32 keeps about 7 digits, and these values are of order one."""
 

@@ -18,6 +18,8 @@ from outlay.models.transformer.language_model import language_model
 from outlay.program.execution import Mode
 from outlay.recipes.lm import lm_layouts
 
+pytestmark = pytest.mark.newest
+
 TOLERANCE = 1e-5
 NUM_STEPS = 2
 

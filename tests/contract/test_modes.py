@@ -29,6 +29,8 @@ from tests.contract.small_models import MODELS, SmallModel
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 TOLERANCE = 1e-5
 NUM_STEPS = 2
 

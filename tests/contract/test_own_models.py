@@ -19,6 +19,8 @@ from tests.contract.placed_as_planned import assert_placed_as_planned
 import outlay
 from outlay.core.error_types import ProgramError
 
+pytestmark = pytest.mark.newest
+
 MAKERS = [*equinox_models.MODELS, *flax_models.MODELS, *other_models.MODELS]
 PROVED = [flax_models.normed]
 """One that `outlay.verify` proves in seconds; the others it proves in up to 34. Modules of Equinox are proved in

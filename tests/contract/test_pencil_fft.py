@@ -13,7 +13,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pencil_fft.py"
 
 
 @pytest.mark.processes
-@pytest.mark.any_jax
 def test_the_example_agrees_with_numpy() -> None:
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run([sys.executable, EXAMPLE], env=env, capture_output=True, text=True, timeout=280)

@@ -12,6 +12,8 @@ import outlay
 from outlay.core.error_types import LayoutError, ProgramError
 from outlay.program.device_group import routes
 
+pytestmark = pytest.mark.newest
+
 PLACES = {
     "each alone": {"source": 0, "a": 1, "b": 2, "sum": 3},
     "two together": {"source": 0, "a": 1, "b": 0, "sum": 1},

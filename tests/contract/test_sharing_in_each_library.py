@@ -20,6 +20,8 @@ from tests.contract.shared_models import OPTIMIZERS, WIDTH, X, as_step, losses_o
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 NUM_STEPS = 4
 SPLIT = outlay.fsdp(min_size=8) + outlay.data_parallel()
 WHOLE = outlay.Layout([("**", outlay.replicate())]) + outlay.data_parallel()

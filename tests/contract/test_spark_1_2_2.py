@@ -15,6 +15,8 @@ import pytest
 import outlay
 from outlay.brain.neuron import Neuron
 
+pytestmark = pytest.mark.newest
+
 RECORD = np.load(Path(__file__).parents[1] / "data" / "spark_1_2_2.npz")
 NAMES = sorted({name.split("/")[0] for name in RECORD.files} - {"state"})
 ON_NEWEST_JAX = {"btsp", "exponential_all", "izhikevich_all", "modulated_quadruplet", "signals"}

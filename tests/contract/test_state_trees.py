@@ -14,6 +14,8 @@ from tests.contract.placed_as_planned import assert_placed_as_planned
 import outlay
 from outlay.core.paths import flatten_paths
 
+pytestmark = pytest.mark.newest
+
 BATCH = np.ones((8, 2), np.float32)
 
 

@@ -17,6 +17,8 @@ from tests.unit.cli.command import environment
 from outlay.jobs.exit_codes import LOST
 from outlay.jobs.job import free_port
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture
 def mark(tmp_path):

@@ -12,7 +12,7 @@ from tests.multiprocess.run_workers import run_workers
 
 WORKER = Path(__file__).parent / "global_arrays_worker.py"
 # One run of all experiments, on a busy machine.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.newest, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from outlay.train.checkpoint.integrity import Manifest, read_manifest
 
 WORKER = Path(__file__).parent / "same_result_worker.py"
 NUM_PROCESSES = 2  # in three: test_brain.py
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.newest, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture
 def rows() -> NamedSharding:

@@ -16,6 +16,8 @@ from tests.unit.cli.command import environment
 import outlay
 from outlay.arrays.put import _leaves, init_sharded
 
+pytestmark = pytest.mark.newest
+
 SHAPE = (4096, 1024)
 FULL = 4 * SHAPE[0] * SHAPE[1]
 

@@ -17,6 +17,8 @@ import outlay
 from outlay.arrays.put import _identity
 from outlay.arrays.shardings import shardings
 
+pytestmark = pytest.mark.newest
+
 
 def tree() -> dict[str, Any]:
     return {

@@ -14,6 +14,8 @@ from outlay.arrays.put import _identity
 from outlay.arrays.shardings import shardings
 from outlay.core.paths import under
 
+pytestmark = pytest.mark.newest
+
 
 def test_each_leaf_gets_its_sharding() -> None:
     mesh = outlay.mesh(data=4, model=2)

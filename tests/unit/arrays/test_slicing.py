@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.arrays.slicing import _cut
 
+pytestmark = pytest.mark.newest
+
 VALUE = np.arange(16 * 8 * 2, dtype=np.float32).reshape(16, 8, 2)
 
 

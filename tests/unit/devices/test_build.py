@@ -9,6 +9,8 @@ from outlay.devices.device_identity import simulate_hosts
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture
 def two_hosts():

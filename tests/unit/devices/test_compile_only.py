@@ -17,6 +17,8 @@ from outlay.devices.device_identity import host_of, simulate_hosts
 from outlay.devices.mesh_info import target_made_for
 from outlay.devices.target import Target
 
+pytestmark = pytest.mark.newest
+
 
 @needs_gpu_compiler
 @pytest.mark.parametrize("text", ["h100:1x8", "v100-16gb:2x4", "a100-40gb:1x1", "b200:2x8"])

@@ -1,7 +1,11 @@
 import dataclasses
 
+import pytest
+
 from outlay.devices.compile_only import gpu_target_config
 from outlay.devices.hardware import known_hardware
+
+pytestmark = pytest.mark.newest
 
 
 def test_numbers_are_written_as_the_compiler_reads_them():

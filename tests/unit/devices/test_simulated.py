@@ -12,7 +12,7 @@ from tests.unit.cli.command import environment
 import outlay
 from outlay.core.error_types import MeshError
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.newest, pytest.mark.processes]
 
 SET_BY_SIMULATE = ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 

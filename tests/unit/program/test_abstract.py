@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step
 
+pytestmark = pytest.mark.newest
+
 STATE = {"w": jax.ShapeDtypeStruct((4, 4), jnp.float32), "n": jax.ShapeDtypeStruct((), jnp.int32)}
 BATCH = {"x": jax.ShapeDtypeStruct((8, 4), jnp.float32)}
 

@@ -17,6 +17,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.errors import ProgramError
 
+pytestmark = pytest.mark.newest
+
 WIDTH, NUM_LAYERS = 16, 2
 BATCH = np.random.default_rng(0).normal(size=(16, 4, WIDTH)).astype(np.float32)
 SPLIT = outlay.fsdp(min_size=8) + outlay.data_parallel()

@@ -9,6 +9,8 @@ import pytest
 import outlay
 from outlay.core.error_types import ProgramError
 
+pytestmark = pytest.mark.newest
+
 X = np.ones((8, 4), np.float32)
 
 

@@ -8,6 +8,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 
 def on_pieces(function, x, spec, *, out=None, **axes):
     """The function run on each device's piece of x, and the results put together."""

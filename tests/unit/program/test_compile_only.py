@@ -14,6 +14,8 @@ from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 BATCH = {"x": np.ones((32, 64), np.float32)}
 
 

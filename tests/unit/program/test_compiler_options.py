@@ -16,6 +16,8 @@ from outlay.program.make import program
 from outlay.report.explain.explain import explain
 from outlay.train.step import sum_over_microbatches
 
+pytestmark = pytest.mark.newest
+
 
 def step(state, batch):
     return {"w": state["w"] - 0.1 * (batch.T @ batch)}, {}

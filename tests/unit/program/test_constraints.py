@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 BATCH = np.ones((8, 16), np.float32)
 
 

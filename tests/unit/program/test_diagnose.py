@@ -19,6 +19,8 @@ from tests.unit.program.test_program import BATCH, init, make, step
 import outlay
 from outlay.program.diagnose import check_outputs
 
+pytestmark = pytest.mark.newest
+
 
 def error_of(state: Any, batch: Any, program: outlay.Program) -> str:
     with pytest.raises(outlay.errors.ProgramError) as caught:

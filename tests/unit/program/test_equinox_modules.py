@@ -15,6 +15,8 @@ import outlay
 from outlay.core.array_leaves import Static, arrays_only
 from outlay.train.checkpoint.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.newest
+
 OPTIMIZER = optax.adam(1e-2)
 RNG = np.random.default_rng(0)
 BATCH = {name: RNG.normal(size=(32, 8)).astype(np.float32) for name in ("x", "y")}

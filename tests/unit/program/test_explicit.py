@@ -19,6 +19,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.core.quantities import counted
 
+pytestmark = pytest.mark.newest
+
 VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTH, BATCH = 32, 16, 4, 32, 8, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
 KEY = 0

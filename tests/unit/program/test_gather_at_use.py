@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.newest, pytest.mark.compiles]
 
 LAYERS, WIDTH = 4, 64
 LAYER_BYTES = WIDTH * WIDTH * 4

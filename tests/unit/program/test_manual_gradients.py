@@ -10,6 +10,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.program.modes import in_mode
 
+pytestmark = pytest.mark.newest
+
 OPTIMIZER = optax.sgd(1.0, momentum=0.9)  # the first step changes a parameter by its gradient
 RNG = np.random.default_rng(0)
 BATCH = {name: RNG.normal(size=(48, size)).astype(np.float32) for name, size in {"x": 16, "y": 8}.items()}

@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 BATCH = np.arange(48, dtype=np.float32).reshape(16, 3)
 MESH = {"data": 4, "model": 2}
 

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 BATCH = np.arange(16, dtype=np.float32)
 WHOLE, SPLIT = outlay.replicate(), P("data")
 

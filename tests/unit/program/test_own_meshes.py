@@ -13,6 +13,8 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 import outlay
 from outlay.core.error_types import ProgramError
 
+pytestmark = pytest.mark.newest
+
 X = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
 
 

@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.core.paths import flatten_paths
 
+pytestmark = pytest.mark.newest
+
 BATCH = {"x": np.arange(32, dtype=np.float32).reshape(8, 4)}
 
 

@@ -15,6 +15,8 @@ from tests.unit.program.test_by_source import (
 
 from outlay.errors import ProgramError
 
+pytestmark = pytest.mark.newest
+
 
 class Layer(eqx.Module):
     up: eqx.nn.Linear

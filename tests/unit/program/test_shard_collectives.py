@@ -15,6 +15,8 @@ import outlay
 from outlay.program import shard_collectives
 from outlay.program.shard_collectives import sum_in_buckets
 
+pytestmark = pytest.mark.newest
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 12, 4)).astype(np.float32)
 BOTH, ONE, NONE = ("i", "j"), ("i",), ()

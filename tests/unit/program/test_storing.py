@@ -16,6 +16,8 @@ from outlay.layout.plan import Plan
 from outlay.program.storing import check_host_memory
 from outlay.train.evaluate import evaluate
 
+pytestmark = pytest.mark.newest
+
 WIDTH, NUM_LAYERS = 64, 4
 BATCH = np.random.default_rng(0).normal(size=(512, WIDTH)).astype(np.float32)
 SPLIT = outlay.fsdp(min_size=8) + outlay.data_parallel()

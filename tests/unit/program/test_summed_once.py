@@ -11,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.newest
+
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
 RNG = np.random.default_rng(0)
 BATCH = {name: RNG.normal(size=(32, size)).astype(np.float32) for name, size in {"x": 16, "y": 8}.items()}

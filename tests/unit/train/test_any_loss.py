@@ -7,6 +7,8 @@ import pytest
 import outlay
 from outlay.core.error_types import ProgramError
 
+pytestmark = pytest.mark.newest
+
 OPTIMIZER = optax.sgd(0.1)
 BATCH = np.ones((16, 3), np.float32)
 STATE = {"mean": jnp.zeros(3), "count": jnp.zeros((), jnp.int32)}

@@ -12,7 +12,7 @@ from outlay.core.error_types import ProgramError
 from outlay.train.evaluate import evaluate
 from outlay.train.step import train_step
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.newest, pytest.mark.compiles]
 
 
 @pytest.mark.any_jax  # what test_equinox_modules.py and the test of a loss of one number find there

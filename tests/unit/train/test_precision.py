@@ -6,6 +6,8 @@ import pytest
 
 from outlay.train.precision import state_in
 
+pytestmark = pytest.mark.newest
+
 PARAMS = {"w": jnp.array([1.0, -2.0, 300.0])}
 GRADS = {"w": jnp.array([0.1, 0.2, -0.3])}
 

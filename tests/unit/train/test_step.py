@@ -14,7 +14,7 @@ import outlay
 from outlay.core.error_types import ProgramError
 from outlay.train.step import init_state, train_step
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.newest, pytest.mark.compiles]
 
 LAYOUTS = {
     "dp": outlay.data_parallel(),

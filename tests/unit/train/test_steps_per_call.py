@@ -15,7 +15,7 @@ from outlay.program.several_steps import several_steps
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.newest, pytest.mark.compiles]
 
 NUM_STEPS = 10
 RNG = np.random.default_rng(0)

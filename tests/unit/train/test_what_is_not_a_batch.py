@@ -31,20 +31,17 @@ def init(key: Any) -> Any:
     return {"w": jax.random.normal(key, (8, 8))}
 
 
-@pytest.mark.any_jax
 @pytest.mark.parametrize("make", [Loader, lambda: (x for x in [X])], ids=["loader", "generator"])
 def test_what_yields_batches_is_no_batch(make: Callable[[], Any]) -> None:
     with pytest.raises(outlay.errors.ProgramError, match=r"which yields batches\n  fix: give one .*next\(iter\("):
         outlay.program(lambda s, x: (s, {}), init, make(), layout=LAYOUT, mesh=MESH)
 
 
-@pytest.mark.any_jax
 def test_a_list_of_examples_that_are_arrays_is_told_to_be_stacked() -> None:
     with pytest.raises(outlay.errors.ProgramError, match=r"a tree, here of 40 arrays; .* np\.stack\(examples\)"):
         outlay.TrainData([X[0]] * 40, batch_size=16)
 
 
-@pytest.mark.any_jax
 def test_lookahead_is_told_what_init_makes() -> None:
     optimizer = optax.lookahead(optax.sgd(0.1), 5, 0.5)
 

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-import pytest
 from flax import linen, nnx
 from tests.contract.shared_models import WIDTH, X, as_step, separate, together
 
@@ -18,7 +17,6 @@ from outlay.analysis.attribution.leaf_roles import roles_of
 FLOAT, KEY_AND_COUNT = 4, 8 + 4
 
 
-@pytest.mark.any_jax
 def test_nnx_variables_are_what_their_types_say_whatever_the_parts_are_called() -> None:
     init, step, _ = separate("regular", "adam")
     with jax.numpy_rank_promotion("allow"):
@@ -46,7 +44,6 @@ def test_nnx_variables_are_what_their_types_say_whatever_the_parts_are_called() 
     assert kinds == {"batch statistics", "rng state", "metrics"}
 
 
-@pytest.mark.any_jax
 def test_the_model_inside_of_its_optimizer_is_parameters_and_unknown_variables_have_their_type() -> None:
     class Cache(nnx.Variable):
         pass
@@ -63,7 +60,6 @@ def test_the_model_inside_of_its_optimizer_is_parameters_and_unknown_variables_h
     assert set(roles_of(nnx.state(model)).values()) == {"params"}
 
 
-@pytest.mark.any_jax
 def test_other_libraries_are_known_by_the_names_of_their_collections() -> None:
     variables = linen.BatchNorm(use_running_average=False).init(jax.random.key(0), X)
     expected = {"batch_stats.mean": "batch statistics", "batch_stats.var": "batch statistics"}

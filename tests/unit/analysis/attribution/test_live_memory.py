@@ -13,6 +13,8 @@ from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
 from outlay.report.explain.explain import explain
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture(scope="module", params=["fsdp", "data_parallel"])
 def trained(request):

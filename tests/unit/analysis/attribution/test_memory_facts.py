@@ -21,6 +21,8 @@ from outlay.layout.strategies import data_parallel
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
 
+pytestmark = pytest.mark.newest
+
 WEIGHTS = 2 * WIDTH * WIDTH * 4
 
 

@@ -27,6 +27,8 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.devices.build import mesh
 from outlay.report.explain.explain import explain
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.mark.parametrize(
     ("text", "primitive", "scopes", "phase"),

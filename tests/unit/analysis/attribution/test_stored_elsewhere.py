@@ -13,6 +13,8 @@ from outlay.analysis.hlo.hlo_memory import HostCopy, host_copy
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.core.quantities import format_bytes
 
+pytestmark = pytest.mark.newest
+
 COPIES = """HloModule m, is_scheduled=true, num_partitions=1
 
 %p (a: f32[4,64], b: f32[1,64], i: s32[]) -> f32[4,64] {

@@ -6,10 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import outlay
+
+pytestmark = pytest.mark.newest
 
 KINDS = ("sum-in-loop", "same-in-each-turn")
 

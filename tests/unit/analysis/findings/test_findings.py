@@ -34,6 +34,8 @@ from outlay.models.attention.dot_product import attention
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
 
+pytestmark = pytest.mark.newest
+
 NOTHING = {}
 
 

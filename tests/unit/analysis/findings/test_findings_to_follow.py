@@ -18,6 +18,8 @@ from outlay.analysis.findings.findings import ranked
 from outlay.analysis.findings.offered_rules import with_rules
 from outlay.analysis.hlo.hlo_module import SourceLine
 
+pytestmark = pytest.mark.newest
+
 LINE = SourceLine("model.py", 73, "layer")
 
 

@@ -17,6 +17,8 @@ from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices
 from outlay.report.explain.explain import explain
 
+pytestmark = pytest.mark.newest
+
 
 def cannot_go_directly(x):
     on = mesh(data=4, model=2)

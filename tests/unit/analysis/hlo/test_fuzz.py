@@ -17,8 +17,6 @@ PIECES = ["(", ")", "{", "}", "[", "]", '"', "\\", ",", "=", "%", "\n", " ", "0"
 PIECES += ["ROOT ", "ENTRY ", "while(", "index=", "replica_groups=", "{{0,1}}", "[2,4]<=[8]", "mesh['a'=8] {'a'}"]
 PIECES += ["stack_frame_id=", "metadata={", "/*index=5*/", "calls=%fused", "body=%main", "T(1,0)", "é", "\x00"]
 
-pytestmark = pytest.mark.any_jax  # it changes texts in a file, whatever JAX is installed
-
 
 def ask_everything(text: str) -> None:
     try:

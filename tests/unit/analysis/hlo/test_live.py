@@ -15,6 +15,8 @@ from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 
+pytestmark = pytest.mark.newest
+
 SIZES = {"data": 2, "pipe": 2, "model": 2}
 MESH = tuple(SIZES.items())
 # On a device: 64 rows of 16 float32 numbers.

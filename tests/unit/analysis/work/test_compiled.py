@@ -11,6 +11,8 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import traced_work
 
+pytestmark = pytest.mark.newest
+
 
 def work_of(f, *args, **shardings):
     return compiled_work(parse_hlo(jax.jit(f, **shardings).lower(*args).compile().as_text()))

@@ -7,6 +7,8 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.analysis.work.traced import count_flops, traced_work
 
+pytestmark = pytest.mark.newest
+
 
 def flops(f, *args):
     return count_flops(jax.make_jaxpr(f)(*args))

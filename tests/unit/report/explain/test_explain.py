@@ -31,6 +31,8 @@ from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
 from outlay.report.explain.explain import explain
 
+pytestmark = pytest.mark.newest
+
 LAYER = 4 * WIDTH * WIDTH  # bytes of a weight
 
 

@@ -9,7 +9,7 @@ import outlay
 from outlay.core.error_types import CheckpointError, ProgramError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.compiles
+pytestmark = [pytest.mark.newest, pytest.mark.compiles]
 
 REPLICATED = [("batch", P()), ("**", outlay.replicate())]
 

@@ -21,7 +21,7 @@ from outlay.analysis.verify.as_compiled.run_compiled import compute
 from outlay.core.jax_compat import text_with_constants
 from outlay.core.jax_pallas import interpreted_on_cpus, kernels_in
 
-pytestmark = [pytest.mark.compiles, pytest.mark.any_jax, needs_tpu_compiler]
+pytestmark = [pytest.mark.compiles, needs_tpu_compiler]
 
 
 def of_blocks(name, function):

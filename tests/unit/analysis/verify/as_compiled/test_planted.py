@@ -18,7 +18,7 @@ from outlay.analysis.verify.as_compiled.run_compiled import JudgeStoppedError, c
 from outlay.analysis.verify.static import static_proof
 from outlay.core.jax_compat import text_with_constants
 
-pytestmark = [pytest.mark.compiles, pytest.mark.any_jax, needs_gpu_compiler]
+pytestmark = [pytest.mark.compiles, needs_gpu_compiler]
 
 
 def init(key):
