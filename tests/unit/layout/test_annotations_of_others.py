@@ -201,10 +201,11 @@ def test_labels_that_arrays_share_stand_behind_their_positions() -> None:
     assert paths == ["0.a.w", "1.a.w", "2.b"]
 
 
+# treescope, which penzai imports, asks NumPy 2.5 for each of its public names
+@pytest.mark.filterwarnings("ignore:The chararray class is deprecated")
 def test_penzais_own_models() -> None:
-    pytest.importorskip("penzai")
-    from penzai import pz  # pyright: ignore[reportMissingImports]
-    from penzai.models.simple_mlp import MLP  # pyright: ignore[reportMissingImports]
+    from penzai import pz
+    from penzai.models.simple_mlp import MLP
 
     def make(key):
         return MLP.from_config(name="mlp", init_base_rng=key, feature_sizes=[16, 32, 16])
