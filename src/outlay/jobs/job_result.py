@@ -129,19 +129,20 @@ def _headed(stacks: Mapping[int, str]) -> list[str]:
 
 def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: JobFolder, output: MergedOutput) -> int:
     """Return the process that failed first, without those whose errors only say that another one has gone."""
-
-    def is_cause(number: int) -> bool:
-        # A signal is a cause of its own, except SIGABRT: JAX ends a process with it that has lost another one.
-        if (processes[number].exit_code or 0) < 0 and processes[number].exit_code != -signal.SIGABRT:
-            return True
-        failure = folder.failure(number)
-        error_text = failure.message if failure else ""
-        if failure is None or failure.type == "SystemExit":  # what it printed before says why
-            error_text += output.last_errors(number)
-        return not is_echo(error_text)
-
-    causes = [number for number in failed if is_cause(number)] or list(failed)
+    causes = [number for number in failed if is_cause(processes[number], folder, output)] or list(failed)
     return min(causes, key=lambda number: failed[number])
+
+
+def is_cause(process: Process, folder: JobFolder, output: MergedOutput) -> bool:
+    """Return whether a process that has failed did so by itself, and does not only say that another one has gone."""
+    # A signal is a cause of its own, except SIGABRT: JAX ends a process with it that has lost another one.
+    if (process.exit_code or 0) < 0 and process.exit_code != -signal.SIGABRT:
+        return True
+    failure = folder.failure(process.number)
+    error_text = failure.message if failure else ""
+    if failure is None or failure.type == "SystemExit":  # what it printed before says why
+        error_text += output.last_errors(process.number)
+    return not is_echo(error_text)
 
 
 def _reason(process: Process, folder: JobFolder) -> str:

@@ -27,6 +27,7 @@ from outlay.jobs.stall import BEFORE_THE_FIRST, Limits, Silence
 _LOOK_EVERY = 0.1  # seconds
 _SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
 _OTHERS_TOO = 0.4  # seconds after a failure in which others may fail, so that the first can be told from the last
+_STILL_ENDING = 5.0  # seconds in which one that others have lost may still be ending: writing a core takes that long
 
 
 class Supervisor:
@@ -132,13 +133,23 @@ class Supervisor:
 
     def _after_failure(self) -> JobResult:
         held = list(self._stopped)  # by somebody, before this one ends them
-        deadline = time.monotonic() + _OTHERS_TOO
-        while time.monotonic() < deadline and any(process.exit_code is None for process in self._processes):
+        since = time.monotonic()
+        while any(process.exit_code is None for process in self._processes):
+            waited = time.monotonic() - since
+            if waited > _STILL_ENDING or (waited > _OTHERS_TOO and (held or self._is_explained())):
+                break
             self._wait(0.05)
             self._look(0.0)
             self._read()
         self._end()
         return job_result.after_failure(self._processes, self._failed, self._folder, self._output, held)
+
+    def _is_explained(self) -> bool:
+        """Return whether a process has failed by itself, or ended early: others only say that they have lost it."""
+        ended_early = any(process.exit_code == 0 for process in self._processes)
+        return ended_early or any(
+            job_result.is_cause(self._processes[number], self._folder, self._output) for number in self._failed
+        )
 
     def _without_progress(self, beats: Mapping[int, Beat | None], looked: float) -> JobResult | None:
         """Judge by how long nothing had come when this process looked; it may have been held itself since then."""

@@ -33,8 +33,8 @@ class Steps(JobFolder):
 class Spawned(Process):
     """Started without a fork, which the threads of JAX in this process forbid."""
 
-    def __init__(self, *command: str) -> None:
-        self.number, self.exit_code, self.ended = 0, None, None
+    def __init__(self, *command: str, number: int = 0) -> None:
+        self.number, self.exit_code, self.ended = number, None, None
         self.popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -57,6 +57,23 @@ def test_held_between_a_look_and_its_judgement_it_looks_again(tmp_path, monkeypa
     output.close()
     assert len(seen) > 10
     assert ending.exit_code == 0, ending.text
+
+
+LOST = "Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+
+
+def test_one_that_takes_long_to_end_is_to_blame_not_who_lost_it(tmp_path):
+    """Connections close before a process has ended: writing its core, or its stack, takes seconds."""
+    output = MergedOutput(2, tmp_path / "output.log", Screen())
+    lost = f"import sys; print({LOST!r}, file=sys.stderr); sys.exit(13)"
+    processes = [
+        Spawned(sys.executable, "-c", lost, number=0),
+        Spawned(sys.executable, "-c", "import os, time; time.sleep(2); os._exit(7)", number=1),
+    ]
+    ending = Supervisor(processes, JobFolder(tmp_path), output, Limits()).watch()
+    output.close()
+    assert "process 1 of 2 failed first: exit code 7" in ending.text
+    assert ending.exit_code == 7
 
 
 @pytest.fixture(autouse=True)
