@@ -4,9 +4,9 @@
 
 `outlay.attention` with 1 to 16 heads on 8 devices, one fused kernel for query, key and value or one for each, grouped
 heads, packed sequences and sliding windows; and the attention layers of NNX, Linen and Equinox, which call
-`jax.nn.dot_product_attention`. Each is a train step of one layer, compiled for hardware that is absent. A row says whether
-the fused kernel of the hardware is in the program and what its operands are on one device, or in words why the program is
-refused; then the collectives of a step and the bytes that a device sends.
+`jax.nn.dot_product_attention`. Each is a train step of one layer, compiled for hardware that is absent. A row says
+whether the fused kernel of the hardware is in the program, or in words why the program is refused; then the collectives
+of a step and the bytes that a device sends.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.library_messages import LIBRARY_MESSAGES
 from tests.unit.cli.mistakes import MISTAKES
+from tests.unit.cli.reported_messages import REPORTED_MESSAGES
 
 from outlay.cli.diagnosis import diagnose_text
-from outlay.cli.known_messages import KNOWN
+from outlay.cli.known_messages import KNOWN, longest_word
 
 RECORDED = Path(__file__).parents[2] / "golden" / "messages"
 VERSIONS = ("0.10.2", "0.12.0.1")
@@ -137,6 +138,7 @@ QUOTED = [
         "the plugin xla_cuda13 is installed",
     ),
     *LIBRARY_MESSAGES,
+    *REPORTED_MESSAGES,
 ]
 
 
@@ -267,6 +269,11 @@ def test_the_guide_lists_exactly_what_is_known():
         for theme, messages in itertools.groupby(KNOWN, key=lambda message: message.theme)
     }
     assert f" {len(KNOWN)} messages of JAX" in guide
+
+
+def test_each_pattern_has_a_word_that_is_looked_for_first():
+    """Without one it would be tried at every letter of a log."""
+    assert not [pattern for message in KNOWN for pattern in message.patterns if len(longest_word(pattern)) < 5]
 
 
 @pytest.mark.parametrize(
