@@ -1,12 +1,12 @@
 """Which attention compiles for which hardware, in which layout: one table, of what the compilers said.
 
-    python benchmarks/attention_layouts.py [TARGET ...]
+    python benchmarks/attention_layouts.py [--brief] [TARGET ...]
 
 `outlay.attention` with 1 to 16 heads on 8 devices, one fused kernel for query, key and value or one for each, grouped
 heads, packed sequences and sliding windows; and the attention layers of NNX, Linen and Equinox, which call
 `jax.nn.dot_product_attention`. Each is a train step of one layer, compiled for hardware that is absent. A row says
 whether the fused kernel of the hardware is in the program, or in words why the program is refused; then the collectives
-of a step and the bytes that a device sends.
+of a step and the bytes that a device sends. `--brief` takes one layout for each layer, in turn.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from flax import linen, nnx
 import outlay
 
 TARGETS = ("h100:1x8", "tpu-v5e:2x4", "tpu-v6e:2x4")
+LAYOUTS = ("dp", "fsdp", "fsdp+tp")
 SAMPLES, TOKENS, HEAD = 16, 256, 64
 KERNEL = re.compile(r'custom_call_target="(?:__cudnn\$fmha\w*|tpu_custom_call)"')
 
@@ -202,11 +203,13 @@ def verdict(case: Case, layout: str, target: str) -> tuple[str, str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brief", action="store_true", help="one layout for each layer, in turn")
     parser.add_argument("targets", nargs="*", default=TARGETS)
-    for target in parser.parse_args().targets:
+    asked = parser.parse_args()
+    for target in asked.targets:
         print(f"\n## {target}\n\n| layer | layout | compiled | collectives | bytes |\n| --- | --- | --- | --- | --- |")
-        for case in cases():
-            for layout in ("dp", "fsdp", "fsdp+tp"):
+        for number, case in enumerate(cases()):
+            for layout in LAYOUTS[number % 3 :][:1] if asked.brief else LAYOUTS:
                 print(f"| {case} | {layout} | {' | '.join(verdict(case, layout, target))} |", flush=True)
 
 

@@ -19,6 +19,7 @@ ON_THEIR_OWN = {
     "outlay.analysis.findings.computation": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.exchanges_in_loops": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.gathered_operands": "one of the kinds of findings, each a file",
+    "outlay.analysis.findings.indexed_operands": "one of the kinds of findings, each a file",
     "outlay.analysis.hlo.execute.solving": "one of the kinds of operations, each a table",
     "outlay.cli.slurm_checks": "looking for what a script names, which knows nothing of scripts",
     "outlay.cli.slurm_init": "the questions of `outlay slurm init`, which `run` has no need of",

@@ -12,6 +12,7 @@ from outlay.analysis.findings.computation import repeated_work, unfused_attentio
 from outlay.analysis.findings.exchanges_in_loops import exchanges_in_loops
 from outlay.analysis.findings.finding import SEVERE, Evidence, Finding
 from outlay.analysis.findings.gathered_operands import gathered_operands
+from outlay.analysis.findings.indexed_operands import indexed_operands
 from outlay.analysis.findings.memory import (
     donated_in_vain,
     large_constants,
@@ -28,12 +29,16 @@ _CAUSES = ("gathered-batch", "all-to-all-in-fsdp")
 _AT_A_LINE = ("resharding", FULL_REMATERIALIZATION)
 """Kinds of which one line may have many, with one fix."""
 
+_OF_ANOTHER_CAUSE = ("resharding", "gathered-batch")
+"""Kinds whose advice would not help where a line gathers a value because it is indexed."""
+
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     back_and_forth,
     whole_parameters,
     exchanges_in_fsdp,
     gathered_batch,
     gathered_operands,
+    indexed_operands,
     exchanges_in_loops,
     whole_leaves,
     large_constants,
@@ -66,7 +71,8 @@ def _charged(finding: Finding, repeated: list[Finding]) -> Finding:
 def ranked(findings: list[Finding], step_seconds: float | None = None) -> tuple[Finding, ...]:
     """Rank findings: what does not fit first, then by seconds and bytes; those that speak of one thing become one.
 
-    A resharding that the compiler itself reports is not reported twice, nor are exchanges that FSDP does not need.
+    A resharding that the compiler itself reports is not reported twice, nor are exchanges that FSDP does not need, nor
+    what is gathered to be indexed.
 
     Args:
         findings: the findings.
@@ -74,11 +80,13 @@ def ranked(findings: list[Finding], step_seconds: float | None = None) -> tuple[
     """
     reported = [f"{finding.source} {finding.text}" for finding in findings if finding.kind == FULL_REMATERIALIZATION]
     exchanged = {finding.source for finding in findings if finding.kind == "all-to-all-in-fsdp"}
+    indexed = {finding.source for finding in findings if finding.kind == "indexed-operand"}
     alike: dict[Any, list[Finding]] = {}
     for finding in findings:
         # The compiler's own report names the line of the maker or of the taker, so its text is searched too.
         is_reported = finding.source in exchanged or any(str(finding.source) in text for text in reported)
-        if finding.kind != "resharding" or not is_reported:
+        is_reported = is_reported and finding.kind == "resharding"
+        if not is_reported and not (finding.source in indexed and finding.kind in _OF_ANOTHER_CAUSE):
             alike.setdefault(_same_advice(finding), []).append(finding)
     joined = [_joined(group) for group in alike.values()]
     return tuple(
