@@ -1,70 +1,58 @@
-"""Refuse FFTs along a split dim on Explicit axes, where the compiler would end the process."""
+"""Run FFTs on Explicit axes with the dims that they go along whole, and each device its own entries of the others.
+
+XLA gathers the whole batch for an FFT there, too, its compiler for CPUs lays operands out as its runtime refuses, and
+before JAX 0.12 a complex FFT along a split dim may end the process. The types say how each operand is split, so nothing
+has to be guessed.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import jaxprs_in_params
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
-from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_source import source_line
-from outlay.core.quantities import counted
-from outlay.program.independent_dims import is_fft_that_ends_xla
+from outlay.program.independent_dims import FFT, independent
+from outlay.program.per_shard_operations import Rewriting, Value, in_rows
+from outlay.program.propagated_splits import Split
 
 
-def check_transforms(jaxpr: Any, mesh: Mesh, what: str) -> None:
-    """Raise for FFTs that XLA cannot split; on Explicit axes nobody else has a word in how their operands are split.
+def run_transforms_per_shard(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """Wrap a function so that FFTs of its trace run on shards; it is traced with the types of its arguments.
 
     Args:
-        jaxpr: the program, traced with the types of its arguments.
-        mesh: a mesh with Explicit axes.
-        what: what the program is, for the message.
-
-    Raises:
-        ProgramError: there are some; the message lists all, with their lines.
+        function: takes trees of arrays, and returns one.
+        mesh: the mesh, with Explicit axes.
     """
-    odd = [_problem(eqn, line) for eqn, line in _with_lines(jaxpr, "") if _ends_xla(eqn, mesh)]
-    problems = list({(problem.where, problem.what): problem for problem in odd}.values())
-    if problems:
-        what = f"{what} has {counted(len(problems), 'FFT')} along a split dim"
-        raise ProgramError(f"{what}, at which XLA of JAX {jax.__version__} ends the process", problems)
+
+    @functools.wraps(function, updated=())
+    def run(*args: Any) -> Any:
+        # The lambda is a new function each time, so JAX cannot return a cached trace.
+        jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
+        values = [Value(leaf, {}) for leaf in jax.tree.leaves(args)]
+        leaves = _OnExplicitAxes(mesh, frozenset([FFT])).run(jaxpr, values, [{}] * len(jaxpr.out_avals))
+        return jax.tree.unflatten(jax.tree.structure(result), leaves)
+
+    return run
 
 
-def _with_lines(jaxpr: Any, outer: str) -> Iterator[tuple[Any, str]]:
-    """Yield all operations with their lines; inside functions of `jax.numpy`, that of the call."""
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        line = source_line(eqn) or outer
-        yield eqn, line
-        for inner in jaxprs_in_params(eqn.params):
-            yield from _with_lines(inner, line)
+class _OnExplicitAxes(Rewriting):
+    """Runs a traced program again, with the splits that its types have."""
 
+    def _per_shard(
+        self, eqn: Any, arrays: list[Any], splits: list[Split], after: list[Split], bind: Callable[..., list[Any]]
+    ) -> list[Any]:
+        aval, factors = eqn.invars[0].aval, independent(eqn)
+        if factors is None or not aval.sharding.mesh.are_all_axes_explicit:  # in the user's own shard_map
+            return bind(*arrays)
+        entries = dict(enumerate(aval.sharding.spec))
+        whole = PartitionSpec(*(entries.get(factor) if factor is not None else None for factor in factors.operands[0]))
 
-def _ends_xla(eqn: Any, mesh: Mesh) -> bool:
-    platform = mesh.devices.flat[0].platform
-    return bool(eqn.invars) and is_fft_that_ends_xla(eqn, lambda dim: math.prod(_sizes(eqn, dim)), platform)
+        def of_shards(shard: Any) -> Any:
+            return [in_rows(bind(in_rows(shard))[0])] if self._is_on_cpu else bind(shard)
 
-
-def _sizes(eqn: Any, dim: int) -> list[int]:
-    sharding = eqn.invars[0].aval.sharding
-    entry = dict(enumerate(sharding.spec)).get(dim)
-    names = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    return [sharding.mesh.shape[name] for name in names]
-
-
-def _problem(eqn: Any, line: str) -> Problem:
-    aval = eqn.invars[0].aval
-    first = aval.ndim - len(eqn.params["fft_lengths"])
-    split = [dim for dim in range(first, aval.ndim) if math.prod(_sizes(eqn, dim)) > 1]
-    parts = " and ".join(f"dim {dim} of {aval.shape[dim]} over {math.prod(_sizes(eqn, dim))} devices" for dim in split)
-    batch_dims = [f"{entry!r}" for entry in (*aval.sharding.spec, *[None] * aval.ndim)[:first]]
-    whole = ", ".join([*batch_dims, *["None"] * (aval.ndim - first)])
-    return Problem(
-        "FFT",
-        line,
-        f"its operand {aval.str_short()} has {parts}, whose length is no multiple of that number's square",
-        f"make it whole there: jax.sharding.reshard(x, P({whole})) before it; or split another dim",
-    )
+        operand = jax.sharding.reshard(arrays[0], whole)
+        (result,) = jax.shard_map(of_shards, mesh=self._mesh, in_specs=(whole,), out_specs=[whole])(operand)
+        return [jax.sharding.reshard(result, eqn.outvars[0].aval.sharding.spec)]

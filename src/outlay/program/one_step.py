@@ -204,10 +204,6 @@ class OneStep:
 
             typed_args = run, shapes, (state, batch), mesh
             with fresh_traces():
-                if FFT in (one.primitive.name for one in operations(self._traced.jaxpr)):
-                    from outlay.program.explicit_transforms import check_transforms
-
-                    check_transforms(with_types(jitted.trace, *typed_args).jaxpr, mesh, self._name)
                 return with_types(stage(jitted), *typed_args)
         return on_mesh(mesh, self._mode, stage(jitted), shapes, self._name, self.context)
 
@@ -216,6 +212,10 @@ class OneStep:
 
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
+        if is_explicit(self._mesh) and FFT in (one.primitive.name for one in operations(self._traced.jaxpr)):
+            from outlay.program.explicit_transforms import run_transforms_per_shard
+
+            return run_transforms_per_shard(function, self._mesh)
         names = not_split(self._traced.jaxpr) if self._is_placed_by_xla else frozenset()
         if not names:
             return function

@@ -45,8 +45,8 @@ def run_per_shard_where_split(
     def run(*args: Any) -> Any:
         # The lambda is a new function each time, so JAX cannot return a cached trace.
         jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
-        values = [_Value(*both) for both in zip(jax.tree.leaves(args), given, strict=True)]
-        leaves = _Rewriting(mesh, names).run(jaxpr, values, _asked(jaxpr, results))
+        values = [Value(*both) for both in zip(jax.tree.leaves(args), given, strict=True)]
+        leaves = Rewriting(mesh, names).run(jaxpr, values, _asked(jaxpr, results))
         return jax.tree.unflatten(jax.tree.structure(result), leaves)
 
     return run
@@ -63,8 +63,8 @@ def per_shard_in(jaxpr: ClosedJaxpr, results: Any, mesh: Mesh, names: frozenset[
     """
 
     def run(*args: Any) -> list[Any]:
-        values = [_Value(leaf, {}) for leaf in jax.tree.leaves(args)]
-        return _Rewriting(mesh, names).run(jaxpr, values, _asked(jaxpr, results))
+        values = [Value(leaf, {}) for leaf in jax.tree.leaves(args)]
+        return Rewriting(mesh, names).run(jaxpr, values, _asked(jaxpr, results))
 
     return run
 
@@ -80,14 +80,14 @@ def _asked(jaxpr: ClosedJaxpr, results: Any) -> list[Split]:
 
 
 @dataclass(frozen=True)
-class _Value:
+class Value:
     """An array while it is traced, and how it is split."""
 
     array: Any
     split: Split
 
 
-class _Rewriting:
+class Rewriting:
     """Runs a traced program again."""
 
     def __init__(self, mesh: Mesh, names: frozenset[str]) -> None:
@@ -102,8 +102,8 @@ class _Rewriting:
         suiting = self._follow.backward(jaxpr, known, asked)
 
         def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
-            arrays = [value.array if isinstance(value, _Value) else value for value in values]
-            splits: list[Split] = [value.split if isinstance(value, _Value) else {} for value in values]
+            arrays = [value.array if isinstance(value, Value) else value for value in values]
+            splits: list[Split] = [value.split if isinstance(value, Value) else {} for value in values]
             after = [joined(known[one], suiting.get(one, {})) for one in eqn.outvars]
             if eqn.primitive.name in self._names:
                 results = self._per_shard(eqn, arrays, splits, after, bind)
@@ -111,9 +111,9 @@ class _Rewriting:
                 results = self._with_others(eqn, arrays, splits, after)
             else:
                 results = bind(*arrays)
-            return [_Value(*both) for both in zip(results, after, strict=True)]
+            return [Value(*both) for both in zip(results, after, strict=True)]
 
-        return [one.array if isinstance(one, _Value) else one for one in run_jaxpr(jaxpr, values, evaluate)]
+        return [one.array if isinstance(one, Value) else one for one in run_jaxpr(jaxpr, values, evaluate)]
 
     def _with_others(self, eqn: Any, arrays: list[Any], splits: list[Split], after: list[Split]) -> list[Any]:
         """Run an operation that holds programs with others in their place; all else of it stays as it was traced."""
@@ -133,7 +133,7 @@ class _Rewriting:
 
     def _rewritten(self, inner: Inner) -> Jaxpr | ClosedJaxpr:
         def run(*arrays: Any) -> list[Any]:
-            values = [_Value(*both) for both in zip(arrays, inner.splits, strict=True)]
+            values = [Value(*both) for both in zip(arrays, inner.splits, strict=True)]
             return self.run(inner.jaxpr, values, inner.asked)
 
         is_closed = isinstance(inner.jaxpr, ClosedJaxpr)
@@ -163,7 +163,7 @@ class _Rewriting:
             if not is_fft_on_cpu:
                 return bind(*shards)
             # XLA's CPU compiler gives an FFT's operand and result any order in memory, and its runtime then refuses it.
-            return [_in_rows(result) for result in bind(*map(_in_rows, shards))]
+            return [in_rows(result) for result in bind(*map(in_rows, shards))]
 
         # check_vma is off: cuDNN's operations do not say over which axes their results vary.
         return jax.shard_map(
@@ -196,7 +196,7 @@ def _spec(of_dims: Factors, axes: Mapping[Hashable, tuple[str, ...]]) -> Partiti
     return PartitionSpec(*(axes.get(factor) if factor is not None else None for factor in of_dims))
 
 
-def _in_rows(array: jax.Array) -> jax.Array:
+def in_rows(array: jax.Array) -> jax.Array:
     """Have an array in memory in the order of its dims, the last one fastest."""
     return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 
