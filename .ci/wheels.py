@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SMALL = "import outlay; outlay.simulate(4); import numpy as np; "
+QUIET = "python -c import jax; jax.devices()"
 
 COMMANDS = {
     "": [
@@ -21,6 +22,12 @@ COMMANDS = {
         "outlay doctor",
         "outlay examples copy plain_pytree",
         "python plain_pytree.py",
+        "outlay completion bash",
+        "outlay compiler gpu",
+        "outlay compiler tpu",
+        f"python -c {SMALL}print(outlay.mesh(data=8, target='h100:1x8').shape)",
+        f"python -c {SMALL}print(outlay.mesh(data=16, target='tpu-v5e:4x4').shape)",
+        QUIET,
     ],
     "train": [
         "outlay run digits --devices 8 --layout fsdp --steps 20",
@@ -37,6 +44,12 @@ COMMANDS = {
         "outlay profile digits --devices 8",
         "outlay choose digits --target cpu:8 --num-candidates 2",
         "outlay run digits --layout chosen.toml --devices 8 --steps 2 --force",
+        "outlay run digits --devices 4 --processes 2 --steps 2 --run-folder shared",
+        "outlay show digits --devices 8 --explore --html explore.html",
+        "outlay estimate digits --devices 8",
+        "outlay runs . --html runs.html",
+        "outlay checkpoint show runs/digits/checkpoints",
+        "outlay slurm run --nodes 2 --gpus-per-node 4 digits",
         "outlay examples copy flax_nnx_mlp flax_linen_mlp",
         "python flax_nnx_mlp.py",
         "python flax_linen_mlp.py",
@@ -53,6 +66,10 @@ COMMANDS = {
     "parquet": ["python -c import pyarrow.parquet, outlay.datasets.tables"],
     "safetensors": ["python -c import safetensors, outlay.train.checkpoint.weight_files"],
     "fast-cpu": ["python -c import llvmlite, outlay"],
+    "train,tensorboard": [
+        "outlay run digits --devices 8 --steps 2 --log tensorboard",
+        "tensorboard --inspect --logdir runs",
+    ],
     "gpu-plan": [f"python -c {SMALL}print(outlay.mesh(data=8, target='h100:1x8').shape)"],
     "tpu-plan": [f"python -c {SMALL}print(outlay.mesh(data=16, target='tpu-v5e:4x4').shape)"],
 }
@@ -86,14 +103,14 @@ def _failing(extra: str, environment: Path, there: Path) -> list[str]:
     work, failed = there / f"work-{extra or 'bare'}", []
     work.mkdir()
     path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path, "XDG_DATA_HOME": str(there / "data")}
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     for command in COMMANDS[extra]:
         words = ["python", "-c", command.removeprefix("python -c ")] if "python -c" in command else command.split()
         words[0] = str(environment / "bin" / words[0])
-        done = subprocess.run(
-            words, cwd=work, env={**inherited, "PATH": path}, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(words, cwd=work, env={**inherited, **own}, capture_output=True, text=True, check=False)
         is_well = done.returncode == ENDS_WITH.get(command, 0) and "Traceback" not in done.stderr
+        is_well = is_well and (command != QUIET or not done.stderr)
         print(f"{'ok    ' if is_well else 'FAILED'} [{extra or 'bare'}] {command}", flush=True)
         if not is_well:
             failed.append(f"[{extra}] {command}: exit code {done.returncode}\n{done.stderr[-2000:]}")

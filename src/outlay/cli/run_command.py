@@ -57,6 +57,14 @@ def run(
             "--steps-per-call", min=1, metavar="N", help="Take N steps in one compiled call; for small steps."
         ),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log",
+            metavar="tensorboard|wandb|mlflow",
+            help="Log the metrics to it too; repeatable. off ends that of the run that is continued.",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
@@ -106,6 +114,7 @@ def run(
         )
     from outlay.jobs.process_info import is_launched
 
+    logged = _log_names(log)
     if processes is not None and not is_launched():
         from outlay.jobs.stall import Limits
 
@@ -137,7 +146,7 @@ def run(
     from outlay.train.multihost import is_first
     from outlay.train.patience import Patience
 
-    training = TrainingOptions(evaluate_every, None if patience is None else Patience(patience), steps_per_call)
+    training = TrainingOptions(evaluate_every, None if patience is None else Patience(patience), steps_per_call, logged)
     asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
     folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
     if is_first() and not as_json:
@@ -152,6 +161,15 @@ def run(
         _print(error.result, as_json)
         raise
     _print(result, as_json)
+
+
+def _log_names(log: list[str] | None) -> tuple[str, ...] | None:
+    """Return what to log to; None if nothing was said, and nothing is loaded for it."""
+    if not log:
+        return None
+    from outlay.train.metrics_log import log_names
+
+    return log_names(log)
 
 
 def _print(result: Result, as_json: bool) -> None:

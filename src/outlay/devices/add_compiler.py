@@ -68,4 +68,13 @@ def _installer() -> list[str]:
         return [uv, "pip", "install", "--quiet", "--python", sys.executable]
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip", "install", "--quiet"]
-    raise TargetError("there is neither pip nor uv to download it with\n  fix: python -m ensurepip")
+    if bundled := _bundled_pip():  # environments made by uv have no pip, and uv may be elsewhere by now
+        return [sys.executable, f"{bundled}/pip", "install", "--quiet"]
+    raise TargetError("there is neither pip nor uv to download it with\n  fix: install one of them, then again")
+
+
+def _bundled_pip() -> Path | None:
+    """Return the file with the pip that Python brings for new environments; some distributions take it out."""
+    ensurepip = importlib.util.find_spec("ensurepip")
+    folder = Path(ensurepip.origin).parent / "_bundled" if ensurepip and ensurepip.origin else None
+    return max(folder.glob("pip-*.whl"), default=None) if folder else None

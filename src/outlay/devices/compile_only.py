@@ -18,7 +18,6 @@ from outlay.devices.mesh_info import compile_only_devices, target_made_for
 from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
 
-_EXTRAS = {"gpu": "gpu-plan", "tpu": "tpu-plan"}
 # A host of a TPU pod has this many chips along each dim of the torus; a smaller slice is part of one host.
 _TPU_HOST = (2, 2, 1)
 
@@ -81,11 +80,11 @@ def _compile_only_devices(target: Target) -> list[jax.Device]:
             return gpu_topology_devices(num_hosts, per_host, gpu_target_config(target.hardware))
         return tpu_topology_devices(*_topology(target), **_tpu_options(target))
     except TargetError as error:
-        extra = _EXTRAS[target.hardware.kind]
+        kind = target.hardware.kind
         raise TargetError(
             f"no devices of {target}: {error}\n"
-            f"  fix: pip install 'outlay[{extra}]'\n"
-            f"  or, where JAX does not find it and stays quiet: outlay compiler {target.hardware.kind}\n"
+            f"  fix: outlay compiler {kind}\n"
+            f"  or pip install 'outlay[{kind}-plan]', of which JAX complains at every start without the hardware\n"
             f"  or plan on simulated devices, which need no compiler of their own: cpu:{target.num_devices}"
         ) from None
     except jax.errors.JaxRuntimeError as error:

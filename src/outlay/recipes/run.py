@@ -47,6 +47,7 @@ def run(
     evaluate_every: int | None = None,
     patience: int | Patience | None = None,
     steps_per_call: int | None = None,
+    log: str | Sequence[str] | None = None,
     record: str | Sequence[str] = (),
     stride: int | None = None,
     processes: int | None = None,
@@ -81,6 +82,8 @@ def run(
         patience: the number of evaluations after which training ends if `evaluate.loss` was no better than before;
             an `outlay.train.Patience` says which metric, and by how much.
         steps_per_call: the steps in one compiled call, for a recipe that is trained; see `outlay.fit`.
+        log: what the metrics are logged to beside the run folder, for a recipe that is trained: `tensorboard`, `wandb`
+            or `mlflow`, or several; see `outlay.train.MetricsLog`. `off` ends that of the run that is continued.
         record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of what else the
             recipe has addresses for; as the recipe says if there are none.
         stride: the number of steps from one record to the next.
@@ -116,6 +119,11 @@ def run(
             "with force=True the run that resume=True would continue is replaced\n  fix: give one of them"
         )
     patterns = [record] if isinstance(record, str) else record
+    logged = None
+    if log is not None:
+        from outlay.train.metrics_log import log_names  # most runs do without
+
+        logged = log_names(log)
     of_job = {
         "max_restarts": max_restarts or None,
         "in_order": in_order,
@@ -123,7 +131,7 @@ def run(
         "start_within": start_within,
     }
     if processes is not None:
-        given |= {"record": patterns, **of_job}
+        given |= {"record": patterns, "log": log if logged is None else logged or ["off"], **of_job}
         del given["recipe"], given["options"]
         return _run_in_processes(_name_for_others(recipe), [*words_of_arguments(given), *words_of(options or {})])
     if asked := [name for name, value in of_job.items() if value]:
@@ -140,7 +148,7 @@ def run(
         ready = with_recording(recipe, patterns, stride)
     prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=compiler_options)
     training = TrainingOptions(
-        evaluate_every, Patience(patience) if isinstance(patience, int) else patience, steps_per_call
+        evaluate_every, Patience(patience) if isinstance(patience, int) else patience, steps_per_call, logged
     )
     asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
     folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)

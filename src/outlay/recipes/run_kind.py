@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlay.core.error_types import RecipeError, RunFolderError
 from outlay.core.quantities import counted, plural
@@ -19,6 +19,9 @@ from outlay.train.patience import Patience
 from outlay.train.recording import MemoryRecorder, Recorder, RowTypes, ZarrRecorder
 from outlay.train.run_folder import RECORDING, RunFolder
 from outlay.train.saving import Saved, Saving
+
+if TYPE_CHECKING:
+    from outlay.train.metrics_log import MetricsLog
 
 RECORDED_ROWS = "recorded_rows"
 """The name, in what is collected, of the number of rows of the recording."""
@@ -32,17 +35,21 @@ class TrainingOptions:
         evaluate_every: the number of steps from one call of the recipe's `evaluate` to the next.
         patience: the number of evaluations without an improvement after which training ends.
         steps_per_call: steps in one compiled call.
+        log: what the metrics are logged to beside the run folder, as `MetricsLog` takes it.
     """
 
     evaluate_every: int | None = None
     patience: Patience | None = None
     steps_per_call: int | None = None
+    log: tuple[str, ...] | None = None
 
     def or_as_before(self, earlier: Mapping[str, Any]) -> TrainingOptions:
         """Return the same, with missing options taken from the config of the run that is continued."""
         before = {field.name: earlier.get(field.name) for field in fields(self)}
         if patience := before["patience"]:
             before["patience"] = Patience(**patience)
+        if logged := before["log"]:
+            before["log"] = tuple(logged)
         given = {name: value for name, value in vars(self).items() if value is not None}
         return TrainingOptions(**{**before, **given})
 
@@ -57,6 +64,7 @@ class RunSetup:
         saving: saves it on its way; None if nothing is saved.
         start: what it continues from; None for a new run.
         training: for a training run, how it is evaluated, ended early and stepped.
+        log: takes the metrics of each step; None if they go into the run folder alone.
     """
 
     steps: int
@@ -64,6 +72,7 @@ class RunSetup:
     saving: Saving | None
     start: Saved | None
     training: TrainingOptions
+    log: MetricsLog | None = None
 
     def recorder(self, types: RowTypes, dt: float = 1.0) -> Recorder:
         """Return the recorder of these addresses: it writes into the run folder, from the first process."""
@@ -113,15 +122,20 @@ class RunKind(abc.ABC):
     def check(self, steps: int) -> None:  # noqa: B027  # not every kind has something to check
         """Raise if the recipe cannot be run; nothing in the run folder has been touched."""
 
-    def check_installed(self, *, saves: bool) -> None:
+    def check_installed(self, *, saves: bool, log: Sequence[str] = ()) -> None:
         """Raise if a package is missing that the run would need at its end, or on its way; nothing is written yet.
 
         Args:
             saves: whether checkpoints are saved or restored.
+            log: what the metrics are logged to.
 
         Raises:
             RecipeError: with all of them, and what installs them.
         """
+        if log:
+            from outlay.train.metrics_log import check_loggers  # most runs do without
+
+            check_loggers(log)
         needs = {"matplotlib": "figures"}
         needs |= {"tensorstore": "recordings"} if self.recipe.record else {}
         needs |= {"orbax": "checkpoints"} if saves else {}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlay.core.commit import commit_of
 from outlay.core.error_types import CheckpointError, RecipeError
@@ -27,9 +27,12 @@ from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first
-from outlay.train.run_folder import COLLECTED, RECORDING, RunFolder
+from outlay.train.run_folder import COLLECTED, LOG_FILE, RECORDING, TENSORBOARD, RunFolder
 from outlay.train.run_times import COMPILE, RunTimes, run_times
-from outlay.train.saving import Saving
+from outlay.train.saving import Saved, Saving
+
+if TYPE_CHECKING:
+    from outlay.train.metrics_log import MetricsLog
 
 
 def open_folder(
@@ -61,7 +64,9 @@ def open_folder(
         RunFolderError: there is something else, or nobody can write there.
     """
     path = own_folder_of(prepared.recipe.name) if run_folder is None else Path(run_folder)
-    load(prepared.recipe.runner)(prepared).check_installed(saves=bool(checkpoint_every) or resume)
+    load(prepared.recipe.runner)(prepared).check_installed(
+        saves=bool(checkpoint_every) or resume, log=training.log or ()
+    )
     prepared.program.agree(
         recipe=prepared.recipe.name,
         layout=prepared.layout_name,
@@ -161,7 +166,11 @@ def _run(
     kind.check_training(training)
     kind = kind.for_steps(steps - (start.step if start else 0))
     # Everything that can fail has failed by now: from here on the run that this one replaces goes (decision 13).
-    folders = {RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects}
+    folders = {
+        RECORDING: bool(kind.recipe.record),
+        COLLECTED: saving is not None and kind.collects,
+        TENSORBOARD: TENSORBOARD in (training.log or ()),
+    }
     folder.check_room(kind.results, folders)
     if saving is not None and is_first():
         first = start.step if start else -1
@@ -170,11 +179,26 @@ def _run(
         )
     with times.spending(COMPILE):
         check_ready(kind.program)
-    folder.write_config(config)
-    folder.keep_times(times)
-    folder.write_plan(program.plan)
-    folder.make_room(kind.results, continued=start is not None, folders=folders)
-    return kind.run(RunSetup(steps, folder, saving, start, training))
+    with _logged(kind, folder, config, start, training) as log:
+        folder.write_config(config)
+        folder.keep_times(times)
+        folder.write_plan(program.plan)
+        if log and is_first():
+            folder.will_write(LOG_FILE)
+        folder.make_room(kind.results, continued=start is not None, folders=folders)
+        return kind.run(RunSetup(steps, folder, saving, start, training, log))
+
+
+def _logged(
+    kind: RunKind, folder: RunFolder, config: Mapping[str, Any], start: Saved | None, training: TrainingOptions
+) -> contextlib.AbstractContextManager[MetricsLog | None]:
+    """Return what sends the metrics on in its block; None if they go into the run folder alone."""
+    if not training.log:
+        return contextlib.nullcontext()
+    from outlay.train.metrics_log import MetricsLog  # most runs do without
+
+    after = start.step if start else 0
+    return MetricsLog(training.log, folder=folder.path, project=kind.recipe.name, config=config, after=after)
 
 
 def _saving(kind: RunKind, folder: RunFolder, every: int) -> Saving:

@@ -87,6 +87,7 @@ class TrainingRun(RunKind):
             start=start,
             evaluate=recipe.evaluate if training.evaluate_every else None,
             evaluate_every=training.evaluate_every,
+            on_step=setup.log,
             patience=training.patience,
             steps_per_call=training.steps_per_call or 1,
             record=recipe.record,
@@ -102,6 +103,8 @@ class TrainingRun(RunKind):
         if not held_out:  # else the last step was evaluated on the way
             measured = self._measured(recipe.evaluate, "evaluate", _numbers, "a dictionary of numbers", done, problems)
             held_out = measured or {}
+            if setup.log and held_out:
+                setup.log({"step": last["step"], **{f"{EVALUATED}{name}": held_out[name] for name in held_out}})
         facts = self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps))
         return TrainingResult(
             **{**facts, "num_steps": last.get("step", setup.steps)},

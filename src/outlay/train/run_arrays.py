@@ -1,4 +1,4 @@
-"""Remove the arrays that a run has left in its folder: those that it lists, and nothing beside them.
+"""Remove what a run has left in its folder: the arrays that it lists, TensorBoard's files, and nothing beside them.
 
 A user may keep files of their own in these folders, under any name. What was written is known by lists: a recording's
 `zarr.json` names its arrays, and what was collected has the number of a checkpoint of the run.
@@ -21,6 +21,8 @@ GROUP = "zarr.json"
 
 STEPS = "steps"
 """The name of the array of steps in a recording on disk; without dot or colon it cannot collide with an address."""
+
+_EVENTS = "events.out.tfevents."  # how the names of TensorBoard's files begin
 
 _CHUNK = re.compile(r"\d+(\.__lock)?")  # a killed run may leave the lock of a chunk
 
@@ -93,6 +95,19 @@ def _remove_array(array: Path) -> None:
 
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # not empty: it has files of somebody else
+        folder.rmdir()
+
+
+def remove_events(folder: Path) -> None:
+    """Remove TensorBoard's files of a run, and their folder if it is empty then.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    for path in folder.iterdir():
+        if path.name.startswith(_EVENTS) and not path.is_dir():
+            path.unlink()
+    if not any(folder.iterdir()):
         folder.rmdir()
 
 

@@ -18,7 +18,7 @@ from outlay.core.quantities import counted, listed
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.multihost import is_first, wait_for_all
-from outlay.train.run_arrays import GROUP, arrays_of, links_below, remove_collected, remove_recording
+from outlay.train.run_arrays import GROUP, arrays_of, links_below, remove_collected, remove_events, remove_recording
 from outlay.train.run_record import RunRecord
 from outlay.train.run_times import RunTimes, appended, current_times
 
@@ -29,7 +29,9 @@ _CONFIG, _METRICS, _TIMES = "config.json", "metrics.jsonl", "times.jsonl"
 _CHECKPOINTS = "checkpoints"
 RECORDING, COLLECTED = "recording.zarr", "collected"
 """The recording of a run, and the folder of what is saved with its checkpoints."""
-_FILES = (_CONFIG, "plan.json", _METRICS, _TIMES, "loss.png", "sample.txt", "report.html")
+TENSORBOARD, LOG_FILE = "tensorboard", "log.json"
+"""TensorBoard's files of a run, and the file of the ids of the run in the services that it is logged to."""
+_FILES = (_CONFIG, "plan.json", _METRICS, _TIMES, "loss.png", "sample.txt", "report.html", LOG_FILE)
 
 
 class RunFolder:
@@ -228,6 +230,8 @@ class RunFolder:
                 return
             if name == COLLECTED:
                 remove_collected(path, collected)
+            elif name == TENSORBOARD:
+                remove_events(path)
             else:
                 remove_recording(path)
 

@@ -1,6 +1,8 @@
 """Compilers that JAX does not find: `uv` is replaced by a script, since a test downloads nothing."""
 
 import importlib.metadata
+import importlib.util
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from tests.unit.cli.command import command_here
 from outlay.core import jax_compat
 from outlay.core.compiler_folder import compiler_file, compiler_folder, compiler_versions
 from outlay.core.error_types import TargetError
-from outlay.devices.add_compiler import add_compiler
+from outlay.devices.add_compiler import _installer, add_compiler
 
 UV = """#!/bin/sh
 echo "$@" >> "$XDG_DATA_HOME/asked"
@@ -64,3 +66,14 @@ def test_a_missing_compiler_says_how_to_get_it(tmp_path, monkeypatch):
     assert wrong.exit_code == 2
     assert "'cpu': one of gpu, tpu" in wrong.stderr
     assert not Path(tmp_path, "asked").exists()
+
+
+@pytest.mark.processes
+def test_an_environment_without_pip_takes_the_one_that_python_brings(uv, monkeypatch):
+    uv.unlink()
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    command = _installer()
+    assert command[1].endswith(".whl/pip")
+    asked = subprocess.run([*command[:2], "--version"], capture_output=True, text=True, check=True)
+    assert asked.stdout.startswith("pip ")

@@ -111,8 +111,8 @@ def test_without_its_compiler_a_target_says_what_to_install():
     printed = run(WITHOUT)
     for extra, text in (("gpu-plan", "h100:2x4"), ("tpu-plan", "tpu-v5e:2x4")):
         what = f"no devices of {text}: the {extra[:3].upper()} compiler is not installed"
-        quiet = f"  or, where JAX does not find it and stays quiet: outlay compiler {extra[:3]}\n"
-        assert f"{what}\n  fix: pip install 'outlay[{extra}]'\n{quiet}  or plan on simulated" in printed
+        loud = f"  or pip install 'outlay[{extra}]', of which JAX complains at every start without the hardware\n"
+        assert f"{what}\n  fix: outlay compiler {extra[:3]}\n{loud}  or plan on simulated" in printed
 
 
 PLANNED = """
