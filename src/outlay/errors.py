@@ -27,6 +27,16 @@ from outlay.core.error_types import (
     VerifyError,
 )
 
+
+def __getattr__(name: str) -> object:
+    what = f"module 'outlay.errors' has no attribute {name!r}"
+    if name.startswith("_"):
+        raise AttributeError(what)
+    from outlay.core.suggest import did_you_mean
+
+    raise AttributeError(f"{what}: {did_you_mean(name, __all__)}")
+
+
 __all__ = [
     "ArgumentError",
     "BackendError",

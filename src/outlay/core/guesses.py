@@ -8,6 +8,11 @@ _PUT = "outlay.arrays.put(tree, layout, mesh) for arrays that exist; program.ini
 _FIT = "outlay.fit(program, batches, steps=100, key=jax.random.key(0))"
 _CHECKPOINTS = 'outlay.Checkpoints("checkpoints"), as checkpoints= of outlay.fit, or its save and restore'
 
+_LOG = (
+    "on_step=outlay.train.MetricsLog('tensorboard', folder='runs/mine') of outlay.fit; log='tensorboard' of outlay.run"
+)
+_NAMED = "outlay.constrain(value, 'name') names a value of the step, and a rule says its spec"
+
 NAMES = {
     "P": _SPEC,
     "PartitionSpec": _SPEC,
@@ -50,6 +55,23 @@ NAMES = {
     "doctor": "the command `outlay doctor`",
     "initialize": "outlay.join()",
     "distributed": "outlay.join()",
+    "with_sharding_constraint": _NAMED,
+    "sequence_parallel": f"a rule for an activation's dim: {_NAMED}",
+    "context_parallel": f"a rule for an activation's dim: {_NAMED}",
+    "expert_parallel": "a rule for the experts' weights over an axis of the mesh: ('**.experts.**', P('expert'))",
+    "pipeline_parallel": "none: layers are not pipelined; outlay.fsdp() and outlay.tensor_parallel() split them",
+    "megatron": "outlay.tensor_parallel('model', columns=[...], rows=[...])",
+    "set_mesh": "mesh=mesh of outlay.program; no global mesh is set",
+    "use_mesh": "mesh=mesh of outlay.program; no global mesh is set",
+    "metrics": _LOG,
+    "log": _LOG,
+    "logger": _LOG,
+    "tensorboard": _LOG,
+    "wandb": _LOG,
+    "mlflow": _LOG,
+    "adam": "optax.adam(1e-3)",
+    "adamw": "optax.adamw(1e-3)",
+    "sgd": "optax.sgd(1e-2)",
     "num_devices": "jax.device_count(), or mesh.size",
     "gather": "outlay.arrays.gather(tree)",
     "Config": "outlay takes no configuration object: see outlay.program and outlay.fit",
@@ -83,7 +105,13 @@ OF_A_PROGRAM = {
     "state": "state = program.init(jax.random.key(0)); a program holds no state",
     "params": "state = program.init(jax.random.key(0)); a program holds no state",
     "memory": "outlay.explain(program).memory",
+    "memory_analysis": "outlay.explain(program).memory; program.compiled.memory_analysis() is JAX's own",
     "cost": "outlay.estimate(program)",
+    "cost_analysis": "outlay.estimate(program); program.compiled.cost_analysis() is JAX's own",
+    "as_text": "program.compiled.as_text()",
+    "hlo": "program.compiled.as_text()",
+    "step_fn": "program.step, the function as it was given",
+    "sharding": "program.plan says where every leaf lives; outlay.show(program) draws it",
     "batch": "program.batch_shapes",
     "inputs": "program.batch_shapes",
     "devices": "program.mesh.devices",
@@ -96,3 +124,53 @@ OF_A_PROGRAM = {
     "evaluate": "outlay.evaluate(program, state, examples)",
 }
 """What to write for an attribute that a program does not have."""
+
+OF_A_PLAN = {
+    "save": "Path('plan.json').write_text(value.to_json())",
+    "to_file": "Path('plan.json').write_text(value.to_json())",
+    "load": "outlay.layout.Plan.from_json(text)",
+    "specs": "{leaf.path: leaf.spec for leaf in plan}",
+}
+"""What to write for an attribute that a plan does not have."""
+
+OF_AN_ESTIMATE = {
+    "time": "value.seconds",
+    "total": "value.seconds",
+    "step_time": "value.seconds",
+    "milliseconds": "1e3 * value.seconds",
+}
+"""What to write for an attribute that an estimate does not have."""
+
+OF_A_VERIFICATION = {
+    "passed": "value.ok",
+    "equal": "value.ok",
+    "same": "value.ok",
+    "is_equal": "value.ok",
+    "success": "value.ok",
+    "check": "value.raise_if_different()",
+    "assert_equal": "value.raise_if_different()",
+    "max_error": "value.worst or value.leaves",
+}
+"""What to write for an attribute that a verification does not have."""
+
+OF_AN_EXPLANATION = {
+    "time": "outlay.estimate(program)",
+    "seconds": "outlay.estimate(program)",
+    "flops": "outlay.estimate(program).flops",
+    "peak_memory": "value.memory",
+    "peak": "value.memory",
+    "bytes": "value.bytes_per_step",
+}
+"""What to write for an attribute that an explanation does not have."""
+
+OF_CHECKPOINTS = {
+    "load": "step, state = checkpoints.restore(program)",
+    "read": "step, state = checkpoints.restore(program)",
+    "write": "checkpoints.save(step, state)",
+    "latest": "checkpoints.last_saved()",
+    "latest_step": "checkpoints.last_saved()",
+    "all_steps": "checkpoints.steps()",
+    "wait_until_finished": "checkpoints.wait()",
+    "folder": "checkpoints.path",
+}
+"""What to write for an attribute that checkpoints do not have."""

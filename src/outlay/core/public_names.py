@@ -43,7 +43,18 @@ def _no_such_name(package: str, name: str, names: list[str]) -> str:
         return f"{what}\n  fix: {NAMES[name]}"
     if package != "outlay" and name in sys.modules["outlay"].__all__:
         return f"{what}\n  fix: outlay.{name}"
+    if below := [each for each in names if _has(f"{package}.{each}", name)]:
+        return f"{what}\n  fix: {package}.{below[0]}.{name}"
     return f"{what}: {did_you_mean(name, names)}"
+
+
+def _has(package: str, name: str) -> bool:
+    """Return whether a package of this name lists a public name; packages load nothing but their list."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    found = find_spec(package)
+    return bool(found and found.submodule_search_locations and name in getattr(import_module(package), "__all__", ()))
 
 
 def _called(module: Any, *_: Any, **__: Any) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,12 +136,15 @@ def _spec_of(
 ) -> MeshSpec:
     if spec is None and not axes:
         raise MeshError("a mesh needs axes: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices")
+    if isinstance(sizes := dict(axes).get("shape"), tuple | list):
+        raise _without_names(sizes)
     if spec is None:
         return MeshSpec(axes, over)
     if isinstance(spec, str) and "=" not in spec and spec.partition(":")[0] in known_hardware():
         raise MeshError(f"{spec!r} is a target, not a mesh\n  fix: outlay.mesh(data=-1, target={spec!r})")
-    if isinstance(spec, str) and spec.strip().isdigit():
-        raise _without_names(int(spec))
+    if isinstance(spec, str) and re.fullmatch(r"\d+(\s*[x,* ]\s*\d+)*", spec.strip()):
+        sizes = tuple(map(int, re.findall(r"\d+", spec)))
+        raise _without_names(sizes if sizes[1:] else sizes[0])
     if not isinstance(spec, str | Mapping | MeshSpec):
         raise _without_names(spec)
     if axes:

@@ -159,7 +159,9 @@ def size_problem(name: str, size: object) -> str | None:
     """Return what is wrong with the size of an axis, or None."""
     if isinstance(size, int) and not isinstance(size, bool) and (size >= 1 or size == -1):
         return None
-    return f"size of {name!r} must be at least 1, or -1 for all remaining devices, not {size!r}"
+    number = str(size).removesuffix(".0") if isinstance(size, str | float) else ""
+    fix = f": write {name}={number}" if number.isdigit() else ""
+    return f"size of {name!r} must be at least 1, or -1 for all remaining devices, not {size!r}{fix}"
 
 
 def over_problem(name: str, where: object) -> str | None:
@@ -180,6 +182,8 @@ def _read_axis(text: str, part: str, start: int) -> tuple[str, int, Over | None]
     at_size = start + len(name) + 1
     if problem := name_problem(name.strip()):
         _refuse(text, start, name, problem)
+    if (words := part.split())[1:] and all(re.fullmatch(r"\w+=-?\d+(@\w+)?", word) for word in words):
+        _refuse(text, at_size, size, f"axes are separated by commas: write {','.join(words)}")
     if not _SIZE.fullmatch(size.strip()):
         what = f"size of {name.strip()!r} must be a whole number or -1, not {size.strip()!r}"
         _refuse(text, at_size, size, what)

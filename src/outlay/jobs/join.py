@@ -9,6 +9,7 @@ import socket
 from typing import Any
 
 from outlay.core import backend_watch
+from outlay.core.called_as import called_as
 from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.core.flag_check import check_flags
 from outlay.jobs import process_info
@@ -31,6 +32,14 @@ _HEARTBEAT = 7 * 24 * 3600 if hasattr(socket, "TCP_USER_TIMEOUT") else None
 _OWN_JOB_WITHIN = 30.0  # seconds
 
 
+@called_as(
+    "outlay.join()",
+    num_devices="num_processes=; each has the devices that are attached to it",
+    process_id="process=",
+    coordinator_address="coordinator=",
+    rank="process=",
+    world_size="num_processes=",
+)
 def join(
     *,
     process: int | None = None,

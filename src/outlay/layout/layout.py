@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from outlay.core.annotations import read_annotations
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays
 from outlay.core.called_as import called_as
-from outlay.core.error_types import LayoutError, Problem
+from outlay.core.error_types import ArgumentError, LayoutError, Problem
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, split_path, under
 from outlay.core.quantities import counted
@@ -102,6 +102,9 @@ class Layout(Report):
 
     def __radd__(self, other: Any) -> Layout:
         return Layout.of(other) + self
+
+    def __or__(self, other: Any) -> NoReturn:
+        raise ArgumentError("layouts are joined by +: the rules of the first come first\n  fix: layout + layout")
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

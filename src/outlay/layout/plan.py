@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.error_types import LayoutError, Problem
+from outlay.core.error_types import ArgumentError, LayoutError, Problem
+from outlay.core.guesses import OF_A_PLAN
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded
@@ -30,6 +31,8 @@ class Plan(Report):
         leaves: the leaves, state first, then batch, then intermediates.
         notes: warnings of costs without a benefit, in words.
     """
+
+    _guesses = OF_A_PLAN
 
     mesh: MeshInfo
     leaves: tuple[LeafPlan, ...]
@@ -95,6 +98,11 @@ class Plan(Report):
         >>> bool(plan.diff(plan)), plan.diff(other).bytes_per_device
         (False, (16, 128))
         """
+        if not isinstance(other, Plan):
+            raise ArgumentError(
+                f"a plan is compared with another plan, and this is a {type(other).__name__}"
+                "\n  fix: outlay.program(..., layout=layout).plan, or layout.plan(state, mesh, batch=batch)"
+            )
         before, after = (max(plan.bytes_per_device.values(), default=0) for plan in (self, other))
         return PlanDiff(
             meshes=(self.mesh, other.mesh),

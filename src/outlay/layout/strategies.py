@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.graph.step_graph import CACHE
 from outlay.layout.layout import Layout
@@ -18,6 +19,7 @@ MIN_SIZE = 2**18
 """The number of elements below which splitting a leaf costs more in collectives than it saves in memory."""
 
 
+@called_as('outlay.data_parallel("data")')
 def data_parallel(axis: str = "data") -> Layout:
     """Split the batch's first dim over an axis, and replicate all state that no other rule splits.
 
@@ -29,9 +31,11 @@ def data_parallel(axis: str = "data") -> Layout:
         >>> plan["w"].num_copies, plan["batch"].local_shape
         (8, (2, 4))
     """
+    _check("data_parallel", axis)
     return _of("data_parallel", [Rule("batch.**", OneDim(axis, 0)), Rule("**", P(), optional=True)])
 
 
+@called_as('outlay.fsdp("data")')
 def fsdp(
     axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error"
 ) -> Layout:
@@ -52,9 +56,11 @@ def fsdp(
         >>> plan["params.w"].spec, plan["params.b"].spec
         (P('data', None), P('data',))
     """
+    _check("fsdp", axis, min_size)
     return _of("fsdp", [Rule(pattern, LargestDim(axis, min_size), otherwise)])
 
 
+@called_as('outlay.zero1("data")')
 def zero1(
     axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
 ) -> Layout:
@@ -72,9 +78,11 @@ def zero1(
         >>> print(outlay.zero1(min_size=16))
         1. opt_state.**  largest dim over 'data' (min_size 16)
     """
+    _check("zero1", axis, min_size)
     return _of("zero1", [Rule(pattern, LargestDim(axis, min_size), otherwise)])
 
 
+@called_as('outlay.zero2("data")')
 def zero2(
     axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
 ) -> Layout:
@@ -95,9 +103,11 @@ def zero2(
         1. opt_state.**  largest dim over 'data' (min_size 16)
         2. grads.**      largest dim over 'data' (min_size 16)
     """
+    _check("zero2", axis, min_size)
     return _of("zero2", [Rule(each, LargestDim(axis, min_size), otherwise) for each in (pattern, "grads.**")])
 
 
+@called_as('outlay.tensor_parallel("model")')
 def tensor_parallel(
     axis: str = "model",
     *,
@@ -128,6 +138,7 @@ def tensor_parallel(
         >>> [leaf.spec for leaf in layout.plan(state, outlay.mesh(data=4, model=2))]
         [P('model', None), P('model',), P(None, 'model')]
     """
+    _check("tensor_parallel", axis)
     if type(outputs) is not int or outputs not in (-1, 0):
         raise LayoutError("tensor_parallel cannot be used as asked:", [_outputs_problem(outputs)])
     inputs = -2 if outputs == -1 else 1
@@ -136,6 +147,7 @@ def tensor_parallel(
     return _of("tensor_parallel", [*by_inputs, *by_outputs])
 
 
+@called_as('outlay.by_module({"encoder": 0, "decoder": 1})')
 def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
     """Place whole modules on their own devices, together with what others read of them.
 
@@ -174,6 +186,20 @@ def by_rows(axis: str = "rows") -> Layout:
 def _of(strategy: str, rules: Sequence[Rule]) -> Layout:
     """Make a layout whose rules name the strategy that wrote them, for messages."""
     return Layout([dataclasses.replace(rule, source=strategy) for rule in rules])
+
+
+def _check(strategy: str, axis: object, min_size: object = 0) -> None:
+    """Raise if what is given is no name of an axis, or no number of elements."""
+    if not isinstance(axis, str):
+        example = "model" if strategy == "tensor_parallel" else "data"
+        raise LayoutError(
+            f"outlay.{strategy} takes the name of an axis of the mesh, and this is a {type(axis).__name__}"
+            f"\n  fix: outlay.{strategy}('{example}')"
+        )
+    if not isinstance(min_size, int):
+        raise LayoutError(
+            f"min_size={min_size!r}: it is a number of elements, from which a leaf is split\n  fix: min_size=2**20"
+        )
 
 
 def _outputs_problem(outputs: object) -> Problem:

@@ -68,6 +68,11 @@ def name_of(recipe: str | Callable[..., Recipe]) -> str:
     """
     if isinstance(recipe, str):
         return recipe
+    if not (inspect.isroutine(recipe) or inspect.isroutine(inspect.unwrap(recipe))):
+        raise RecipeError(
+            f"this is a {type(recipe).__name__}, which other processes cannot make\n  fix: 'path/to/file.py:function', "
+            "or the function: one that returns outlay.Recipe.training(...) or outlay.Recipe(...)"
+        )
     file, name = inspect.getsourcefile(inspect.unwrap(recipe)), getattr(recipe, "__qualname__", "")
     if not file or not Path(file).is_file() or not name.isidentifier():
         raise RecipeError(

@@ -14,6 +14,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LaunchError, RecipeError
 from outlay.devices.simulated import simulate
 from outlay.jobs.exit_codes import INTERRUPTED
@@ -29,6 +30,21 @@ from outlay.search.candidate import words_of
 from outlay.train.patience import Patience
 
 
+@called_as(
+    'outlay.run("digits", devices=8, layout="fsdp")',
+    num_steps="steps=",
+    epochs="steps=: the number of batches of all epochs",
+    num_epochs="steps=: the number of batches of all epochs",
+    wandb="log='wandb'",
+    tensorboard="log='tensorboard'",
+    mlflow="log='mlflow'",
+    logger="log=",
+    batch_size="options={'batch_size': ...}: what a recipe takes is in `outlay run digits --help`",
+    folder="run_folder=",
+    seed="options={'seed': ...}",
+    num_devices="devices=",
+    program="outlay.fit(program, batches, steps=100, key=jax.random.key(0))",
+)
 def run(
     recipe: Recipe | str | Callable[..., Recipe],
     *,

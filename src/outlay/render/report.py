@@ -39,6 +39,9 @@ def fields_as_json(facts: Any, *left_out: str) -> dict[str, Any]:
     return {name: as_json(getattr(facts, name)) for name in names if name not in left_out}
 
 
+_SAVED = "Path('page.html').write_text(value.to_html()); value.to_dict() for JSON"
+
+
 class Report(OneLine):
     """A base for facts that print themselves.
 
@@ -52,7 +55,10 @@ class Report(OneLine):
     _guesses: ClassVar[Mapping[str, str]] = {
         "show": "print(value), or outlay.show(value) for a plan",
         "html": "value.to_html()",
-        "save": "value.to_html() or value.to_dict()",
+        "save": _SAVED,
+        "write": _SAVED,
+        "to_file": _SAVED,
+        "savefig": _SAVED,
         "json": "value.to_dict()",
         "as_dict": "value.to_dict()",
         "print": "print(value)",
@@ -65,8 +71,8 @@ class Report(OneLine):
         what = f"{type(self).__name__!r} object has no attribute {name!r}"
         if name.startswith("_"):  # copying, pickling and notebooks ask whether there is one
             raise AttributeError(what)
-        if name in self._guesses:
-            raise AttributeError(f"{what}\n  fix: {self._guesses[name]}")
+        if fix := {**Report._guesses, **self._guesses}.get(name):
+            raise AttributeError(f"{what}\n  fix: {fix}")
         from outlay.core.suggest import did_you_mean
 
         raise AttributeError(f"{what}: {did_you_mean(name, [each for each in dir(self) if not each.startswith('_')])}")

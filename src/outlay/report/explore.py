@@ -10,7 +10,8 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType
 
-from outlay.core.error_types import LayoutError
+from outlay.core.called_as import called_as
+from outlay.core.error_types import LayoutError, ShowError
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, format_bytes
 from outlay.layout.layout import Layout
@@ -118,6 +119,7 @@ class Exploration(Report):
         }
 
 
+@called_as("outlay.explore(program)", html="Path('page.html').write_text(outlay.explore(program).to_html())")
 def explore(
     program: Program, layouts: Mapping[str, Layout] | None = None, *, meshes: list[str] | None = None
 ) -> Exploration:
@@ -139,6 +141,11 @@ def explore(
         >>> {each.mesh: each.bytes_per_device for each in outlay.explore(program) if each.layout == "fsdp"}["data=8"]
         256
     """
+    if not hasattr(program, "plan"):
+        raise ShowError(
+            f"outlay.explore takes a program, and this is a {type(program).__name__}"
+            "\n  fix: outlay.explore(program); for a recipe, the command outlay show digits --explore --html page.html"
+        )
     sizes = program.plan.mesh.axis_sizes
     own = ",".join(f"{name}={size}" for name, size in sizes.items())
     ways = {"as it is": program.layout, **_strategies()} if layouts is None else dict(layouts)

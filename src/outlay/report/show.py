@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted, format_bytes, listed, plural
@@ -103,6 +104,10 @@ class Show(Report):
         raise ShowError(f"{len(self.leaves)} arrays were shown, so blocks are asked for by path{example}")
 
 
+@called_as(
+    "outlay.show(program), or of a plan, an array, a tree",
+    html="Path('page.html').write_text(outlay.show(program).to_html())",
+)
 def show(x: Any, path: str | None = None) -> Show:
     """Show where every array of `x` lives: its shape on a device, its spec, its bytes, its copies, and why.
 

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.offered_rules import line_pattern
 from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.core.called_as import called_as
 from outlay.core.error_types import ExplainError, OutlayError
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, format_bytes
@@ -147,6 +148,7 @@ class Fix(Report):
 _QUOTE = '"'  # Python 3.11 takes no quotes of its own kind inside an f-string
 
 
+@called_as("outlay.fix(program)")
 def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
     """Try rules for the activations in the findings of `outlay.explain`; keep those with which fewer bytes are moved.
 

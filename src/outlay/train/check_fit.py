@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,20 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.data import shapes_of
 from outlay.train.example_sources import in_numbers
 from outlay.train.patience import Patience
+
+
+def check_is_program(program: object) -> None:
+    """Raise if what is to be trained is something else, such as the step alone.
+
+    Raises:
+        ProgramError: it is.
+    """
+    if not isinstance(program, Program):
+        raise ProgramError(
+            f"outlay.fit takes a program, and this is a {type(program).__name__}"
+            "\n  fix: outlay.fit(outlay.program(step, init, batch, layout=layout, mesh=mesh), batches, steps=100, "
+            "key=jax.random.key(0))"
+        )
 
 
 def check_steps(steps: int, first: int, checkpoints: Checkpoints | None, checkpoint_every: int | None) -> None:
@@ -30,6 +45,11 @@ def check_steps(steps: int, first: int, checkpoints: Checkpoints | None, checkpo
         raise ProgramError(f"steps={steps}: a run needs at least 1 step")
     if steps < first:
         raise ProgramError(f"steps={steps}: the run to continue has already taken {first} steps")
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        given = f"'{checkpoints}'" if isinstance(checkpoints, str | os.PathLike) else '"checkpoints"'
+        raise ProgramError(
+            f"checkpoints={checkpoints!r:.60}: that is no folder of checkpoints yet\n  fix: outlay.Checkpoints({given})"
+        )
     lack, fix = "no folder for checkpoints", "checkpoints=outlay.Checkpoints(folder)"
     _check_interval("checkpoint_every", checkpoint_every, "checkpoints", checkpoints, lack, fix)
 

@@ -15,6 +15,7 @@ from outlay.arrays.from_slices import read_pieces
 from outlay.arrays.host_values import Refused, take_array
 from outlay.arrays.sharding_blocks import blocks
 from outlay.arrays.shardings import shardings
+from outlay.core.called_as import called_as
 from outlay.core.error_types import DataError, PlaceError, ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, under
@@ -251,6 +252,7 @@ class BucketedData:
         ([5, 8], [1.0, 1.0])
     """
 
+    @called_as("outlay.TrainData(examples, batch_size=16)", shuffle="seed=: every epoch has an order of its own")
     def __init__(
         self,
         sequences: Sequence[np.ndarray],

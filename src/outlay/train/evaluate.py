@@ -15,6 +15,7 @@ from outlay.arrays.host_values import hold, take_tree
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.core.array_leaves import arrays_only
+from outlay.core.called_as import called_as
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
@@ -30,6 +31,7 @@ from outlay.train.metrics_file import as_numbers
 from outlay.train.objective import Loss, Objective, Reduction, sample_weights, weighted_sum
 
 
+@called_as("outlay.evaluate(program, state, examples)", batches="examples, the third argument: all of them")
 def evaluate(
     program: Program, state: Any, examples: Any, *, loss: Loss | None = None, reduction: Reduction | None = None
 ) -> dict[str, float]:

@@ -19,7 +19,14 @@ from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.program.several_steps import several_steps
-from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
+from outlay.train.check_fit import (
+    check_data,
+    check_evaluations,
+    check_is_program,
+    check_steps,
+    check_steps_per_call,
+    ends_early,
+)
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, check_recordable
 from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
@@ -50,6 +57,11 @@ OnStep = Callable[[dict[str, float]], bool | None]
     seed="key=jax.random.key(seed)",
     callback="on_step=",
     callbacks="on_step=",
+    log="on_step=outlay.train.MetricsLog('tensorboard', folder='runs/mine')",
+    logger="on_step=, such as outlay.train.MetricsLog('tensorboard', folder='runs/mine')",
+    verbose="progress=",
+    validation_data="evaluate=: a function of program and state; evaluate_every= says when",
+    batch_size="outlay.TrainData(examples, batch_size=16) as the data",
     checkpoint_dir='checkpoints=outlay.Checkpoints("folder")',
     batches="data, the second argument",
     state="start=(0, state); the state is donated",
@@ -135,6 +147,7 @@ def fit(
         ([1.0, 0.0], 8.0)
     """
     first, state = start or (0, None)
+    check_is_program(program)
     check_steps(steps, first, checkpoints, checkpoint_every)
     if read_ahead < 0:
         raise ProgramError(f"read_ahead={read_ahead}: the number of batches to read in advance cannot be negative")

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import ArgumentError, RecipeError, visible
 from outlay.core.output_file import open_plain, write_whole
 from outlay.core.quantities import listed
@@ -48,6 +49,12 @@ class MetricsLog:
         ['tensorboard']
     """
 
+    @called_as(
+        'outlay.train.MetricsLog("tensorboard", folder="runs/mine")',
+        logdir="folder=",
+        log_dir="folder=",
+        path="folder=",
+    )
     def __init__(
         self,
         to: str | Sequence[str],

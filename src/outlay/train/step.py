@@ -14,6 +14,7 @@ import optax
 
 from outlay.core.array_leaves import arrays_only
 from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, observed
+from outlay.core.called_as import called_as
 from outlay.core.constrain import gradient_of_sums
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
@@ -34,6 +35,13 @@ from outlay.train.optimizer_calls import as_optimized, optimizer_state, update
 from outlay.train.overwritten import check_overwritten, overwrite, overwritten_paths, without_overwritten
 
 
+@called_as(
+    "outlay.train_step(loss, optax.adam(1e-3))",
+    lr="optax.adam(0.1): the rate is the optimizer's",
+    learning_rate="optax.adam(0.1): the rate is the optimizer's",
+    loss_fn="loss, the first argument",
+    has_aux="a loss returns losses, or losses and metrics",
+)
 def train_step(
     loss: Loss,
     optimizer: optax.GradientTransformation,
@@ -109,7 +117,10 @@ def train_step(
     check_metric_names(metrics, tuple(_OF_THE_STEP))
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         given = f"{optimizer!r:.60}, of type {type(optimizer).__name__}"
-        raise ProgramError(f"the optimizer is one of optax, and this is {given}\n  fix: optax.adam(1e-3), for example")
+        fix = "optax.adam(1e-3), for example"
+        if hasattr(loss, "update") and callable(optimizer):
+            fix = "outlay.train_step(loss, optimizer): they are swapped"
+        raise ProgramError(f"the optimizer is one of optax, and this is {given}\n  fix: {fix}")
 
     written = LossAsWritten(
         loss, optimizer, accumulate, model_state, groups, reduction, tuple(metrics), per_example_gradients
@@ -259,6 +270,7 @@ class TrainState(OneLine):
     model_state: Any = None
 
 
+@called_as("outlay.init_state(init_params, optax.adam(1e-3))", params="init_params=lambda key: params")
 def init_state(
     init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, *, model_state: bool = False
 ) -> Callable[[jax.Array], TrainState]:
@@ -278,6 +290,17 @@ def init_state(
         >>> state.opt_state[0].mu["w"].shape, int(state.step)
         ((4, 2), 0)
     """
+    if not callable(init_params) or not hasattr(optimizer, "update"):
+        is_swapped = hasattr(init_params, "update") and callable(optimizer)
+        raise ProgramError(
+            f"init_params is a function of a key and the optimizer one of optax, and these are a "
+            f"{type(init_params).__name__} and a {type(optimizer).__name__}\n  fix: "
+            + (
+                "outlay.init_state(init_params, optimizer): they are swapped"
+                if is_swapped
+                else "init_params=lambda key: params"
+            )
+        )
     written = InitAsWritten(init_params, optimizer, model_state, TrainState)
 
     def init(key: jax.Array) -> TrainState:

@@ -15,6 +15,7 @@ from outlay.analysis.verify.proof import Against, Proof
 from outlay.analysis.verify.stages import on_terminal
 from outlay.analysis.verify.static.static_verification import StaticVerification
 from outlay.analysis.verify.verification import Verification
+from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.quantities import listed
@@ -42,6 +43,14 @@ def verify(
 ) -> StaticVerification: ...
 
 
+@called_as(
+    "outlay.verify(program)",
+    num_steps="steps=",
+    batch="batches=[batch] * 3",
+    html="Path('page.html').write_text(outlay.verify(program).to_html())",
+    atol="tolerance=",
+    rtol="tolerance=",
+)
 def verify(
     program: Program,
     steps: int | None = None,

@@ -32,6 +32,7 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_costs import explain_placed
 from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
+from outlay.core.called_as import called_as
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_tracing import operations
@@ -288,6 +289,7 @@ def largest_traced(jaxpr: Any) -> tuple[ValueFacts, ...]:
     return tuple(heapq.nlargest(_NUM, values, key=lambda value: value.num_bytes))
 
 
+@called_as("outlay.estimate(program)", html="Path('page.html').write_text(outlay.estimate(program).to_html())")
 def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:
     """Estimate the time of a step as a range, and list the assumptions.
 

@@ -89,7 +89,8 @@ def subject_of(
         return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options, cache)
     if (args or kwargs) and not hasattr(x, "trace"):
         what = f"arguments are for a jitted function; {_kind(x)} has its own"
-        raise ExplainError(f"{what}\n  fix: {_without_arguments(x, args)}")
+        fix = "Path('page.html').write_text(outlay.explain(program).to_html())" if "html" in kwargs else None
+        raise ExplainError(f"{what}\n  fix: {fix or _without_arguments(x, args)}")
     if options != "preset" and not hasattr(x, "lower"):
         raise ExplainError(
             f"compiler options are for what is yet to be compiled; {_kind(x)} has its own, or is compiled"

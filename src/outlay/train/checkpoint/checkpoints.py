@@ -8,7 +8,7 @@ import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +88,17 @@ class Checkpoints:
         self._left: list[str] = []
         self._warned: set[str] = set()
         self._is_taken = False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        what = f"'Checkpoints' object has no attribute {name!r}"
+        if name.startswith("_"):  # copying and notebooks ask whether there is one
+            raise AttributeError(what)
+        from outlay.core.guesses import OF_CHECKPOINTS
+        from outlay.core.suggest import did_you_mean
+
+        if name in OF_CHECKPOINTS:
+            raise AttributeError(f"{what}\n  fix: {OF_CHECKPOINTS[name]}")
+        raise AttributeError(f"{what}: {did_you_mean(name, [each for each in dir(self) if not each.startswith('_')])}")
 
     def __enter__(self) -> Self:
         return self
