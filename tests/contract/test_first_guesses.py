@@ -146,7 +146,7 @@ VERBS = {
     "outlay.fit(made, batches, steps=3, key=None, validation_data=batches)": "fix: evaluate=",
     "outlay.fit(made, batches, steps=3, key=None, batch_size=16)": "outlay.TrainData(examples, batch_size=16)",
     "outlay.fit(made, batches, steps=3, key=None, checkpoints='folder')": "fix: outlay.Checkpoints('folder')",
-    "outlay.Checkpoints('folder').load(made)": "fix: checkpoints.restore(program)",
+    "outlay.Checkpoints('folder').load(made)": "fix: step, state = checkpoints.restore(program)",
     "outlay.train.MetricsLog('tensorboard')": "MetricsLog() lacks folder",
     "outlay.train.MetricsLog('tensorbord', folder='runs/x')": "one of tensorboard, wandb, mlflow",
     "outlay.evaluate(made, state)": "evaluate() lacks examples",

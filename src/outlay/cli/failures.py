@@ -16,8 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from outlay.cli import interrupt, output
+from outlay.cli.command_guesses import instead_of
 from outlay.cli.command_help import write_groups
-from outlay.core.error_types import OutlayError
+from outlay.core.error_types import ArgumentError, OutlayError
 from outlay.core.user_code import users_traceback
 from outlay.jobs.exit_codes import Explained, is_echo
 from outlay.recipes.plugins import EXTRAS
@@ -97,6 +98,12 @@ class Commands(TyperGroup):
         if is_alone:
             raise Explained(code)
         return code
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments begin with; where there is none, say what to type instead."""
+        if args and self.get_command(ctx, args[0]) is None and (line := instead_of(args)):
+            raise ArgumentError(f"there is no command {args[0]!r}\n  fix: {line}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, each with a whole sentence."""

@@ -174,3 +174,34 @@ OF_CHECKPOINTS = {
     "folder": "checkpoints.path",
 }
 """What to write for an attribute that checkpoints do not have."""
+
+OPTIONS = {
+    "gpus": "--devices N simulates devices; without it the attached ones are used",
+    "num-gpus": "--devices N simulates devices; without it the attached ones are used",
+    "epochs": "--steps N: the number of batches of all epochs",
+    "num-epochs": "--steps N: the number of batches of all epochs",
+    "max-steps": "--steps N",
+    "iterations": "--steps N",
+    "nproc": "--processes N",
+    "num-processes": "--processes N",
+    "np": "--processes N",
+    "output": "--run-folder DIR",
+    "out": "--run-folder DIR",
+    "output-dir": "--run-folder DIR",
+    "logdir": "--run-folder DIR; --log tensorboard writes into it",
+    "wandb": "--log wandb",
+    "mlflow": "--log mlflow",
+    "tensorboard": "--log tensorboard",
+    "logger": "--log tensorboard, wandb or mlflow",
+    "overwrite": "--force",
+    "verbose": "--plan prints where every array lives",
+    "strategy": "--layout fsdp",
+    "parallelism": "--layout fsdp",
+    "fsdp": "--layout fsdp",
+    "dp": "--layout dp",
+    "tp": "--layout tp --mesh data=4,model=2",
+    "hardware": "--target h100:1x8",
+    "gpu": "--target h100:1x8",
+    "tpu": "--target tpu-v5e:4x4",
+}
+"""What to write for an option of a command that neither it nor its recipe has."""

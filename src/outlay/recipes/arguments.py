@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from outlay.core.error_types import RecipeError
+from outlay.core.guesses import OPTIONS
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
@@ -177,6 +178,8 @@ def _read(option: str, value: str | None, parameters: dict[str, Any], known: Seq
     if name not in parameters:
         own = [parameter.rstrip("_").replace("_", "-") for parameter in parameters]
         options = [*own, *(one.removeprefix("--") for one in known)]
+        if option[2:] in OPTIONS and option[2:] not in options:
+            raise ValueError(f"there is no option {option}: write {OPTIONS[option[2:]]}")
         raise ValueError(f"there is no option {option}: {did_you_mean(option[2:], options, mark='--')}")
     return name, _value(option, value, parameters[name])
 

@@ -130,6 +130,8 @@ def read_report(path: Path) -> Saved:
     try:
         report = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, FileNotFoundError):
+            fix += "; of two layouts, outlay diff A B --recipe RECIPE"
         raise ExplainError(f"{path} cannot be read as a report: {error}\n  fix: {fix}") from error
     missing = [key for key in _NEEDED if not isinstance(report, dict) or key not in report]
     if missing:
