@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import re
 from typing import Any
 
@@ -124,6 +125,24 @@ def test_a_plan_of_20_000_leaves_prints_in_a_line_and_its_page_is_no_larger_than
     assert len(plan.to_html()) < 200_000
     assert len(plan.diff(other).to_html()) < 200_000
     assert len(str(plan)) < 100_000
+
+
+def test_no_public_class_prints_its_address():
+    """`<... object at 0x7f...>` says nothing; protocols have no instances."""
+    modules = [outlay, *(each for name in outlay.__all__ if inspect.ismodule(each := getattr(outlay, name)))]
+    public = {getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
+    classes = {each for each in public if inspect.isclass(each) and not getattr(each, "_is_protocol", False)}
+    assert len(classes) > 100
+    assert not sorted(each.__name__ for each in classes if each.__repr__ is object.__repr__)
+
+
+def test_what_a_run_is_made_of_prints_in_a_line(tmp_path):
+    data = outlay.TrainData(np.ones((1000, 4)), batch_size=10)
+    assert repr(data) == "<TrainData: 1000 examples in batches of 10>"
+    sequences = outlay.train.BucketedData([np.arange(3)] * 5, lengths=[4, 8], batch_size=2)
+    assert repr(sequences) == "<BucketedData: 5 sequences, lengths [4, 8], batches of 2>"
+    assert repr(outlay.Checkpoints(tmp_path)) == f"<Checkpoints in {tmp_path}>"
+    assert repr(outlay.train.MetricsLog([], folder=tmp_path)) == f"<MetricsLog of {tmp_path} to nothing>"
 
 
 def test_what_holds_arrays_shows_their_types_and_not_their_numbers():

@@ -54,6 +54,7 @@ class TrainData:
         True
     """
 
+    @called_as("outlay.TrainData(examples, batch_size=16)", shuffle="seed=: every epoch has an order of its own")
     def __init__(self, examples: Any, *, batch_size: int, seed: int = 0) -> None:
         examples = as_examples(examples)
         num_examples = num_of(examples)
@@ -66,6 +67,9 @@ class TrainData:
         self.examples = examples
         self.batch_size = batch_size
         self._seed = seed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {num_of(self.examples)} examples in batches of {self.batch_size}>"
 
     def __getitem__(self, step: int) -> Any:
         """Return the batch of a global step, counted from 0."""
@@ -252,7 +256,7 @@ class BucketedData:
         ([5, 8], [1.0, 1.0])
     """
 
-    @called_as("outlay.TrainData(examples, batch_size=16)", shuffle="seed=: every epoch has an order of its own")
+    @called_as("outlay.train.BucketedData(sequences, lengths=[64, 128], batch_size=16)")
     def __init__(
         self,
         sequences: Sequence[np.ndarray],
@@ -280,8 +284,14 @@ class BucketedData:
         self._latest: tuple[int, list[tuple[int, np.ndarray]]] = (-1, [])
         bucket_of = np.searchsorted(np.asarray(lengths), own)
         self._members = {lengths[bucket]: np.flatnonzero(bucket_of == bucket) for bucket in np.unique(bucket_of)}
+        self._lengths = list(lengths)
         self.batches_per_epoch = sum(-(-len(members) // batch_size) for members in self._members.values())
         self.buckets = [self._batch(length, members[:batch_size]) for length, members in self._members.items()]
+
+    def __repr__(self) -> str:
+        return (
+            f"<BucketedData: {len(self._sequences)} sequences, lengths {self._lengths}, batches of {self.batch_size}>"
+        )
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
         """Return the batch of a global step, counted from 0."""

@@ -81,6 +81,9 @@ class MetricsLog:
                     f"\n  fix: what {name} asks for, or leave out --log {name}"
                 ) from error
 
+    def __repr__(self) -> str:
+        return f"<MetricsLog of {self._folder} to {', '.join(self._loggers) or 'nothing'}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.feed import Batch, Feed, Outputs, Stimulus, below
+from outlay.core.quantities import counted
 
 
 class Environment(Protocol):
@@ -101,6 +102,9 @@ class ClosedLoop:
         self._observation, _ = environment.reset(seed=seed)
         self._reward, self._total, self._num_actions, self._start = 0.0, 0.0, 0, 0
         self._encoded: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClosedLoop with {type(self.environment).__name__}: {counted(len(self.episodes), 'episode')}>"
 
     def feed(self, shapes: Mapping[str, Shape], dtype: np.dtype) -> Feed:
         """Return the loop as a feed of inputs with these shapes."""

@@ -14,6 +14,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.module import MS_PER_S
 from outlay.brain.run.feed import below
 from outlay.core.one_line import OneLine
+from outlay.core.quantities import counted
 
 RASTER_MS = 2000.0
 """The time at the end of a run for which single spikes are kept; more would not be distinguishable in a plot."""
@@ -52,6 +53,9 @@ class Activity:
         self._recent: dict[str, collections.deque[tuple[np.ndarray, np.ndarray]]] = {
             port: collections.deque() for port in num_neurons
         }
+
+    def __repr__(self) -> str:
+        return f"<Activity of {counted(len(self.num_neurons), 'population')} over {counted(self.num_steps, 'step')}>"
 
     def add(self, spikes: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Add the spikes of some steps, by port; returns the rate of each port in them, in Hz."""

@@ -89,6 +89,9 @@ class Checkpoints:
         self._warned: set[str] = set()
         self._is_taken = False
 
+    def __repr__(self) -> str:
+        return f"<Checkpoints in {self.path}>"  # and not their steps, which are on a disk
+
     def __getattr__(self, name: str) -> NoReturn:
         what = f"'Checkpoints' object has no attribute {name!r}"
         if name.startswith("_"):  # copying and notebooks ask whether there is one
