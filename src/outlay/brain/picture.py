@@ -54,6 +54,7 @@ class ShownFigure(Figure):
 
 WIDTH, HEIGHT = 1.9, 0.62
 ACROSS, DOWN = 3.0, 1.3
+_MOST_LETTERS = 23  # of ten points, in a box
 """The distance between columns, and between rows."""
 _SPIKES, _VALUES, _INHIBITS = COLOURS[0], COLOURS[1], COLOURS[4]
 Point = tuple[float, float]
@@ -125,7 +126,7 @@ def _boxes(wiring: Wiring, edges: Edges) -> dict[str, Box]:
     columns = _place_inputs(columns_of(sources, [edge for edge in edges if edge[1] in brain.modules]), edges)
     last = max(columns.values()) + 1
     boxes = {
-        f"{INPUTS}:{name}": Box(name, f"input {shape}", TEXT, columns[f"{INPUTS}:{name}"])
+        f"{INPUTS}:{name}": Box(name, f"input\n{shape}", TEXT, columns[f"{INPUTS}:{name}"])
         for name, shape in brain.inputs.items()
     }
     outputs = {f"outputs:{name}": Box(name, "output", TEXT, last) for name in brain.outputs}
@@ -137,7 +138,12 @@ def _box(wiring: Wiring, name: str, column: int) -> Box:
     size = " + ".join(str(math.prod(port.shape or ())) for port in ports)
     inhibits = getattr(module, "inhibitory_rate", 0) > 0.5
     colour = _VALUES if any(port.kind == "values" for port in ports) else _INHIBITS if inhibits else _SPIKES
-    return Box(name, f"{type(module).__name__}, {size}", colour, column)
+    return Box(name, f"{_shortened(type(module).__name__)}\n{size}", colour, column)
+
+
+def _shortened(name: str) -> str:
+    """Return a name of a class as far as it fits into a box."""
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
 
 
 def _place_inputs(columns: dict[str, int], edges: Edges) -> dict[str, int]:
@@ -154,8 +160,10 @@ def _draw_box(axes: Axes, box: Box, at: tuple[float, float]) -> FancyBboxPatch:
     corner = (x - WIDTH / 2, y - HEIGHT / 2)
     frame = FancyBboxPatch(corner, WIDTH, HEIGHT, boxstyle=style, fc="white", ec=box.colour, lw=1.6, zorder=3)
     axes.add_patch(frame)
-    axes.text(x, y + 0.1, box.name, ha="center", va="center", fontsize=11, color=TEXT, zorder=4)
-    axes.text(x, y - 0.14, box.below, ha="center", va="center", fontsize=6.5, color="#6b7280", zorder=4)
+    axes.text(x, y + 0.17, box.name, ha="center", va="center", fontsize=12, color=TEXT, zorder=4)
+    axes.text(
+        x, y - 0.13, box.below, ha="center", va="center", fontsize=10, linespacing=1.05, color="#6b7280", zorder=4
+    )
     return frame
 
 
@@ -172,9 +180,7 @@ def _draw_arrow(axes: Axes, colour: Any, points: Sequence[Point], delay: float, 
     if delay > 1:
         middle = points[len(points) // 2 - 1], points[len(points) // 2]
         x, y = (sum(both) / 2 for both in zip(*middle, strict=True))
-        axes.text(
-            x, y + (0.45 if is_loop else 0.1), f"{delay:g} steps", ha="center", fontsize=6.5, color=TEXT, zorder=5
-        )
+        axes.text(x, y + (0.45 if is_loop else 0.1), f"{delay:g} steps", ha="center", fontsize=10, color=TEXT, zorder=5)
 
 
 def route(edge: Edge, layout: Placed) -> tuple[list[Point], float]:

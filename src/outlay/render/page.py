@@ -123,6 +123,7 @@ class Column:
         medium: where it is drawn.
         widths: the widths of the terminals on which the table has this column.
         is_key: whether the page shows it right after the first column, so that a narrow one does not hide it.
+        is_name: whether its head is the name of something, which the page writes as it is.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Column:
     medium: Medium = "both"
     widths: range = ANY_WIDTH
     is_key: bool = False
+    is_name: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from outlay.core.called_as import called_as
@@ -19,7 +20,7 @@ from outlay.layout.placement import spec_text
 from outlay.layout.plan import Plan
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero1
 from outlay.program.program import Program
-from outlay.render.page import Column, Page, Row, Section, Table
+from outlay.render.page import Column, Notes, Page, Row, Section, Table
 from outlay.render.pictures import Explorer
 from outlay.render.report import Report
 
@@ -87,17 +88,19 @@ class Exploration(Report):
 
     def _page(self) -> Page:
         columns = [Column("mesh", "code"), Column("layout"), Column("a device", "number"), Column("copies", "number")]
-        columns.append(Column("refused", "words"))
         rows = [
-            Row([each.mesh, each.layout, *_figures(each), each.why_not], "strong" if self._is_chosen(each) else "")
+            Row([each.mesh, each.layout, *_figures(each)], "strong" if self._is_chosen(each) else "")
             for each in self
+            if each.plan
         ]
+        refused = [f"{each.mesh} {each.layout}: {each.why_not}" for each in self if each.plan is None]
         return Page(
             title=f"{self.name}: choose a mesh and a layout",
             headline=self._in_short(),
             blocks=[
                 Explorer(self._view(), medium="html"),
                 Section("all of them", [Table(columns, rows, limit=40)]),
+                *([Section("refused", [Notes(refused, label="")])] if refused else []),
             ],
             footer="Arithmetic alone: no program was compiled, so it says nothing of communication and time.",
         )
@@ -108,7 +111,11 @@ class Exploration(Report):
     def _view(self) -> dict[str, Any]:
         """Return what the page's script reads: the names once, and of each alternative its figures."""
         plans = [each.plan for each in self if each.plan]
-        largest = sorted(plans[0], key=lambda leaf: -leaf.bytes_total)[:_MOST_LEAVES] if plans else []
+        largest = (
+            sorted(plans[0], key=lambda leaf: (-leaf.bytes_per_device, -leaf.bytes_total))[:_MOST_LEAVES]
+            if plans
+            else []
+        )
         return {
             "meshes": list(dict.fromkeys(each.mesh for each in self)),
             "layouts": list(dict.fromkeys(each.layout for each in self)),
@@ -180,7 +187,11 @@ def _alternative(program: Program, text: str, name: str, layout: Layout) -> Alte
     sizes = {axis: int(size) for axis, _, size in (part.partition("=") for part in text.split(","))}
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
     try:
-        return Alternative(text, name, layout.plan(program.state_shapes, mesh, batch=program.batch_shapes))
+        named = {
+            leaf.path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in program.plan.of_kind("intermediate")
+        }
+        plan = layout.plan(program.state_shapes, mesh, batch=program.batch_shapes, intermediates=named)
+        return Alternative(text, name, plan)
     except LayoutError as error:
         first = error.problems[0] if error.problems else None
         why = f"{first.kind}: {first.where}, {first.what}" if first else str(error)

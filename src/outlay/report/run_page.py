@@ -232,7 +232,7 @@ def _curves(record: RunRecord) -> list[Block]:
         points = [(step, rate and rate * (samples or 1)) for step, rate in record.rate]
         remark = "simulated devices: this is not a speed" if is_simulated(record.config) else ""
         sections.append(Section(title, [Chart(title, [ChartLine(title, points)], "step")], remark))
-    if len(record.memory) > 1:
+    if len({step for step, _ in record.memory}) > 1:
         of_device = record.sessions[-1].memory_of == "device"
         title = "memory in use on the fullest device" if of_device else "memory of the process"
         remark = "" if of_device else "these devices do not tell their own"

@@ -7,7 +7,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
-from outlay.brain.encoders import LinearSpiker
+from outlay.brain.encoders import LinearSpiker, TopologicalLinearSpiker
 from outlay.brain.neuron import Neuron
 from outlay.brain.picture import HEIGHT, WIDTH, draw, route
 from outlay.brain.picture_layout import columns_of, placed
@@ -37,8 +37,24 @@ def test_every_module_input_and_output_has_a_box_and_every_connection_an_arrow()
     assert len([patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]) == 6
     assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == 7
     texts = [text.get_text() for text in axes.texts]
-    for expected in ("light", "eye", "A_ex", "A_in", "out", "action", "Neuron, 5", "2 steps", "5 steps"):
+    for expected in ("light", "eye", "A_ex", "A_in", "out", "action", "Neuron\n5", "2 steps", "5 steps"):
         assert expected in texts
+
+
+def test_text_is_large_enough_to_read_and_stays_in_its_box():
+    class SimplifiedAdaptiveTopologicalNeuronOfMine(Neuron):
+        pass
+
+    modules = {"A": TopologicalLinearSpiker(), "B": SimplifiedAdaptiveTopologicalNeuronOfMine(5)}
+    links = [Connection("inputs:light", "A:signal"), Connection("A:spikes", "B:in_spikes")]
+    figure = draw(Brain(modules, links, inputs={"light": (3,)}).wiring)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert any("Simplified" in text.get_text() for text in axes.texts)
+    for text in axes.texts:
+        assert text.get_fontsize() >= 10
+        across = text.get_window_extent().transformed(axes.transData.inverted()).width
+        assert across < WIDTH, text.get_text()
 
 
 def test_signals_go_from_left_to_right():

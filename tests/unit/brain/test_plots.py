@@ -61,3 +61,21 @@ def test_weights_that_are_not_finite_are_left_out():
 def test_a_notebook_shows_a_figure_as_a_picture():
     figure = rates_plot({"a": np.zeros(20)}, {"a": 3}, 1.0)
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_text_is_read_on_the_page_that_a_figure_is_made_for():
+    """At half of 1200 pixels, or all of it, no letter is lower than ten of them."""
+    figures = {
+        540: (
+            rates_plot({"A": np.ones(100)}, {"A": 10}, 1.0),
+            potentials_plot({"A.soma": np.zeros((9, 3))}, np.arange(9)),
+        ),
+        1140: (
+            raster_plot({"A": (np.ones(2), np.zeros(2))}, {"A": 5}, start=0, end=10),
+            weights_plot({"A.synapses.kernel": (np.zeros(5), np.ones(5))}),
+        ),
+    }
+    for width, made in figures.items():
+        for figure in made:
+            texts = [text for axes in figure.axes for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+            assert min(text.get_fontsize() for text in texts) * width / (72 * figure.get_figwidth()) >= 10

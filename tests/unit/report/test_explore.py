@@ -49,6 +49,25 @@ def test_what_a_mesh_refuses_is_told_and_what_fits_nowhere_is_left_out(program):
     assert "zero1" not in {each.layout for each in outlay.explore(program)}
 
 
+def test_a_rule_for_a_value_that_the_step_names_is_no_reason_to_refuse():
+    def step(state, batch):
+        return state, outlay.constrain(batch @ state["w"], "hidden").mean()
+
+    layout = outlay.Layout([("hidden", P("data"))]) + outlay.fsdp(min_size=1) + outlay.data_parallel()
+    init, batch = lambda key: {"w": jnp.zeros((16, 32))}, np.ones((8, 16), np.float32)
+    program = outlay.program(step, init, batch, layout=layout, mesh=outlay.mesh(data=8))
+    explored = outlay.explore(program, {"own": layout})
+    assert {each.mesh: each.why_not for each in explored if each.plan is None} == {}
+    assert "refused" not in str(explored)
+
+
+def test_what_is_refused_stands_below_the_table_whose_columns_fit(program):
+    uneven = outlay.Layout([("up", P("model"))]) + outlay.data_parallel()
+    page = outlay.explore(program, {"rows": uneven}, meshes=["data=4,model=2", "data=1,model=3"]).to_html()
+    assert "<h2>Refused</h2>" in page
+    assert re.search(r"data=1,model=3 rows: indivisible dim: up", html.unescape(page))
+
+
 @pytest.mark.processes
 def test_the_page_shows_what_is_chosen(program, dom):  # noqa: F811
     explored = outlay.explore(program, {"fsdp": program.layout, "whole": outlay.data_parallel()})

@@ -152,7 +152,7 @@ class Estimate(Report):
             (Column("devices", "number"), lambda transfer: str(transfer.group_size)),
             (Column("runs", "number"), lambda transfer: str(transfer.num_runs)),
             (Column("payload", "number"), lambda transfer: format_bytes(transfer.payload_bytes)),
-            (Column("time", "number"), lambda transfer: format_seconds(transfer.seconds)),
+            (Column("time", "number", is_key=True), lambda transfer: format_seconds(transfer.seconds)),
             (Column("waited for", "number"), lambda transfer: format_seconds(transfer.exposed)),
         ]
         num_more = len(self.transfers) - _MAX_ROWS

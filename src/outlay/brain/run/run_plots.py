@@ -10,6 +10,9 @@ from matplotlib.figure import Figure
 from outlay.brain.picture import TEXT, ShownFigure, colour, number_of, tidy
 from outlay.brain.run.run_statistics import bin_steps, binned_rates
 
+_HALF = 6.5
+"""The width, in inches, of a figure whose text is read at half the width of a page; others are 9 wide."""
+
 
 def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int], dt: float) -> Figure:
     """Plot the mean rate of each population's neurons over time, in Hz.
@@ -24,7 +27,7 @@ def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int],
         >>> float(figure.axes[0].lines[0].get_ydata()[0])
         100.0
     """
-    figure = ShownFigure(figsize=(9, 3.4), layout="constrained")
+    figure = ShownFigure(figsize=(_HALF, 3.6), layout="constrained")
     axes = figure.add_subplot()
     for number, (name, steps) in enumerate(counts.items()):
         per_bin = bin_steps(len(steps), dt)
@@ -98,7 +101,7 @@ def potentials_plot(potentials: Mapping[str, np.ndarray], times: np.ndarray, pop
         >>> len(figure.axes[0].lines)
         3
     """
-    figure = ShownFigure(figsize=(9, 0.8 + 1.3 * max(1, len(potentials))), layout="constrained")
+    figure = ShownFigure(figsize=(_HALF, 0.8 + max(1, len(potentials))), layout="constrained")
     panels = np.atleast_1d(figure.subplots(max(1, len(potentials)), 1, sharex=True))
     for axes, (address, values) in zip(panels, potentials.items(), strict=False):
         flat = np.asarray(values, np.float32).reshape(len(values), -1)

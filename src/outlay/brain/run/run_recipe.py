@@ -33,7 +33,7 @@ _PICTURES = {
     "graph": ("Modules and connections", "What reads what, one step later"),
 }
 """The title and caption of each figure, in the order of the report."""
-_WIDE = ("graph", "rates")
+_WIDE = ("raster", "weights", "graph")
 """Figures whose text is too small at half the width of a page."""
 
 

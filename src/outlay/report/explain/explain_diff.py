@@ -15,6 +15,7 @@ from outlay.core.input_file import read_text
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.render.page import Column, Line, Page, Section, Table
 from outlay.render.report import Report
+from outlay.report.explain.explain_tables import from_here
 
 Saved = Mapping[str, Any]
 """A report as `Explanation.to_dict()` returns it, or read from a JSON file."""
@@ -194,20 +195,7 @@ def _lines(report: Saved) -> Figures:
 
 def _at(one: Saved) -> str:
     source = one["source"]
-    return f" at {_from_here(source['file'])}:{source['line']}" if source else ""
-
-
-def _from_here(file: str) -> str:
-    """Return a path as everybody sees it: from the working folder, and that of a package's file from the package.
-
-    Two environments hold the same package in folders of their own.
-    """
-    path = Path(file)
-    root = path.parent
-    while (root / "__init__.py").is_file():
-        root = root.parent
-    base = root if root != path.parent else Path.cwd()
-    return str(path.relative_to(base)) if path.is_relative_to(base) else file
+    return f" at {from_here(source['file'])}:{source['line']}" if source else ""
 
 
 def _differing(before: Figures, after: Figures) -> list[Difference]:
@@ -235,8 +223,8 @@ def _escaped(text: str) -> str:
 def _table(differences: Sequence[Difference], heads: tuple[str, str]) -> Table:
     columns = [
         (Column("figure"), lambda one: one.what),
-        (Column(heads[0], "number"), lambda one: _WORDS[one.unit](one.before)),
-        (Column(heads[1], "number"), lambda one: _WORDS[one.unit](one.after)),
+        (Column(heads[0], "number", is_name=True), lambda one: _WORDS[one.unit](one.before)),
+        (Column(heads[1], "number", is_name=True), lambda one: _WORDS[one.unit](one.after)),
         (Column("change", "number", is_key=True), _change),
     ]
     return Table.of(differences, columns)

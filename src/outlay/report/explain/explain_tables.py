@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, like_names, rows
@@ -230,3 +230,19 @@ def short_source(source: SourceLine | None) -> str:
     if len(text) <= _MAX_PATH:
         return text
     return "…/" + "/".join(PurePath(source.file).parts[-2:]) + f":{source.line}"
+
+
+def from_here(file: str) -> str:
+    """Return a path as everybody sees it: from the working folder, and that of a package's file from the package.
+
+    Two environments hold the same package in folders of their own.
+
+    Args:
+        file: the path.
+    """
+    path = Path(file)
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    base = root if root != path.parent else Path.cwd()
+    return str(path.relative_to(base)) if path.is_relative_to(base) else file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import starred
@@ -11,6 +11,7 @@ from outlay.analysis.cost.fit_speeds import FittedSpeeds, fit_speeds
 from outlay.core.quantities import counted, format_seconds
 from outlay.render.page import Block, Column, Line, Page, Section, Table
 from outlay.render.report import Report, as_json, fields_as_json
+from outlay.report.explain.explain_tables import from_here
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
 
@@ -176,8 +177,9 @@ class Profile(Report):
         steps = f"{counted(self.num_steps, 'step')} on {counted(self.num_devices, 'device')}"
         target = f" of {self.explanation.target}" if self.explanation.target else ""
         groups = {
-            "line": self.by_line(),
-            "module": self.by_module(),
+            "line": tuple(replace(one, name=_line_from_here(one.name)) for one in self.by_line()),
+            # Functions inside functions are told by their names: where Python says so it says so in a word of its own.
+            "module": tuple(replace(one, name=one.name.replace("<locals>.", "")) for one in self.by_module()),
             "phase": self.by_phase(),
             "leaf that is moved": self.by_leaf(),
         }
@@ -223,6 +225,11 @@ def _table(title: str, groups: Sequence[Compared]) -> Table:
     together = Compared("", sum(one.predicted for one in others), sum(one.measured for one in others))
     rest = f"and {len(others)} more: {_in_a_line(together)}"
     return Table.of(groups, columns, limit=_MAX_ROWS, rest=rest)
+
+
+def _line_from_here(line: str) -> str:
+    file, colon, number = line.rpartition(":")
+    return f"{from_here(file)}:{number}" if colon else line
 
 
 def _in_a_line(one: Compared) -> str:

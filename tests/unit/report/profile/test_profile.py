@@ -1,7 +1,10 @@
 """Predicted and measured, joined by the names of instructions; on simulated devices, so times say nothing."""
 
+import html
 import inspect
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import jax
 import pytest
@@ -51,6 +54,16 @@ def test_it_prints_its_tables_and_says_that_devices_are_simulated(profiled):
     facts = json.loads(json.dumps(profiled.to_dict()))
     assert facts["by_phase"][0].keys() == {"name", "predicted", "measured", "ratio"}
     assert len(facts["operations"]) == len(profiled.operations)
+
+
+def test_lines_are_told_from_the_working_folder_and_no_function_by_pythons_own_word(profiled):
+    elsewhere = f"{Path(outlay.__file__).parent}/models/classifiers.py:44"  # of a package, below no working folder
+    of_others = {"line": elsewhere, "module": "train_step.<locals>.step"}
+    told = replace(profiled, operations=tuple(replace(one, **of_others) for one in profiled.operations))
+    page = html.unescape(told.to_html())
+    assert "outlay/models/classifiers.py:44" in page
+    assert elsewhere not in page
+    assert "train_step.step" in page
 
 
 def test_the_trace_shows_the_predicted_step_above_the_measured_ones(profiled):
