@@ -21,6 +21,7 @@ ON_THEIR_OWN = {
     "outlay.analysis.findings.gathered_operands": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.indexed_operands": "one of the kinds of findings, each a file",
     "outlay.analysis.hlo.execute.solving": "one of the kinds of operations, each a table",
+    "outlay.cli.command_guesses": "what people type first, which knows nothing of how commands end",
     "outlay.cli.slurm_checks": "looking for what a script names, which knows nothing of scripts",
     "outlay.cli.slurm_init": "the questions of `outlay slurm init`, which `run` has no need of",
     "outlay.brain.check_arguments": "what is asked of arguments; brain.py is as long as a file should be",

@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "print": "outlay show {rest}",
     "visualize": "outlay show {rest}",
     "explore": "outlay show {rest} --explore --html page.html",
-    "inspect": "outlay show {rest}, or outlay brain show FILE",
+    "inspect": "outlay show {rest}",
     "memory": "outlay explain {rest}",
     "cost": "outlay estimate {rest}",
     "price": "outlay estimate {rest}",

@@ -53,8 +53,8 @@ def _has(package: str, name: str) -> bool:
     from importlib import import_module
     from importlib.util import find_spec
 
-    found = find_spec(package)
-    return bool(found and found.submodule_search_locations and name in getattr(import_module(package), "__all__", ()))
+    spec = find_spec(package)
+    return bool(spec and spec.submodule_search_locations and name in getattr(import_module(package), "__all__", ()))
 
 
 def _called(module: Any, *_: Any, **__: Any) -> NoReturn:

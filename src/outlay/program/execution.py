@@ -69,6 +69,7 @@ class Execution(Protocol):
     state_shapes: Any
     batch_shapes: Any
     output_shapes: Any
+    named_shapes: dict[str, Any]
     compiler_options: CompilerOptions
     rows: tuple[Rows, ...]
     device_groups: tuple[DeviceGroup, ...]

@@ -95,6 +95,7 @@ class OneStep:
             traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode))
         check_no_leaked_values(traced.jaxpr, self.step, named(self.step))
         check_named_devices(traced.jaxpr, named(self.step), mesh)
+        self.named_shapes: dict[str, Any] = traced.intermediates
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         self.sums_over_batch = traced.sums_over_batch

@@ -73,7 +73,8 @@ class PlacedGraph:
         with jax.set_mesh(mesh):
             user_shapes = state_shapes(init, mesh)
         self.batch_shapes = abstract_inputs(inputs)
-        self.output_shapes = abstract_step(step, user_shapes, self.batch_shapes).intermediates.get(OUTPUTS)
+        self.named_shapes = abstract_step(step, user_shapes, self.batch_shapes).intermediates
+        self.output_shapes = self.named_shapes.get(OUTPUTS)
         num_steps, info = count_steps(self.batch_shapes), MeshInfo.of(mesh)
         positions = positions_of_parts(step.graph, layout, user_shapes, info)
         together: dict[Positions, list[str]] = {}

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from outlay.core.called_as import called_as
@@ -187,10 +186,7 @@ def _alternative(program: Program, text: str, name: str, layout: Layout) -> Alte
     sizes = {axis: int(size) for axis, _, size in (part.partition("=") for part in text.split(","))}
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
     try:
-        named = {
-            leaf.path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in program.plan.of_kind("intermediate")
-        }
-        plan = layout.plan(program.state_shapes, mesh, batch=program.batch_shapes, intermediates=named)
+        plan = layout.plan(program.state_shapes, mesh, batch=program.batch_shapes, intermediates=program.named_shapes)
         return Alternative(text, name, plan)
     except LayoutError as error:
         first = error.problems[0] if error.problems else None

@@ -71,8 +71,8 @@ def test_a_missing_compiler_says_how_to_get_it(tmp_path, monkeypatch):
 @pytest.mark.processes
 def test_an_environment_without_pip_takes_the_one_that_python_brings(uv, monkeypatch):
     uv.unlink()
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
     command = _installer()
     assert command[1].endswith(".whl/pip")
     asked = subprocess.run([*command[:2], "--version"], capture_output=True, text=True, check=True)

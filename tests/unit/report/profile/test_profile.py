@@ -59,8 +59,8 @@ def test_it_prints_its_tables_and_says_that_devices_are_simulated(profiled):
 def test_lines_are_told_from_the_working_folder_and_no_function_by_pythons_own_word(profiled):
     elsewhere = f"{Path(outlay.__file__).parent}/models/classifiers.py:44"  # of a package, below no working folder
     of_others = {"line": elsewhere, "module": "train_step.<locals>.step"}
-    told = replace(profiled, operations=tuple(replace(one, **of_others) for one in profiled.operations))
-    page = html.unescape(told.to_html())
+    elsewhere_profiled = replace(profiled, operations=tuple(replace(one, **of_others) for one in profiled.operations))
+    page = html.unescape(elsewhere_profiled.to_html())
     assert "outlay/models/classifiers.py:44" in page
     assert elsewhere not in page
     assert "train_step.step" in page
