@@ -55,7 +55,6 @@ class Program(States, Report):
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
         output_shapes: the step's outputs, likewise; None if the step only makes sense on shards.
-        named_shapes: the values inside the step that it names with `outlay.constrain`, likewise, by name.
         plan: where every leaf of the state and the batch lives, and why.
         steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
         is_exact: whether it computes the same bits on any devices, as parts of a graph do.
@@ -104,7 +103,6 @@ class Program(States, Report):
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
         self.state_shapes, self.batch_shapes = execution.state_shapes, execution.batch_shapes
         self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once
-        self.named_shapes = execution.named_shapes
         self.runs_per_shard, self.steps_in_mesh = execution.runs_per_shard, execution.steps_in_mesh
         self.is_exact, self.sends_batch = execution.is_exact, execution.sends_batch
         self.traced_init, self.compiled_trace = execution.traced_init, execution.compiled_trace
