@@ -88,3 +88,10 @@ def merge_objects(objects: Objects | None, arrays: Any) -> Any:
     for number, position in enumerate(objects.positions):
         leaves[position] = merged[number]
     return objects.containers.unflatten(leaves)
+
+
+def rearranged(arrays: Any, objects: Objects, other: Objects | None) -> Any:
+    """Return arrays in the containers of other objects, which hold as many leaves, with other settings perhaps."""
+    if other is None or other.containers.num_leaves != objects.containers.num_leaves:
+        return arrays
+    return other.containers.unflatten(objects.containers.flatten_up_to(arrays))

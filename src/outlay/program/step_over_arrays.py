@@ -9,7 +9,7 @@ from typing import Any
 
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
-from outlay.core.shared_objects import Objects, merge_objects, split_objects
+from outlay.core.shared_objects import Objects, merge_objects, rearranged, split_objects
 from outlay.core.static_facts import listed_differences, static_differences
 from outlay.program.abstract import name_of, named
 
@@ -44,9 +44,10 @@ class StepOverArrays:
 
     def _start(self, key: Any) -> Any:
         objects, arrays = split_objects(self._init(key))
-        # Each call makes other functions, as those of an optimizer are; a state has those of the first.
+        # Each call makes other functions, as those of an optimizer are; a state has those of the first. What is around
+        # the objects may have flags, too, and those that are asked for are not always those of init.
         self.objects = self.objects or objects
-        return arrays
+        return arrays if objects is None else rearranged(arrays, objects, self.objects)
 
     def _run(self, state: Any, batch: Any) -> Any:
         objects = self.objects
