@@ -8,7 +8,7 @@ has to be guessed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -47,7 +47,7 @@ class _OnExplicitAxes(Rewriting):
         aval, factors = eqn.invars[0].aval, independent(eqn)
         if factors is None or not aval.sharding.mesh.are_all_axes_explicit:  # in the user's own shard_map
             return bind(*arrays)
-        entries = dict(enumerate(aval.sharding.spec))
+        entries: dict[Hashable, Any] = dict(enumerate(aval.sharding.spec))
         whole = PartitionSpec(*(entries.get(factor) if factor is not None else None for factor in factors.operands[0]))
 
         def of_shards(shard: Any) -> Any:
