@@ -34,6 +34,7 @@ ON_THEIR_OWN = {
     "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.explicit_transforms": "what only programs on Explicit axes with FFTs enter",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
+    "outlay.analysis.verify.sampled.alike_options": "what a compiler is asked for, which knows nothing of proofs",
     "outlay.analysis.verify.as_compiled.kernels": "which call is of which kernel, which knows nothing of proofs",
     "outlay.analysis.verify.as_compiled.only_wrong": "a question to a text, which knows nothing of proofs",
     "outlay.analysis.verify.doubts": "what a proof cannot show, in words; the proof itself is as long as a file may be",

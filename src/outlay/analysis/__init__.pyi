@@ -37,6 +37,9 @@ from .verify.verification import Verification as Verification
 from .verify.verification import LeafCheck as LeafCheck
 from .verify.static.static_verification import StaticVerification as StaticVerification
 from .verify.static.static_verification import StaticFault as StaticFault
+from .verify.sampled.sampled_verification import SampledVerification as SampledVerification
+from .verify.sampled.sampled_verification import Shrunk as Shrunk
+from .verify.as_compiled.structure import StructureComparison as StructureComparison
 
 # the compiler's text as values
 from .hlo.hlo_module import HloModule as HloModule

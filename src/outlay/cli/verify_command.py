@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -20,9 +20,13 @@ from outlay.cli.options import (
 )
 from outlay.cli.output import check_outputs, give_back, print_facts, say, write_page
 
+if TYPE_CHECKING:
+    from outlay.recipes.prepare import Prepared
+
 EXIT_CODES = {"same": 0, "no fault found": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
 ENOUGH = 8
 STEPS = 3
+SIZES = ("auto", "full", "small")
 
 
 @with_program_options()
@@ -46,6 +50,15 @@ def verify(
         bool,
         typer.Option("--static", help="Compute nothing: follow the exchanges of the compiled program, at any size."),
     ] = False,
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            metavar="auto|full|small",
+            help="Of a program for a target: compute it at full size, or a smaller one of the same structure; "
+            "auto takes the smaller one where this machine has no room for the full one.",
+        ),
+    ] = "auto",
     html: HtmlOption = None,
     force: ForceOption = False,
     show_all: Annotated[
@@ -64,19 +77,35 @@ def verify(
     for option, value in numeric.items():
         if static and value is not None:
             raise typer.BadParameter(f"nothing is computed, so it takes no {option}", param_hint="--static")
+    if size not in SIZES:
+        raise typer.BadParameter(f"{size!r} is not one of {', '.join(SIZES)}", param_hint="--size")
     from outlay.analysis.verify.verification import brief
     from outlay.analysis.verify.verify import verify as verify_program
 
     loaded = load_recipe(context, recipe, options)
     if options.devices is None and options.target is None:
         _start_again_with_several_devices()
-    program = options.prepare(loaded).program
+    prepared = options.prepare(loaded)
+    program = prepared.program
 
     def progress(stage: str) -> None:
         say(f"verify: {stage}", err=True)
 
     if static:
         verification = verify_program(program, static=True, progress=progress)
+        print_facts(verification, as_json=as_json)
+    elif small := _smaller(prepared, options, size, STEPS if steps is None else steps):
+        import jax
+
+        verification = verify_program(
+            program,
+            STEPS if steps is None else steps,
+            like=small.program,
+            batches=small.recipe.data,
+            key=jax.random.key(loaded.seed),
+            tolerance=tolerance,
+            progress=progress,
+        )
         print_facts(verification, as_json=as_json)
     else:
         import jax
@@ -94,6 +123,22 @@ def verify(
     write_page(html, verification, force=force)
     if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)
+
+
+def _smaller(prepared: Prepared, options: ProgramOptions, size: str, steps: int) -> Prepared | None:
+    """Return the smaller program that is to be computed in place of one for a target; None if that one is."""
+    if options.target is None or size == "full" or prepared.program.is_graph:
+        return None
+    if size == "auto":
+        from outlay.analysis.verify.as_compiled.room_here import why_no_room
+
+        why = why_no_room(prepared.program, steps)
+        if not why or prepared.recipe.small is None:
+            return None
+        say(f"too big to compute here: {why}; a smaller one of the same structure is computed", err=True)
+    from outlay.recipes.smaller import smaller
+
+    return smaller(prepared, mode=options.mode, compiler_options=options.compiler_options)
 
 
 def _start_again_with_several_devices() -> None:

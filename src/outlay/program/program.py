@@ -96,8 +96,9 @@ class Program(States, Report):
             execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = execution
         self._makes = init
-        self._again = lambda step=step, init=init, inputs=inputs, layout=layout, written=written: Program(
-            step, init, inputs, layout, mesh, mode, options, donate=donate, written=written
+        here = functools.partial(Program, mesh=mesh, mode=mode, donate=donate)
+        self._again = functools.partial(
+            here, step=step, init=init, inputs=inputs, layout=layout, options=options, written=written
         )
         self._of_flags: list[Program] = []
         self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
@@ -142,6 +143,10 @@ class Program(States, Report):
         """Make a program of the same step for other batch shapes, such as longer sequences; it shares the state."""
         return self._again(inputs=inputs)
 
+    def with_compiler_options(self, options: RequestedOptions) -> Program:
+        """Make a program of the same step for a compiler that is asked for other options."""
+        return self._again(options=options)
+
     def with_step(self, step: Step, init: Callable[[Any], Any], inputs: Any) -> Program:
         """Make a program of another step under the same layout, on the same mesh and in the same mode."""
         return self._again(step=step, init=init, inputs=inputs, written=None)
@@ -164,10 +169,7 @@ class Program(States, Report):
 
     @property
     def why_summed_each_time(self) -> str:
-        """Why gradients are summed over devices after each microbatch and not once, in words; empty if they are not.
-
-        It is known once the program is lowered.
-        """
+        """Why gradients are summed over devices after each microbatch, in words; empty if not, or not yet lowered."""
         return self._execution.why_summed_each_time
 
     @property
@@ -188,9 +190,8 @@ class Program(States, Report):
         Raises:
             ProgramError: it does; the message names its largest leaves.
         """
-        if too_much := memory_problems(
-            self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"
-        ):
+        fix = "a smaller array, or a layout that splits it over more machines"
+        if too_much := memory_problems(self.plan, self.mesh, fix):
             raise ProgramError(*too_much)
 
     def __call__(self, state: Any, batch: Any) -> Any:
@@ -327,8 +328,7 @@ class Program(States, Report):
     def agree(self, **config: Any) -> None:
         """Have all processes of the mesh compare this program, once, before any of them runs it.
 
-        `init`, the first call and `outlay.fit` do so by themselves. It uses no device, and does nothing if the mesh
-        has one process only.
+        `init`, the first call and `outlay.fit` do so by themselves. It uses no device, and does nothing in one process.
 
         Args:
             config: what else must be the same in all of them, by name, such as a seed.

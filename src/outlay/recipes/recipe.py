@@ -51,6 +51,8 @@ class Recipe(OneLine):
         record: what a run records of the state: patterns of paths, such as `params.**.bias`.
         stride: the number of steps from one record to the next.
         parts: names of the parts in which step and init take and return the state, as of `outlay.program`.
+        small: `small(devices, instead_of)` makes the same recipe with sizes that any machine can compute, by which
+            `outlay verify` judges one that is too big; samples are split over so many devices, instead of so many.
 
     Raises:
         RecipeError: a field is invalid; all such fields are listed.
@@ -75,6 +77,7 @@ class Recipe(OneLine):
     record: Sequence[str] = ()
     stride: int = 1
     parts: Sequence[str] = ()
+    small: Callable[[int, int], Recipe] | None = None
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -104,6 +107,7 @@ class Recipe(OneLine):
         sample: Callable[[Program, Any], str] | None = None,
         begin: Callable[[Program, Any], Any] | None = None,
         seed: int = 0,
+        small: Callable[[int, int], Recipe] | None = None,
     ) -> Recipe:
         """Return a recipe that trains any model by a loss.
 
@@ -128,6 +132,7 @@ class Recipe(OneLine):
             sample: as for `Recipe`.
             begin: as for `Recipe`.
             seed: the seed of the parameters, the dropout and the order of the examples.
+            small: as for `Recipe`.
 
         Example:
             >>> def loss(params, batch, keys):
@@ -161,6 +166,7 @@ class Recipe(OneLine):
             sample=sample,
             begin=begin,
             seed=seed,
+            small=small,
         )
 
     def recording(self, record: Sequence[str], stride: int = 1) -> Recipe:
@@ -197,7 +203,7 @@ def _problems(recipe: Recipe):
     for field_name in ("init", "step"):
         if not callable(getattr(recipe, field_name)):
             yield f"{field_name} must be a function, not a {type(getattr(recipe, field_name)).__name__}"
-    for field_name in ("evaluate", "sample", "begin"):
+    for field_name in ("evaluate", "sample", "begin", "small"):
         value = getattr(recipe, field_name)
         if value is not None and not callable(value):
             yield f"{field_name} must be a function or None, not a {type(value).__name__}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import jax
 import numpy as np
@@ -22,6 +22,9 @@ from outlay.core.quantities import listed
 from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program
 
+if TYPE_CHECKING:
+    from outlay.analysis.verify.sampled.sampled_verification import SampledVerification
+
 
 @overload
 def verify(
@@ -33,8 +36,22 @@ def verify(
     key: Any = None,
     tolerance: float | None = None,
     static: Literal[False] = False,
+    like: None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Verification: ...
+
+
+@overload
+def verify(
+    program: Program,
+    steps: int | None = None,
+    *,
+    batches: Any = None,
+    key: Any = None,
+    tolerance: float | None = None,
+    like: Program,
+    progress: Callable[[str], None] | None = None,
+) -> SampledVerification: ...
 
 
 @overload
@@ -60,8 +77,9 @@ def verify(
     key: Any = None,
     tolerance: float | None = None,
     static: bool = False,
+    like: Program | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Verification | StaticVerification:
+) -> Verification | StaticVerification | SampledVerification:
     """Run a program and a reference on the same numbers, and compare everything that they compute.
 
     The reference shares no code with the program: one device runs the step as it was written, under `jax.jit`, from the
@@ -93,6 +111,12 @@ def verify(
     together in another order, and copies that may differ are named with line and axis. The answer is `no fault found`
     or `different`; that the numbers are the same it cannot say.
 
+    A program for absent hardware that is too big to compute here can be judged by a smaller one, `like=small`: the same
+    step with fewer layers, features or samples, under the same layout on a mesh with the same axes. Both are compiled,
+    and what the compiler made of them is compared: the exchanges, their axes and order, the calls of libraries, the
+    loops and the operations. The smaller one is computed, and the exchanges of the big one are followed as with
+    `static`. The answer is `same` if all three agree.
+
     Args:
         program: what to check.
         steps: how many steps; if None, as many as a list of batches has, else 3.
@@ -105,11 +129,14 @@ def verify(
         tolerance: by how much of its largest entry, or of its largest update, an array may differ, in float64 and in
             its own dtype. If None, 1e-6 in float64, and in its own dtype a share that follows the step's dtypes.
         static: follow the compiled program instead of computing it; no other argument but `progress` goes with it.
+        like: a smaller program of the same structure, whose numbers are compared in its place; key and batches are of
+            this one.
         progress: is called with each stage of the proof, in words; if None, a terminal shows them on stderr.
 
     Returns:
-        The answer for every array; with `static`, what was followed and the faults. Its `raise_if_different()` raises
-        unless the answer is `same`, or `no fault found`.
+        The answer for every array; with `static`, what was followed and the faults; with `like`, both, and what of the
+        two compiled programs agrees. Its `raise_if_different()` raises unless the answer is `same`, or `no fault
+        found`.
 
     Raises:
         LayoutError: a batch does not have the planned shapes.
@@ -128,12 +155,17 @@ def verify(
         'no fault found'
     """
     if static:
-        given = {"steps": steps, "batches": batches, "key": key, "tolerance": tolerance}
+        given = {"steps": steps, "batches": batches, "key": key, "tolerance": tolerance, "like": like}
         return _statically(program, [name for name, value in given.items() if value is not None], against, progress)
     steps = number_of_steps(batches) if steps is None else steps
     _check_arguments(program, steps, against, tolerance)
     # A mesh that the user has set is not that of the reference, which has one device.
     with on_terminal(progress) as stage, jax.set_mesh(None):
+        if like is not None:
+            _check_like(program, like, against)
+            from outlay.analysis.verify.sampled.smaller_proof import verify_by_smaller
+
+            return verify_by_smaller(program, like, operator.index(steps), tolerance, stage, key, batches)
         if _is_absent(program):
             # Imported here: what a program that is here does not need is not on its way.
             from outlay.analysis.verify.as_compiled.compiled_proof import CompiledProof
@@ -199,6 +231,16 @@ def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any)
         raise ProgramError(
             f"{program.plan.mesh} spans several processes, and a proof reads all numbers in one\n"
             "  fix: verify the same program on simulated devices: outlay.simulate(n)"
+        )
+
+
+def _check_like(program: Program, like: Any, against: str) -> None:
+    _check_arguments(like, 1, against, None)
+    here = [one for one in (program, like) if not _is_absent(one)]
+    if here:
+        raise ProgramError(
+            f"{here[0].plan.mesh} is here: a smaller program is compared with one that is compiled for absent "
+            "hardware\n  fix: outlay.verify(program), or a mesh of a target: outlay.mesh(data=8, target='h100:1x8')"
         )
 
 

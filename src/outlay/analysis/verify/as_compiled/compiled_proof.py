@@ -31,6 +31,7 @@ from outlay.analysis.verify.as_compiled.closeness import (
     moved,
 )
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
+from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room
 from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
 from outlay.analysis.verify.batches import KINDS, made_up_words, make_up, take
 from outlay.analysis.verify.dependence import Dependence
@@ -75,15 +76,28 @@ class CompiledProof:
         steps: how many steps, each from the state of one device.
         tolerance: the share of the largest update that may differ; None for what rounding is seen to do.
         stage: is told what is done next.
+        seconds_for_passes: how long to look for the pass that makes a program wrong; 0 to leave that out.
     """
 
-    def __init__(self, program: Program, steps: int, tolerance: float | None, stage: Stage) -> None:
+    def __init__(
+        self,
+        program: Program,
+        steps: int,
+        tolerance: float | None,
+        stage: Stage,
+        *,
+        seconds_for_passes: float = 600.0,
+    ) -> None:
         self.program, self.steps, self.tolerance, self.stage = program, steps, tolerance, stage
+        self.seconds_for_passes = seconds_for_passes
         self.one_device = OneDevice(program, device=jax.local_devices(backend="cpu")[0])
         self.platform = program.mesh.devices.flat[0].platform
 
     def of(self, key: Any, batches: Any) -> Verification:
         """Return the proof from the state of a key and from batches, or from made-up ones."""
+        if why := why_no_room(self.program, self.steps):
+            doubt = f"{why}; {HOW_TO_SHRINK}"
+            return self._verification("were not taken", (), doubts=(doubt,))
         self.stage("compiling for the target")
         compiled = self.program.compiled
         module = parse_hlo(text_with_constants(compiled))
@@ -166,7 +180,48 @@ class CompiledProof:
                     f"XLA's pass {fault.disabled_pass} ({fault.name}: {fault.what}); without it the program is "
                     f'right: compiler_options={{"{DISABLED_PASSES}": "{passes}"}}, or the preset, which leaves it out'
                 )
-        return tuple(causes)
+        return tuple(causes) or self._blamed(steps, num_added, options, given)
+
+    def _blamed(self, steps: list[_Step], num_added: int, options: dict[str, Any], given: list[str]) -> tuple[str, ...]:
+        """Name the pass after which the program is wrong, and whether it is right without it."""
+        if not self.seconds_for_passes:
+            return ()
+        # Imported here: a program that is right needs none of it.
+        from outlay.analysis.verify.as_compiled.blamed_pass import after_each_pass, changed, first_wrong
+
+        self.stage("compiling again, to keep the program after each pass")
+        texts = after_each_pass(self.program.lowered, options, self.program.mesh.devices.flat[0])
+
+        def is_right(text: str) -> bool | None:
+            self.stage("computing the program as it was after a pass, to halve those that remain")
+            if unknown_operations(parse_hlo(text)):
+                return None
+            try:
+                answer = run_apart(self._job(self.program.compiled, steps[:1], text))
+            except JudgeStoppedError:
+                return None
+            return not any(check.fault for check in self._checked(answer, steps[:1], num_added))
+
+        blamed = first_wrong(texts, is_right, self.seconds_for_passes)
+        if blamed is None:
+            return ()
+        axes = tuple((str(name), self.program.mesh.shape[name]) for name in self.program.mesh.axis_names)
+        lines = changed(blamed, axes)[:_MAX_PLACES]
+        words = f"{blamed.in_words}{': ' if lines else ''}{'; '.join(lines)}"
+        if not blamed.name:
+            return (words,)
+        without = ",".join([*given, blamed.name])
+        self.stage(f"compiling without the pass {blamed.name}")
+        try:
+            with without_compilation_cache(self.program.mesh.devices.flat[0]):
+                compiled = self.program.lowered.compile({**options, DISABLED_PASSES: without})
+            text = text_with_constants(compiled)
+        except jax.errors.JaxRuntimeError:
+            return (f"{words}; the compiler does not go without it",)
+        if is_right(text):
+            option = f'compiler_options={{"{DISABLED_PASSES}": "{without}"}}'
+            return (f"{words}; without it the program is right: {option}",)
+        return (f"{words}; it is not right without it, either",)
 
     def _verification(
         self,
@@ -198,7 +253,7 @@ class CompiledProof:
         shapes = self.program.batch_shapes
         return [to_host(one) for one in make_up(shapes, self.steps, sizes, kind)], made_up_words(shapes, sizes, kind)
 
-    def _job(self, compiled: jax.stages.Compiled, steps: list[_Step]) -> Job:
+    def _job(self, compiled: jax.stages.Compiled, steps: list[_Step], text: str = "") -> Job:
         mesh = self.program.mesh
         at = each_sharding(compiled.args_info, compiled.input_shardings)
         paths = list(by_path(self.program.state_shapes))
@@ -207,7 +262,7 @@ class CompiledProof:
             leaves = [*(step.before[path] for path in paths), *jax.tree.leaves(step.batch)]
             # JAX drops the arguments that a step does not use.
             calls.append([leaf for leaf, where in zip(leaves, at, strict=True) if where is not None])
-        text = text_with_constants(compiled)
+        text = text or text_with_constants(compiled)
         return Job(
             text=text,
             axes=tuple((name, mesh.shape[name]) for name in mesh.axis_names),

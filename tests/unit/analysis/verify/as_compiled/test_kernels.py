@@ -78,7 +78,7 @@ def verdict(monkeypatch, changed):
     monkeypatch.setattr(compiled_proof, "text_with_constants", lambda compiled: changed)
     monkeypatch.setattr(compiled_proof, "run_apart", here)
     own, x = program()
-    return CompiledProof(own, 1, None, lambda stage: None).of(None, [x])
+    return CompiledProof(own, 1, None, lambda stage: None, seconds_for_passes=0).of(None, [x])
 
 
 def test_kernels_are_computed_from_their_source(monkeypatch):

@@ -69,7 +69,7 @@ def verdict(monkeypatch, changed, run=compute):
     monkeypatch.setattr(compiled_proof, "run_apart", here)
     monkeypatch.setattr(compiled_proof, "known_faults", tuple)
     own, batch = program()
-    return CompiledProof(own, 1, None, lambda stage: None).of(None, [batch])
+    return CompiledProof(own, 1, None, lambda stage: None, seconds_for_passes=0).of(None, [batch])
 
 
 def lines_with(opcode):

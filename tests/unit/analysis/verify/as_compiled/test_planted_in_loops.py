@@ -83,7 +83,7 @@ def test_a_fault_in_the_text_is_called_different(monkeypatch, name):
     monkeypatch.setattr(compiled_proof, "run_apart", here)
     monkeypatch.setattr(compiled_proof, "known_faults", tuple)
     own, batch = program()
-    verification = CompiledProof(own, 1, None, lambda stage: None).of(None, [batch])
+    verification = CompiledProof(own, 1, None, lambda stage: None, seconds_for_passes=0).of(None, [batch])
     assert verification.verdict == ("different" if name in PLANTED else "same"), str(verification)
     assert bool(verification.causes) == (name in PLANTED)
     assert all("test_planted_in_loops.py:" in cause for cause in verification.causes)

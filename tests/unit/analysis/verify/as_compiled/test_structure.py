@@ -1,0 +1,62 @@
+"""What two compiled programs have in common, whatever their sizes are."""
+
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.verify.as_compiled.structure import compare_structures, structure_of
+
+TEXT = """HloModule jit_f, num_partitions={num}
+
+%add (x: f32[], y: f32[]) -> f32[] {{
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %z = f32[] add(%x, %y)
+}}
+
+ENTRY %main (a: f32[{size}]) -> f32[{size}] {{
+  %a = f32[{size}]{{0}} parameter(0)
+  %b = f32[{size}]{{0}} {first}(%a), metadata={{op_name="jit(f)/first"}}
+  %c = f32[{size}]{{0}} all-reduce(%b), channel_id=1, use_global_device_ids=true, replica_groups={groups}, to_apply=%add
+  ROOT %d = f32[{size}]{{0}} collective-permute(%c), source_target_pairs={pairs}, metadata={{op_name="jit(f)/ring"}}
+}}
+"""
+
+
+def ring(num, by=1):
+    pairs = ",".join(f"{{{one},{(one + by) % num}}}" for one in range(num))
+    return f"{{{pairs}}}"
+
+
+def structure(num, size=4, first="tanh", groups=None, by=1):
+    groups = groups or f"{{{{{','.join(map(str, range(num)))}}}}}"
+    text = TEXT.format(num=num, size=size, first=first, groups=groups, pairs=ring(num, by))
+    return structure_of(parse_hlo(text), (("data", num),))
+
+
+def test_the_same_step_on_more_devices_and_at_other_sizes_agrees():
+    comparison = compare_structures(structure(8, size=4096), structure(2, size=4))
+    assert comparison.agrees
+    assert (comparison.num_exchanged, comparison.num_common, comparison.num_computed) == (2, 1, 1)
+
+
+def test_groups_that_are_no_whole_axis_differ():
+    comparison = compare_structures(structure(4), structure(4, groups="{{0,1},{2,3}}"))
+    assert comparison.kinds == ("all-reduce",)
+    assert "all-reduce of f32 over data (other): 1 in the full program, 0 in the small one" in comparison.differences
+
+
+def test_a_ring_to_another_neighbour_differs():
+    assert compare_structures(structure(8), structure(4)).agrees
+    assert compare_structures(structure(8), structure(8, by=-1)).kinds == ("collective-permute",)
+
+
+def test_a_part_of_the_step_that_the_small_program_lacks_differs():
+    changed = structure(4)
+    without = structure_of(
+        parse_hlo(
+            TEXT.replace(', metadata={{op_name="jit(f)/first"}}', "").format(
+                num=4, size=4, first="tanh", groups="{{0,1,2,3}}", pairs=ring(4)
+            )
+        ),
+        (("data", 4),),
+    )
+    (words,) = compare_structures(changed, without).differences
+    assert words == "1 part of the step that the small program lacks: first"
