@@ -105,10 +105,10 @@ class _Mlflow(Logger):
         mlflow = import_module(self.package)
         self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
         self._waiting: list[Any] = []
-        self._sent, self._last = time.monotonic(), 0
+        self._sent, self._last = time.monotonic(), dict[str, int]()
         if id:
             self.id = id
-            self._last = self._last_step()
+            self._last = self._last_steps()
             self._client.update_run(id, status="RUNNING")
             return
         experiment = os.environ.get("MLFLOW_EXPERIMENT_ID")
@@ -122,10 +122,11 @@ class _Mlflow(Logger):
             self._client.log_batch(self.id, params=about[start : start + 100])
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        if step < self._last:  # taken again after a crash, with the numbers that are there already
-            return
         now = time.time_ns() // 1_000_000
-        self._waiting += [self._entities.Metric(_mlflow_name(name), numbers[name], now, step) for name in numbers]
+        named = {_mlflow_name(name): number for name, number in numbers.items()}
+        # A step that is taken again after a crash has the numbers that are there already.
+        new = [name for name in named if step > self._last.get(name, 0)]
+        self._waiting += [self._entities.Metric(name, named[name], now, step) for name in new]
         if time.monotonic() - self._sent > self._between:
             self._send()
 
@@ -139,12 +140,10 @@ class _Mlflow(Logger):
             del self._waiting[:1000]
         self._sent = time.monotonic()
 
-    def _last_step(self) -> int:
-        """Return the last step that was logged of the run."""
-        names = list(self._client.get_run(self.id).data.metrics)
-        return max(
-            (each.step for name in names[:1] for each in self._client.get_metric_history(self.id, name)), default=0
-        )
+    def _last_steps(self) -> dict[str, int]:
+        """Return the last step of each metric that the run has."""
+        history, names = self._client.get_metric_history, self._client.get_run(self.id).data.metrics
+        return {name: max(each.step for each in history(self.id, name)) for name in names}
 
 
 LOGGERS: Mapping[str, type[Logger]] = {TENSORBOARD: _TensorBoard, "wandb": _Wandb, "mlflow": _Mlflow}
