@@ -31,6 +31,16 @@ def backend_is_started() -> bool:
     return xla_bridge.backends_are_initialized()
 
 
+def quick_options() -> dict[str, Any]:
+    """Return compiler options for what runs a few times on a CPU, and is compiled for longer than it runs.
+
+    Nothing is optimized, and nothing is divided for threads, each of which would prepare LLVM anew. Where XLA has both
+    ways, fusions go straight to LLVM: through MLIR takes twice as long.
+    """
+    without_mlir = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
+    return {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1, **without_mlir}
+
+
 def memory_of(array: jax.Array) -> int | None:
     """Return the address of this process's part of an array; None if it holds none, or the backend does not say."""
     array = getattr(array, "_base_array", array)  # the bits of a typed PRNG key, without an operation that reads them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,17 +127,21 @@ def differing_copies(array: jax.Array) -> str:
     """
     if is_key(array):
         array = jax.random.key_data(array)
+    if math.prod(array.sharding.shard_shape(array.shape)) * len(array.sharding.device_set) == array.size:
+        return ""  # each entry is on one device
+    indices = array.sharding.addressable_devices_indices_map(array.shape)
     copies = collections.defaultdict(list)
-    for shard in array.addressable_shards:
-        copies[str(shard.index)].append(shard)
+    for number in range(len(indices)):
+        piece = array.addressable_data(number)
+        copies["" if array.is_fully_replicated else str(indices[piece.device])].append(piece)
     odd, most = [], 0
-    for shards in copies.values():
+    for pieces in copies.values():
         # As bytes: NaN equals itself, and 0.0 is not -0.0.
-        first = np.asarray(shards[0].data).tobytes()
-        different = [shard.device.id for shard in shards[1:] if np.asarray(shard.data).tobytes() != first]
+        first, *others = (np.asarray(piece).tobytes() for piece in pieces)
+        different = [piece.device.id for piece, other in zip(pieces[1:], others, strict=True) if other != first]
         if different:
             odd += different
-            most = max(most, len(shards))
+            most = max(most, len(pieces))
     if not odd:
         return ""
     return f"declared the same on {most} devices, but differs: {format_devices(odd)} hold other bits"

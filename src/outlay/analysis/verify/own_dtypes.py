@@ -85,7 +85,7 @@ class OwnDtypes:
     def _record(self, check: LeafCheck, state: Leaves, right: Result) -> None:
         key = (check.kind, check.path)
         leaf = right.leaves[key]
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if key in self._shown or not jnp.issubdtype(leaf.dtype, jnp.inexact):
             return
         start = state[check.path] if check.kind == "state" else np.zeros((), leaf.dtype)
         change = float(np.abs(leaf.astype(np.complex128) - start.astype(np.complex128)).max(initial=0.0))

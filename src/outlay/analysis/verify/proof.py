@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import jax
@@ -249,7 +248,8 @@ class Proof:
 
     def _other_state(self) -> Leaves:
         """Return the state of another key in which nothing is zero."""
-        key = jax.random.fold_in(self.key, 1)
+        # Any other key will do; one of these bits needs no compiled program.
+        key = default_kind(np.asarray(jax.random.key_data(self.key)) + np.uint32(1))
         made = self.one_device.start(key) if self.against == "one-device" else self._made_by_program(key)
         return shifted(made)
 
@@ -354,12 +354,17 @@ class Proof:
         got, right = (variant.replay(state, batch) for variant in variants)
         return Pair(got, right, self._perturbed(variants[1].replay, in_float64(state), in_float64(batch)))
 
-    def _perturbed(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Sequence[Result]]:
-        @functools.cache
-        def results() -> Sequence[Result]:
-            return [] if self.exact else [run(*perturbed((state, batch), seed)) for seed in range(NUM_PERTURBED)]
+    def _perturbed(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Iterable[Result]]:
+        """Return what yields the results from inputs that moved; each is computed once, and only if it is needed."""
+        results: list[Result] = []
 
-        return results
+        def one_by_one() -> Iterator[Result]:
+            for seed in range(0 if self.exact else NUM_PERTURBED):
+                if seed == len(results):
+                    results.append(run(*perturbed((state, batch), seed)))
+                yield results[seed]
+
+        return one_by_one
 
     def _made_up(self, state: Leaves) -> tuple[list[Any], str]:
         """Return batches from which the step computes numbers, and that change its state; and how they were made."""

@@ -19,6 +19,7 @@ from outlay.analysis.verify.reference.user_step import Places
 from outlay.analysis.verify.replay import Override, Replay, draw_alike, wide
 from outlay.analysis.verify.verification import Kind
 from outlay.core.error_types import ProgramError
+from outlay.core.jax_compat import quick_options
 from outlay.core.jax_tracing import fresh_traces, intercepting
 from outlay.program.program import Program
 
@@ -69,8 +70,6 @@ class Result:
 
 
 _NAMES_DEVICES = ("context mesh", "incompatible devices")
-QUICKLY: Any = {"xla_backend_optimization_level": 0}
-"""Compiler options for what runs a few times, and is compiled for longer than it runs."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Variant:
         self._has_gradients = True
         # Parts of a graph compute the same bits wherever they run, if they are compiled alike.
         is_quick = mesh.devices.flat[0].platform == "cpu" and not program.is_exact and not program.is_graph
-        self._options = QUICKLY if is_quick else None
+        self._options = quick_options() if is_quick else None
 
     def traced(self) -> ClosedJaxpr:
         """Return the traced step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from outlay.analysis.verify.host import by_path, copies_of, differing_copies, to_devices, to_host
 from outlay.analysis.verify.reference.plain_loop import PlainLoop
 from outlay.analysis.verify.reference.user_step import Places, UserStep
-from outlay.analysis.verify.runs import QUICKLY, Arguments, Leaves, Result, Run, Variant, without_sharding
+from outlay.analysis.verify.runs import Arguments, Leaves, Result, Run, Variant, without_sharding
 from outlay.arrays.shardings import shardings
 from outlay.core.as_written import observing
 from outlay.core.constrain import summing
+from outlay.core.jax_compat import quick_options
 from outlay.core.jax_tracing import fresh_traces
 from outlay.program.execution import Mode
 from outlay.program.program import Program
@@ -45,23 +47,51 @@ class ProgramStep:
 
 def as_planned(program: Program) -> tuple[Run, Variant]:
     """Return what a call of the program runs, and the same to replay."""
-    variant = in_mode_of(program, program.mode, as_compiled=True)
+    return _Call(program), in_mode_of(program, program.mode, as_compiled=True)
 
-    def run(state: Leaves, batch: Any) -> Result:
-        state_at, batch_at = _shardings_of(program)
-        padded = program.pad(as_tree(program, state))
+
+class _Call:
+    """Calls a program on the host's numbers. What no step changes, such as the paths of its results, is kept."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._outputs, self._state = _Naming("outputs"), _Naming("")
+
+    @functools.cached_property
+    def _at(self) -> tuple[Any, Any]:
+        return _shardings_of(self._program)
+
+    @functools.cached_property
+    def _paths(self) -> list[str]:
+        return list(by_path(self._program.state_shapes))
+
+    def __call__(self, state: Leaves, batch: Any) -> Result:
+        program, (state_at, batch_at) = self._program, self._at
+        given = jax.tree.unflatten(jax.tree.structure(program.state_shapes), [state[path] for path in self._paths])
         # A placed program sends its inputs to where they are read, each to its own devices, when it is called.
         placed = batch if program.sends_batch else to_devices(batch, program.batch_shapes, batch_at)
-        result = program(to_devices(padded, program.state_shapes, state_at), placed)
+        result = program(to_devices(program.pad(given), program.state_shapes, state_at), placed)
         new_state, outputs = result if program.donate else (None, result)
-        everything = {**by_path(outputs, "outputs"), **by_path(new_state)}
+        everything = {**self._outputs(outputs), **self._state(new_state)}
         differing = {path: words for path, leaf in everything.items() if (words := differing_copies(leaf))}
         held = {path: copies_of(everything[path], program.mesh) for path in differing}
         copies = {path: one for path, one in held.items() if one is not None}
-        after = by_path(program.crop(to_host(new_state)))
-        return Result(after, by_path(to_host(outputs), "outputs"), {}, differing, copies)
+        after = self._state(program.crop(to_host(new_state)))
+        return Result(after, self._outputs(to_host(outputs)), {}, differing, copies)
 
-    return run, variant
+
+class _Naming:
+    """Names the leaves of trees of one structure, as `by_path` does; the paths are computed once."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._known: tuple[Any, list[str]] | None = None
+
+    def __call__(self, tree: Any) -> dict[str, Any]:
+        leaves, structure = jax.tree.flatten(tree)
+        if self._known is None or self._known[0] != structure:
+            self._known = structure, list(by_path(tree, self._root))
+        return dict(zip(self._known[1], leaves, strict=True))
 
 
 def in_mode_of(program: Program, mode: Mode, *, as_compiled: bool = False) -> Variant:
@@ -113,7 +143,8 @@ class OneDevice:
         """Return the state before the first step, as the user's init makes it on this device."""
         whole = NamedSharding(self._mesh, PartitionSpec())
         if self._init is None:
-            options = QUICKLY if self._mesh.devices.flat[0].platform == "cpu" and not self._program.is_graph else None
+            is_quick = self._mesh.devices.flat[0].platform == "cpu" and not self._program.is_graph
+            options = quick_options() if is_quick else None
             with fresh_traces():
                 traced = self._traced_init(jax.device_put(key, whole))
             shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in traced.out_info]

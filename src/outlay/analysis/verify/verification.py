@@ -88,7 +88,7 @@ class LeafCheck:
 
     def also(self, fault: str) -> LeafCheck:
         """Return the check with one more fault, which comes first; an empty one adds nothing."""
-        return dataclasses.replace(self, fault="; ".join(filter(None, (fault, self.fault))))
+        return dataclasses.replace(self, fault="; ".join(filter(None, (fault, self.fault)))) if fault else self
 
     @property
     def nearness(self) -> float:
