@@ -134,6 +134,17 @@ def test_what_varies_over_which_axes_is_known_inside_a_region_by_hand():
     assert seen == [{"i", "j"}, {"j"}, set()]
 
 
+def test_what_is_compiled_quickly_computes_the_same():
+    x = jnp.linspace(0.1, 2.0, 24, dtype=jnp.float32).reshape(4, 6)
+
+    def several(x):
+        return jnp.exp(-x) @ x.T, jnp.tanh(x).sum(0), jnp.sort(x, 0)[::-1]
+
+    quick = jax.jit(several).lower(x).compile(jax_compat.quick_options())(x)
+    for one, other in zip(quick, several(np.asarray(x)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
 def test_a_process_alone_has_no_coordination_client():
     assert jax_compat.coordination_client() is None  # tests/multiprocess/test_faults.py uses one
 

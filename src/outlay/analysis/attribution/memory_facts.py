@@ -222,13 +222,14 @@ def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, 
         module: the program.
         work: the work of its instructions.
     """
-    known = {one.name: (block.name, one) for block, one in module.instructions()}
 
     def counted() -> Iterator[tuple[Any, int, float]]:
         for operation in work.operations:
-            block, one = known.get(operation.name, ("", None))
-            if one is not None and operation.flops and _is_again(module, one):
-                origin = origin_of(module, block, one)
+            if not operation.flops or operation.name not in module.places:
+                continue
+            computation, one = module.places[operation.name]
+            if _is_again(module, one):
+                origin = origin_of(module, computation.name, one)
                 yield (origin.module, origin.source), operation.runs, operation.flops * operation.runs
 
     return _added_up(RecomputedFacts, counted())

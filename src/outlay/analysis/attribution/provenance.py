@@ -125,10 +125,12 @@ def user_line(frames: tuple[SourceLine, ...]) -> SourceLine | None:
 
 
 def _is_users_frame(frame: SourceLine) -> bool:
-    is_exchange = frame.function.partition(".")[0] == exchange_rows.__name__ and part_of_outlay(frame.file) == _EXCHANGE
-    return is_exchange or is_users(frame.file)
+    if is_users(frame.file):
+        return True
+    return frame.function.partition(".")[0] == exchange_rows.__name__ and part_of_outlay(frame.file) == _EXCHANGE
 
 
+@functools.lru_cache(maxsize=_MANY)
 def is_users(file: str) -> bool:
     """Return whether a file holds a program rather than a library."""
     part = part_of_outlay(file)
@@ -138,6 +140,7 @@ def is_users(file: str) -> bool:
     return not (is_installed(file) or is_standard(file))
 
 
+@functools.lru_cache(maxsize=_MANY)
 def is_driver(file: str) -> bool:
     """Return whether a file is Outlay's and has programs compiled: what calls it is not part of any program."""
     return (part_of_outlay(file) or "").startswith(DRIVERS)

@@ -93,13 +93,12 @@ def costliest_operations(module: HloModule, schedule: Schedule, timed: TimedBloc
         schedule: what it does, in order.
         timed: the schedule with times.
     """
-    where = {one.name: block.name for block, one in module.instructions()}
     # A fusion may wait for a collective and then work: two events of one name, of which the work is meant.
     events = {event.name: event for events in schedule.blocks.values() for event in events if event.kind != "wait"}
     stretches = [one for one in flattened(timed.stretches) if one.waited and one.lane != "fetches"]
     added: dict[tuple[str, str, SourceLine | None], OperationFacts] = {}
     for one in heapq.nlargest(_LOOKED_AT, stretches, key=lambda one: one.waited * one.runs):
-        facts = _facts(module, where[one.name], one, events[one.name], schedule, timed.seconds)
+        facts = _facts(module, one, events[one.name], schedule, timed.seconds)
         key = facts.what, facts.bound_by, facts.source
         if key in added:
             sums = ("seconds", "share", "runs", "flops", "num_bytes")
@@ -108,11 +107,9 @@ def costliest_operations(module: HloModule, schedule: Schedule, timed: TimedBloc
     return tuple(heapq.nlargest(NUM_LINES, added.values(), key=lambda each: each.seconds))
 
 
-def _facts(
-    module: HloModule, block: str, one: Stretch, event: Event, schedule: Schedule, whole: float
-) -> OperationFacts:
-    instruction = module.computations[block].instructions[one.name]
-    origin = origin_of(module, block, instruction)
+def _facts(module: HloModule, one: Stretch, event: Event, schedule: Schedule, whole: float) -> OperationFacts:
+    computation, instruction = module.places[one.name]
+    origin = origin_of(module, computation.name, instruction)
     what = origin.primitive or instruction.opcode
     if one.lane == "links":
         exchange = schedule.exchanges[event.number]

@@ -17,7 +17,7 @@ from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.finding import Evidence, Finding, first_source, seconds_of
 from outlay.analysis.hlo.hlo_collectives import is_collective
-from outlay.analysis.hlo.hlo_module import BARRIERS, NAMES, Computation, HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.hlo_module import BARRIERS, FUSIONS, NAMES, Computation, HloModule, Instruction, SourceLine
 from outlay.core.quantities import format_bytes, how_often
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
@@ -157,9 +157,8 @@ def _first_axis(collectives: Sequence[CollectiveFacts]) -> str:
 def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
     """Find exchanges that another one reverts, and gathers that are cut again, with only element-wise work between."""
     by_name = {one.name: one for one in evidence.collectives}
-    for computation, one in evidence.module.instructions():
-        collective = by_name.get(one.name)
-        if collective is None or collective.kind not in ("all-to-all", "all-gather"):
+    for computation, one, collective in evidence.exchanges():
+        if collective.kind not in ("all-to-all", "all-gather"):
             continue
         ends = list(where_it_ends(evidence.module, computation, one))
         after = [by_name[end.name] for end in ends if end.name in by_name]
@@ -256,8 +255,14 @@ def _axes(collective: CollectiveFacts) -> str:
 def is_elementwise(module: HloModule, one: Instruction) -> bool:
     """Return whether an instruction moves data or computes element-wise, so that it would work on another sharding."""
     if fused := module.fused(one):
-        return all(is_elementwise(module, inner) for inner in fused.instructions.values())
-    return one.opcode in _MOVES or one.opcode in _CHEAP or bool(re.fullmatch(r"(shift|round)-.*", one.opcode))
+        nested = [] if FUSIONS.isdisjoint(fused.opcodes) else fused.instructions.values()
+        nested = [inner for inner in nested if inner.opcode in FUSIONS]
+        return all(map(_is_light, fused.opcodes - FUSIONS)) and all(is_elementwise(module, inner) for inner in nested)
+    return _is_light(one.opcode)
+
+
+def _is_light(opcode: str) -> bool:
+    return opcode in _MOVES or opcode in _CHEAP or opcode.startswith(("shift-", "round-"))
 
 
 def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axis: str) -> str:

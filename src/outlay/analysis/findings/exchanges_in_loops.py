@@ -16,13 +16,9 @@ _SUMS = ("all-reduce", "reduce-scatter")
 
 def exchanges_in_loops(evidence: Evidence) -> Iterator[Finding]:
     """Find collectives that each turn of a loop repeats, or whose sums nobody needs before it ends."""
-    by_name = {one.name: one for one in evidence.collectives}
     gathered: dict[str, tuple[Loop, list[CollectiveFacts]]] = {}
     summed: dict[str, tuple[Loop, list[CollectiveFacts]]] = {}
-    for computation, one in evidence.module.instructions():
-        collective = by_name.get(one.name)
-        if collective is None:
-            continue
+    for computation, one, collective in evidence.exchanges():
         for loop in loops_around(evidence.module, computation.name):
             if is_same_each_turn(evidence.module, loop, computation.name, one.operands):
                 gathered.setdefault(loop.body.name, (loop, []))[1].append(collective)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from outlay.analysis.attribution.compiler_output import ReturnedState
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
-from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import spec_text
 from outlay.program.program import Program
@@ -79,6 +79,13 @@ class Evidence:
     program: Program | None
     state: ReturnedState | None
     computing: float | None = None
+
+    def exchanges(self) -> Iterator[tuple[Computation, Instruction, CollectiveFacts]]:
+        """Yield each collective with its computation and its instruction in the program."""
+        places = self.module.places
+        for one in self.collectives:
+            if one.name in places:
+                yield *places[one.name], one
 
 
 def first_source(facts: Iterable[CollectiveFacts | ValueFacts]) -> SourceLine | None:

@@ -17,11 +17,9 @@ _NOT_SPLIT = ("fft", "cholesky", "triangular-solve", "sort", "topk")
 
 def gathered_operands(evidence: Evidence) -> Iterator[Finding]:
     """Find all-gathers whose result goes into an FFT, a factorization, a sort or somebody's kernel."""
-    by_name = {one.name: one for one in evidence.collectives}
     gathers: dict[tuple[str, bool, SourceLine | None], list[CollectiveFacts]] = {}
-    for computation, one in evidence.module.instructions():
-        collective = by_name.get(one.name)
-        if collective is None or collective.kind != "all-gather" or collective.leaf.startswith("params"):
+    for computation, one, collective in evidence.exchanges():
+        if collective.kind != "all-gather" or collective.leaf.startswith("params"):
             continue
         for end in where_it_ends(evidence.module, computation, one):
             if _is_not_split(end):

@@ -122,8 +122,8 @@ def large_constants(evidence: Evidence) -> Iterator[Finding]:
     # On one device there is nothing to split.
     if module.num_partitions == 1:
         return
-    for _, one in module.instructions():
-        size = total_bytes(one.shapes) if one.opcode == "constant" else 0
+    for one in module.instructions_of("constant"):
+        size = total_bytes(one.shapes)
         if size >= CONSTANT_BYTES:
             array = f"{one.shapes[0].dtype}{list(one.shapes[0].dims)}"
             text = f"a constant {array} of {format_bytes(size)} is part of the program, so every device holds all of it"

@@ -27,6 +27,8 @@ _KINDS: dict[str, CollectiveKind] = {kind: kind for kind in get_args(CollectiveK
 _KINDS["ragged-all-to-all"] = "all-to-all"
 _OPCODES = frozenset(_KINDS) | frozenset(f"{opcode}-start" for opcode in _KINDS)
 
+_OPCODES_AND_ENDS = _OPCODES | frozenset(f"{opcode}-done" for opcode in _OPCODES)
+
 _STARTS, _ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 # TPU fusions with this name compute while a collective that was started before continues; they name it again.
 GOES_ON = "async_collective_fusion"
@@ -79,6 +81,11 @@ def is_collective(opcode: str) -> bool:
     return opcode in _OPCODES
 
 
+def has_collective(computation: Computation) -> bool:
+    """Return whether a computation holds a collective, or the start or the end of one."""
+    return not _OPCODES_AND_ENDS.isdisjoint(computation.opcodes)
+
+
 @once_per_module
 def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
     """Return the collectives that a step runs; start and done of one are one.
@@ -112,9 +119,7 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
 def _computations_with_collectives(module: HloModule) -> set[str]:
     """Return the names of computations that hold a collective, or a fusion that does."""
     pending = [
-        name
-        for name, computation in module.computations.items()
-        if not _OPCODES.isdisjoint([one.opcode for one in computation.instructions.values()])
+        name for name, computation in module.computations.items() if not _OPCODES.isdisjoint(computation.opcodes)
     ]
     seen = set(pending)
     while pending:
@@ -228,7 +233,7 @@ def _run_by(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
 def ends_collective(module: HloModule, fusion: Instruction) -> bool:
     """Return whether a fusion waits for a collective that another one started."""
     inner = module.fused(fusion)
-    return inner is not None and any(
-        one.opcode == "custom-call" and one.attributes.get("custom_call_target") == _ENDS
-        for one in inner.instructions.values()
-    )
+    if inner is None or "custom-call" not in inner.opcodes:
+        return False
+    calls = (one for one in inner.instructions.values() if one.opcode == "custom-call")
+    return any(one.attributes.get("custom_call_target") == _ENDS for one in calls)

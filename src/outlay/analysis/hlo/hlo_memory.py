@@ -28,9 +28,7 @@ def constant_bytes(module: HloModule) -> int:
     They exist as long as the program, on every device. Scalars are part of instructions and do not count.
     """
     return sum(
-        total_bytes(one.shapes)
-        for _, one in module.instructions()
-        if one.opcode == "constant" and any(shape.dims for shape in one.shapes)
+        total_bytes(one.shapes) for one in module.instructions_of("constant") if any(shape.dims for shape in one.shapes)
     )
 
 
@@ -94,8 +92,11 @@ def host_copy(one: Instruction, block: Computation) -> HostCopy | None:
     if one.opcode in _NAMES_ONLY or one.opcode.endswith(("-done", "-update")):
         return None
     taken = block.shapes(one.operands)
-    on_host, on_device = _sizes((*one.shapes, *taken), is_on_host=True), _sizes((*one.shapes, *taken), is_on_host=False)
-    if not on_host or not on_device:
+    on_host = _sizes((*one.shapes, *taken), is_on_host=True)
+    if not on_host:
+        return None
+    on_device = _sizes((*one.shapes, *taken), is_on_host=False)
+    if not on_device:
         return None
     # For a copied part, one side is the whole array and the other the part.
     return HostCopy(any(shape.is_on_host for shape in _results(one, len(taken))), min(max(on_host), max(on_device)))

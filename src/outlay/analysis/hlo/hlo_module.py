@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -26,6 +26,9 @@ NAMES = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast"))
 
 CONTROL = frozenset(("while", "conditional", "call"))
 """Opcodes that run other computations, and do nothing besides."""
+
+FUSIONS = frozenset(("fusion", "fusion-start"))
+"""Opcodes that run a computation as one kernel."""
 
 BARRIERS = frozenset(("optimization-barrier", "opt-barrier", "domain", "add-dependency"))
 """Opcodes that only keep others in order."""
@@ -237,6 +240,11 @@ class Computation(OneLine):
         return next((one for one in self.instructions.values() if one.is_root), None)
 
     @cached_property
+    def opcodes(self) -> frozenset[str]:
+        """The opcodes of its instructions: what it does not contain is known without looking at each of them."""
+        return frozenset([one.opcode for one in self.instructions.values()])
+
+    @cached_property
     def users(self) -> Mapping[str, tuple[Instruction, ...]]:
         """The instructions that take each one as an operand."""
         users: dict[str, list[Instruction]] = {}
@@ -244,15 +252,6 @@ class Computation(OneLine):
             for operand in dict.fromkeys(one.operands):
                 users.setdefault(operand, []).append(one)
         return {name: tuple(takers) for name, takers in users.items()}
-
-    @cached_property
-    def uses(self) -> Mapping[str, Sequence[tuple[Instruction, int]]]:
-        """For each instruction, those that take it, and as which operand: a user that takes it twice stands twice."""
-        uses: dict[str, list[tuple[Instruction, int]]] = {}
-        for one in self.instructions.values():
-            for number, operand in enumerate(one.operands):
-                uses.setdefault(operand, []).append((one, number))
-        return uses
 
     def shapes(self, names: Iterable[str]) -> tuple[Shape, ...]:
         """Return the arrays that some of its instructions return, such as the operands of one, tuples flattened."""
@@ -305,13 +304,24 @@ class HloModule(OneLine):
             for one in computation.instructions.values():
                 yield computation, one
 
+    @cached_property
+    def places(self) -> Mapping[str, tuple[Computation, Instruction]]:
+        """Each instruction, by name, with its computation."""
+        return {one.name: (computation, one) for computation, one in self.instructions()}
+
+    def instructions_of(self, opcode: str) -> Iterator[Instruction]:
+        """Yield the instructions of one opcode, in the order of the text."""
+        for computation in self.computations.values():
+            if opcode in computation.opcodes:
+                yield from (one for one in computation.instructions.values() if one.opcode == opcode)
+
     def called(self, instruction: Instruction, *attributes: str) -> Computation | None:
         """Return the computation in the first of these attributes that an instruction has; None without one."""
         return self.computations.get(instruction.called(*attributes))
 
     def fused(self, instruction: Instruction) -> Computation | None:
         """Return the computation of a fusion; None for anything else."""
-        return self.entered(instruction) if instruction.opcode in ("fusion", "fusion-start") else None
+        return self.entered(instruction) if instruction.opcode in FUSIONS else None
 
     def entered(self, instruction: Instruction) -> Computation | None:
         """Return the computation that a fusion, a call or an asynchronous start runs."""

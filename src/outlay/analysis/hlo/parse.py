@@ -103,10 +103,8 @@ class _Reading:
 
     def take(self, number: int, line: str) -> None:
         """Parse the next line."""
-        if not line or line.isspace():
-            return
         instructions = self._open
-        if instructions is not None:
+        if instructions is not None and line:
             if line[0] == "}":
                 self._open = None
                 return
@@ -114,7 +112,7 @@ class _Reading:
             if instruction is not None:
                 instructions[instruction.name] = instruction
                 return
-        if self._is_table_line(line) or self._opens_computation(line):
+        if not line or line.isspace() or self._is_table_line(line) or self._opens_computation(line):
             return
         self.skipped.append((number, line))
 
@@ -156,8 +154,9 @@ def _not_hlo(lines: list[str]) -> str:
     )
 
 
-# Of most instructions all up to the operands; a result of several arrays, and odd text, are parsed bit by bit.
-_PLAIN_HEAD = re.compile(r"\s*+(ROOT )?%?([^\s=]++) = ([^\s(]\S*+) ([\w\-]++)\(")
+# Most instructions as a whole: mark, name, shape, opcode, operands and the rest. A result of several arrays, operands
+# with parentheses or quotes of their own, and odd text are parsed bit by bit.
+_PLAIN = re.compile(r'\s*+(ROOT )?%?([^\s=]++) = ([^\s(]\S*+) ([\w\-]++)\(([^()"]*+)\)(.*+)', re.DOTALL)
 _START = re.compile(r"\s*+(ROOT )?%?([^\s=]++) = ")
 _PERCENT_NAME = re.compile(r"%([^\s,(){}]++)")
 _TYPE_OR_COMMENT = re.compile(r"/\*[^*]*+\*/|[a-z]\w*+\[[^\]]*+\](?:\{[^}]*+\})?+\s")
@@ -177,6 +176,7 @@ _CALLING = (
 
 
 _CALLED = re.compile(rf"[ ,]({'|'.join(_CALLING)})=(?:\{{([^{{}}]*+)\}}|%?([^\s,{{}}]++))")
+_MARKS_OF_CALLS = tuple(f"{key}=" for key in _CALLING)
 _QUOTED = re.compile(QUOTED)
 
 
@@ -190,21 +190,23 @@ class InstructionReader:
 
     def read(self, line: str) -> Instruction | None:
         """Parse the instruction of a line; None if it holds none."""
-        head = _PLAIN_HEAD.match(line)
-        is_root, name, shape, opcode, opening = (*head.groups(), head.end() - 1) if head else _head_of(line)
-        end = _operands_end(line, opening)
-        if end < 0 or not opcode:
+        plain = _PLAIN.match(line)
+        parts = plain.groups() if plain else _parts_of(line)
+        if parts is None:
             return None
+        is_root, name, shape, opcode, inside, text = parts
         # A literal, or the number of a parameter, is no list of operands.
-        inside, is_value = line[opening + 1 : end], opcode in _VALUES
-        text = line[end + 1 :]
+        is_value = opcode in _VALUES
         rest = self._ends.get(text)
         if rest is None:
             rest = self._ends[text] = self._end_of(text)
+        shapes = self._shapes.get(shape)
+        if shapes is None:
+            shapes = self._shapes[shape] = read_shapes(shape)
         return Instruction(
             name=name,
             opcode=opcode,
-            shapes=self._shapes_of(shape),
+            shapes=shapes,
             operands=() if is_value else _operand_names(inside),
             value=inside if is_value else "",
             attributes=rest.attributes,
@@ -217,17 +219,13 @@ class InstructionReader:
     def _end_of(self, text: str) -> _End:
         """Parse what follows the operands: in most lines nothing, or the metadata of many others."""
         attributes = Attributes(text)
-        called = {key: names for key, *names in _CALLED.findall(_QUOTED.sub("", text))}
+        # A plain search comes first: few instructions call anything.
+        may_call = any(map(text.__contains__, _MARKS_OF_CALLS))
+        called = {key: names for key, *names in _CALLED.findall(_QUOTED.sub("", text))} if may_call else {}
         calls = [name for key in _CALLING if key in called for name in called_names("".join(called[key]))]
         metadata = text.find("metadata={")
         op_name, frames = read_metadata(text, metadata, self._frames) if metadata >= 0 else ("", ())
         return _End(attributes, op_name, frames, tuple(calls))
-
-    def _shapes_of(self, text: str) -> tuple[Shape, ...]:
-        shapes = self._shapes.get(text)
-        if shapes is None:
-            shapes = self._shapes[text] = read_shapes(text)
-        return shapes
 
 
 class _End(NamedTuple):
@@ -239,29 +237,21 @@ class _End(NamedTuple):
     calls: tuple[str, ...]
 
 
-_Head: TypeAlias = "tuple[str | None, str, str, str, int]"
+_Parts: TypeAlias = "tuple[str | None, str, str, str, str, str]"
 
 
-def _head_of(line: str) -> _Head:
-    """Return the mark of a root, name, shape, opcode, and where the operands open: -1 if there are none."""
+def _parts_of(line: str) -> _Parts | None:
+    """Return the mark of a root, name, shape, opcode, operands, and what follows them; None if one is missing."""
     start = _START.match(line)
     if start is None:
-        return None, "", "", "", -1
+        return None
     begin = start.end()
     end = closing(line, begin) + 1 if line.startswith("(", begin) else line.find(" ", begin)
     opening = line.find("(", end) if end > 0 else -1
-    return start[1], start[2], line[begin:end], line[end:opening].strip(), opening
-
-
-def _operands_end(line: str, opening: int) -> int:
-    """Return where the operands end."""
-    if opening < 0:
-        return -1
-    end = line.find(")", opening)
-    # Printed types, complex constants and quotes may hold parentheses of their own.
-    if line.find("(", opening + 1, end) < 0 and line.find('"', opening + 1, end) < 0:
-        return end
-    return closing(line, opening)
+    opcode, last = line[end:opening].strip(), closing(line, opening) if opening >= 0 else -1
+    if last < 0 or not opcode:
+        return None
+    return start[1], start[2], line[begin:end], opcode, line[opening + 1 : last], line[last + 1 :]
 
 
 def _operand_names(text: str) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.layout.plan import Plan
 
+Computed = TypeVar("Computed")
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 KINDS: Mapping[str, Draw] = {
@@ -172,6 +173,28 @@ def perturbed(tree: Any, seed: int) -> Any:
         return (leaf.astype(np.float64) * (1 + signs * float(jnp.finfo(leaf.dtype).eps))).astype(leaf.dtype)
 
     return jax.tree.map(one, tree)
+
+
+def results_of_perturbed(
+    run: Callable[[Any, Any], Computed], state: Any, batch: Any, num: int
+) -> Callable[[], Iterator[Computed]]:
+    """Return what yields the results of a run from inputs that moved, each computed once and only if it is asked for.
+
+    Args:
+        run: takes a state and a batch.
+        state: the state.
+        batch: the batch.
+        num: how many results there are.
+    """
+    results: list[Computed] = []
+
+    def one_by_one() -> Iterator[Computed]:
+        for seed in range(num):
+            if seed == len(results):
+                results.append(run(*perturbed((state, batch), seed)))
+            yield results[seed]
+
+    return one_by_one
 
 
 def shifted(state: Any) -> Any:

@@ -129,19 +129,18 @@ def differing_copies(array: jax.Array) -> str:
         array = jax.random.key_data(array)
     if math.prod(array.sharding.shard_shape(array.shape)) * len(array.sharding.device_set) == array.size:
         return ""  # each entry is on one device
-    indices = array.sharding.addressable_devices_indices_map(array.shape)
     copies = collections.defaultdict(list)
-    for number in range(len(indices)):
-        piece = array.addressable_data(number)
-        copies["" if array.is_fully_replicated else str(indices[piece.device])].append(piece)
+    # Not by `addressable_data`, which of a replicated array always gives the first device's.
+    for shard in array.addressable_shards:
+        copies["" if array.is_fully_replicated else str(shard.index)].append(shard)
     odd, most = [], 0
-    for pieces in copies.values():
+    for shards in copies.values():
         # As bytes: NaN equals itself, and 0.0 is not -0.0.
-        first, *others = (np.asarray(piece).tobytes() for piece in pieces)
-        different = [piece.device.id for piece, other in zip(pieces[1:], others, strict=True) if other != first]
+        first = np.asarray(shards[0].data).tobytes()
+        different = [shard.device.id for shard in shards[1:] if np.asarray(shard.data).tobytes() != first]
         if different:
             odd += different
-            most = max(most, len(pieces))
+            most = max(most, len(shards))
     if not odd:
         return ""
     return f"declared the same on {most} devices, but differs: {format_devices(odd)} hold other bits"

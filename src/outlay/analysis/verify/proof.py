@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import jax
@@ -17,7 +17,7 @@ from outlay.analysis.verify.batches import (
     made_up_words,
     make_up,
     more,
-    perturbed,
+    results_of_perturbed,
     shifted,
     take,
 )
@@ -354,17 +354,8 @@ class Proof:
         got, right = (variant.replay(state, batch) for variant in variants)
         return Pair(got, right, self._perturbed(variants[1].replay, in_float64(state), in_float64(batch)))
 
-    def _perturbed(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Iterable[Result]]:
-        """Return what yields the results from inputs that moved; each is computed once, and only if it is needed."""
-        results: list[Result] = []
-
-        def one_by_one() -> Iterator[Result]:
-            for seed in range(0 if self.exact else NUM_PERTURBED):
-                if seed == len(results):
-                    results.append(run(*perturbed((state, batch), seed)))
-                yield results[seed]
-
-        return one_by_one
+    def _perturbed(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Iterator[Result]]:
+        return results_of_perturbed(run, state, batch, 0 if self.exact else NUM_PERTURBED)
 
     def _made_up(self, state: Leaves) -> tuple[list[Any], str]:
         """Return batches from which the step computes numbers, and that change its state; and how they were made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.hlo_collectives import is_collective
+from outlay.analysis.hlo.hlo_collectives import has_collective, is_collective
 from outlay.analysis.hlo.hlo_module import BARRIERS, CONTROL, NAMES, Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step, trip_count
 from outlay.analysis.work.products import PRODUCTS, custom_call_target, dtype_of_product, flops_of_product
@@ -110,10 +110,9 @@ def _operations(
             continue
         fused = module.fused(instruction)
         flops, dtype = _products(instruction, computation, fused, module, unknown)
-        inside = fused.instructions.values() if fused else ()
         # A TPU's fusion around a collective takes the links' time, which is priced apart; one with products computes,
         # too.
-        if not flops and any(is_collective(inner.opcode.removesuffix("-done")) for inner in inside):
+        if not flops and fused is not None and has_collective(fused):
             continue
         num_bytes = instruction_bytes(instruction, computation, module)
         yield Operation(instruction.name, flops, dtype, num_bytes, read_across_rows(fused), runs)

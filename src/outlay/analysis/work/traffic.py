@@ -56,8 +56,10 @@ class AcrossRows:
 
 def read_across_rows(fused: Computation | None) -> tuple[AcrossRows, ...]:
     """Return what a fusion transposes in memory: inside a fusion, a copy changes the order of dims."""
-    copies = [one for one in fused.instructions.values() if one.opcode == "copy"] if fused else []
-    each = (_across_rows(one.shapes[0], fused.instructions.get(one.operands[0]), fused) for one in copies if fused)
+    if fused is None or "copy" not in fused.opcodes:
+        return ()
+    copies = [one for one in fused.instructions.values() if one.opcode == "copy"]
+    each = (_across_rows(one.shapes[0], fused.instructions.get(one.operands[0]), fused) for one in copies)
     return tuple(across for across in each if across is not None)
 
 
@@ -84,7 +86,7 @@ def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
 
 def _moved(shapes: tuple[Shape, ...]) -> int:
     """Return the bytes of arrays, except those that stay on the chip."""
-    return total_bytes(tuple(shape for shape in shapes if not shape.is_on_chip))
+    return sum([shape.num_bytes for shape in shapes if not shape.is_on_chip])
 
 
 def _scatter_bytes(operands: tuple[Shape, ...]) -> int:

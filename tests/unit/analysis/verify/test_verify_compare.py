@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from outlay.analysis.verify.batches import results_of_perturbed
 from outlay.analysis.verify.compare import Pair, Standard, compare
 from outlay.analysis.verify.dependence import FLOAT
 from outlay.analysis.verify.runs import Result
@@ -124,6 +125,23 @@ def test_what_rounding_of_the_inputs_moves_as_far_proves_nothing() -> None:
     assert check.verdict == "unknown"
     assert "hides a fault as large as what the step does" in check.doubt
     assert "rounding of the step's inputs alone moves it by 2.0e-01" in check.reason
+
+
+def test_inputs_are_moved_no_more_often_than_it_takes_to_show_that_a_difference_is_rounding() -> None:
+    moved: list[Any] = []
+
+    def run(state: Any, batch: Any) -> Result:
+        moved.append(state["w"])
+        return Result({"w": np.array([1.01, 2.0], np.float32)}, {}, {})
+
+    state = {"w": np.zeros(2, np.float32)}
+    others = results_of_perturbed(run, {"w": np.ones(2, np.float32)}, np.ones(2, np.float32), 4)
+    got, right = ({"w": np.array([x, 2.0], np.float32)} for x in (1.001, 1.0))
+    pair = Pair(Result(got, {}, {}), Result(right, {}, {}), others)
+    assert [check.verdict for check in compare(1, state, pair, None, {}, Standard())] == ["same"]
+    assert len(moved) == 1
+    assert len([*others()]) == len([*others()]) == len(moved) == 4
+    assert all(np.all(one != 1) for one in moved)
 
 
 def test_an_update_below_the_dtype_is_seen_in_float64() -> None:
