@@ -191,9 +191,8 @@ def _paths(module: HloModule, computation: str, value: str, element: int | None)
 def _following(module: HloModule, inside: Computation, one: Instruction, path: tuple[int, ...]) -> list[_Value]:
     """Return where a value goes next: into its users, and out of the computation whose result it is."""
     following: list[_Value | None] = []
-    for user in inside.users.get(one.name, ()):
-        numbers = (number for number, operand in enumerate(user.operands) if operand == one.name)
-        following += [_taken(module, inside, user, number, one, path) for number in numbers]
+    for user, number in inside.uses.get(one.name, ()):
+        following.append(_taken(module, inside, user, number, one, path))
     if one.is_root:
         for computation, caller in module.callers.get(inside.name, ()):
             if caller.opcode in _CALLING or caller.opcode in ("while", "conditional"):

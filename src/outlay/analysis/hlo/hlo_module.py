@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -252,6 +252,15 @@ class Computation(OneLine):
             for operand in dict.fromkeys(one.operands):
                 users.setdefault(operand, []).append(one)
         return {name: tuple(takers) for name, takers in users.items()}
+
+    @cached_property
+    def uses(self) -> Mapping[str, Sequence[tuple[Instruction, int]]]:
+        """For each instruction, those that take it, and as which operand: a user that takes it twice stands twice."""
+        uses: dict[str, list[tuple[Instruction, int]]] = {}
+        for one in self.instructions.values():
+            for number, operand in enumerate(one.operands):
+                uses.setdefault(operand, []).append((one, number))
+        return uses
 
     def shapes(self, names: Iterable[str]) -> tuple[Shape, ...]:
         """Return the arrays that some of its instructions return, such as the operands of one, tuples flattened."""
