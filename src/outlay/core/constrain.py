@@ -7,6 +7,7 @@ samples where a device has only some. Outside a program none of them changes any
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -178,6 +179,17 @@ def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) 
 def summing(runner: Runner | None) -> AbstractContextManager[None]:
     """Have `gradient_of_sums` use a runner while a step is traced."""
     return _within(_runner, runner)
+
+
+def with_runner(step: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
+    """Wrap a step so that a runner takes the gradients of its sums."""
+
+    @functools.wraps(step, updated=())
+    def run(*args: Any) -> Any:
+        with summing(runner):
+            return step(*args)
+
+    return run
 
 
 _marker: ContextVar[Callable[[Any], Any] | None] = ContextVar("outlay_per_device", default=None)

@@ -24,27 +24,24 @@ from outlay.core.jax_source import MARK, calls_to, is_of_a_derivative, line_of, 
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, WHILE, differentiating, rerun, run_jaxpr
 from outlay.core.quantities import counted
 from outlay.graph.graph_loop import GraphLoop
-from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
+from outlay.program.execution import Step
+from outlay.program.passes import Planned
 from outlay.program.source_names import Line, Scope, SourceNames, is_readable, line_in
 
 _ENTERED = (SCAN, WHILE, COND, *CALLS, *CHECKPOINTS)
 
 
-def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
-    """Wrap a step so that it constrains the values that the layout names by source; unchanged if there are none.
-
-    Args:
-        step: the user's step.
-        layout: the rules.
+def wrap(step: Step, planned: Planned) -> Step:
+    """Wrap a step so that it constrains the values that rules name by source; see `check` for where it can.
 
     Raises:
         ProgramError: while it is traced: rules that match nothing, or values that cannot be placed, or whose spec has
             more dims than a value.
     """
-    rules = [rule for rule in layout if rule.is_by_source]
-    if not rules:
+    if why_no_source_rules(planned.step, planned.mode, planned.mesh):
         return step
+    rules = [rule for rule in planned.layout if rule.is_by_source]
 
     @functools.wraps(step, updated=())
     def placed(*args: Any) -> Any:
@@ -53,12 +50,12 @@ def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
     return placed
 
 
-def check_source_rules(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
+def check(planned: Planned) -> None:
     """Raise for rules that name values by source if the compiler does not place values inside the step."""
-    rules = [rule for rule in layout if rule.is_by_source and not rule.optional]
-    where = why_no_source_rules(step, mode, mesh)
+    rules = [rule for rule in planned.layout if rule.is_by_source and not rule.optional]
+    where = why_no_source_rules(planned.step, planned.mode, planned.mesh)
     if rules and where:
-        fix = "delete the rule" + (', or mode="auto"' if mode != "auto" else "")
+        fix = "delete the rule" + (', or mode="auto"' if planned.mode != "auto" else "")
         what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
         problems = [Problem("not here", rule.written, what, fix) for rule in rules]
         head = f"{counted(len(rules), 'rule')} of the layout cannot be applied here:"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 import jax
 from jax.sharding import Mesh
@@ -17,6 +17,9 @@ from outlay.graph.rows import Rows
 from outlay.layout.plan import Plan
 from outlay.program.compiler_options import CompilerOptions
 from outlay.program.device_group import DeviceGroup
+
+if TYPE_CHECKING:
+    from outlay.program.passes import Planned
 
 Mode = Literal["auto", "manual", "placed"]
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -76,11 +79,11 @@ class Execution(Protocol):
     num_steps_at_once: int
     runs_per_shard: bool
     sums_over_batch: bool
-    why_summed_each_time: str
     steps_in_mesh: bool
     is_exact: bool
     sends_batch: bool
     traced_step: Any
+    planned: Planned
 
     def check_key(self, key: Any) -> None:
         """Raise for a key whose state would differ from the plan."""
@@ -106,10 +109,6 @@ class Execution(Protocol):
         """Return the jaxpr of what is lowered, traced anew; None if there are several programs."""
         ...
 
-    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
-        ...
-
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile what `lower` returned."""
         ...
@@ -121,3 +120,103 @@ class Execution(Protocol):
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the step is traced."""
         ...
+
+
+class Executed:
+    """What a program tells of its execution, which decides it."""
+
+    _execution: Execution
+
+    @property
+    def plan(self) -> Plan:
+        """Where every leaf of the state and the batch lives, and why."""
+        return self._execution.plan
+
+    @property
+    def state_shapes(self) -> Any:
+        """The state as shapes and dtypes."""
+        return self._execution.state_shapes
+
+    @property
+    def batch_shapes(self) -> Any:
+        """The batch as shapes and dtypes."""
+        return self._execution.batch_shapes
+
+    @property
+    def output_shapes(self) -> Any:
+        """The step's outputs as shapes and dtypes; None if the step only makes sense on shards."""
+        return self._execution.output_shapes
+
+    @property
+    def rows(self) -> tuple[Rows, ...]:
+        """For a graph, the parts that are split by rows over the same devices."""
+        return self._execution.rows
+
+    @property
+    def device_groups(self) -> tuple[DeviceGroup, ...]:
+        """For a graph in mode placed, the groups of parts that share devices; else empty."""
+        return self._execution.device_groups
+
+    @property
+    def num_steps_at_once(self) -> int:
+        """For a graph, the number of its steps in one dispatch; else 1."""
+        return self._execution.num_steps_at_once
+
+    @property
+    def runs_per_shard(self) -> bool:
+        """Whether the whole step runs on each device's shards, and only makes sense there."""
+        return self._execution.runs_per_shard
+
+    @property
+    def steps_in_mesh(self) -> bool:
+        """Whether the step is traced in the context of the mesh; False if it sets another."""
+        return self._execution.steps_in_mesh
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes the same bits on any devices, as parts of a graph do."""
+        return self._execution.is_exact
+
+    @property
+    def sends_batch(self) -> bool:
+        """Whether a call sends each leaf of the batch to the devices that read it, from the host."""
+        return self._execution.sends_batch
+
+    @property
+    def traced_step(self) -> Any:
+        """The traced step, on whole arrays, as a jaxpr; None where it has to be traced for that."""
+        return self._execution.traced_step
+
+    def traced_init(self, key: Any) -> Any:
+        """Return the trace of init, to be compared with another; None if there is none."""
+        return self._execution.traced_init(key)
+
+    def compiled_trace(self) -> Any:
+        """Return the trace of the step that is compiled; None if it is traced anew for its mode."""
+        return self._execution.compiled_trace()
+
+    def lowered_trace(self) -> Any:
+        """Return the jaxpr of what is lowered, traced anew; None in mode placed."""
+        return self._execution.lowered_trace()
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """What changes the step before it is compiled, by name, the first nearest to the step; often nothing."""
+        return self._execution.planned.passes
+
+    @property
+    def why_summed_each_time(self) -> str:
+        """Why gradients are summed over devices after each microbatch and not once, in words; empty if they are not.
+
+        It is known once the program is lowered.
+        """
+        return self._execution.planned.notes.get("summed_once", "")
+
+    @property
+    def compiler_options(self) -> CompilerOptions:
+        """The compiler options besides the defaults; once compiled, those it was compiled with."""
+        return self._execution.compiler_options
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
+        return self._execution.context()

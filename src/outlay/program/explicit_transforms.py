@@ -12,20 +12,20 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from outlay.program.independent_dims import FFT, independent
+from outlay.program.passes import Planned
 from outlay.program.per_shard_operations import Rewriting, Value, in_rows
 from outlay.program.propagated_splits import Split
 
 
-def run_transforms_per_shard(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """Wrap a function so that FFTs of its trace run on shards; it is traced with the types of its arguments.
+def wrap(function: Callable[..., Any], planned: Planned) -> Callable[..., Any]:
+    """Wrap a function of state and batch so that FFTs of its trace run on shards.
 
-    Args:
-        function: takes trees of arrays, and returns one.
-        mesh: the mesh, with Explicit axes.
+    It is traced with the types of its arguments.
     """
+    mesh = planned.mesh
 
     @functools.wraps(function, updated=())
     def run(*args: Any) -> Any:

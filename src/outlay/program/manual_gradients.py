@@ -18,28 +18,37 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, spreading, summing
+from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, spreading, summing, with_runner
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
+from outlay.program.execution import Step
 from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
+from outlay.program.named_values import naming
+from outlay.program.passes import Planned
 from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets
-from outlay.program.storing import Storing
 
 
-def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
+def wrap(step: Step, planned: Planned) -> Step:
+    """Wrap a step so that the gradients of its sums are taken with hand-written collectives."""
+    return with_runner(step, gradient_runner(planned))
+
+
+def gradient_runner(planned: Planned) -> Runner:
     """Return how `gradient_of_sums` runs in mode `manual` under a plan.
 
     Raises:
         ProgramError: the batch is split along other dims than the first, or leaves are split in different ways.
     """
+    plan, mesh = planned.plan, planned.mesh
     batch_axes = _batch_axes(plan)
     dims_of = {leaf.path: leaf.dims for leaf in plan}
-    storing = Storing(plan)
+    named = naming(plan)
+    store = _storing(planned)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         root = root_of(params, plan)
@@ -66,7 +75,7 @@ def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
         left = left_to_sum(dims, grad_dims, mesh.axis_names)
 
         def attempt(*, check_vma: bool, one_batch: bool = False) -> tuple[Any, Any, Any]:
-            local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma, one_batch)
+            local = _local(gradient, store(sums), named, dims, grad_dims, left, mesh, batch_axes, check_vma, one_batch)
             specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
             out_specs = jax.tree.map(lambda split: split.result_spec(batch_axes), grad_dims), P(), P()
             placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
@@ -99,10 +108,19 @@ def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
     return run
 
 
+def _storing(planned: Planned) -> Callable[[Sums], Sums]:
+    """Return what makes the derivative of sums keep, recompute or offload values; what leaves them without rules."""
+    if not planned.stores:
+        return lambda sums: sums
+    from outlay.program.storing import Storing
+
+    return Storing(planned.plan)
+
+
 def _local(
     gradient: Gradient,
     sums: Sums,
-    storing: Storing,
+    named: Callable[[str | P, Any], Any],
     dims: Any,
     grad_dims: Any,
     left: Any,
@@ -131,11 +149,11 @@ def _local(
 
         def sums_of(pieces: Any, samples: Any, carried: Any) -> Any:
             split = [split.dims for split in jax.tree.leaves(dims)]
-            return gathered_at_use(storing(sums), pieces, split, mesh, samples, carried)
+            return gathered_at_use(sums, pieces, split, mesh, samples, carried)
 
         with (
             summing(None),
-            resolving(lambda where, tree, optional: storing.named(where, tree)),
+            resolving(lambda where, tree, optional: named(where, tree)),
             marking(lambda tree: jax.tree.map(vary, tree)),
             spreading(spread),
         ):

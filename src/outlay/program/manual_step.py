@@ -28,7 +28,8 @@ from outlay.layout.plan import Plan
 from outlay.layout.rule import Rule
 from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
 from outlay.program.execution import Step
-from outlay.program.storing import Storing
+from outlay.program.named_values import naming
+from outlay.program.passes import Planned
 
 FROM_A_LOSS = "give its loss to outlay.train_step(loss, optimizer), whose collectives mode manual writes by itself"
 """What to do with a training step that says nothing of devices."""
@@ -139,21 +140,21 @@ def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> Lea
     return dataclasses.replace(leaf, shape=shape, local_shape=piece)
 
 
-def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
+def wrap(step: Step, planned: Planned) -> Step:
     """Wrap a step as one `jax.shard_map`, in which it sees each device's shards of the state and the batch.
 
     Raises:
         ProgramError: while it is traced: what it returns differs between devices where it must not, or has other
             shapes than planned, or it names an axis that the mesh lacks.
     """
-    storing = Storing(plan)
+    plan, mesh, name_values = planned.plan, planned.mesh, naming(planned.plan)
 
     @functools.wraps(step)
     def on_shards(state: Any, batch: Any) -> Any:
         outputs = output_specs(step, plan, state, batch, mesh)
 
         def checked(state: Any, batch: Any) -> Any:
-            with resolving(lambda where, tree, optional: storing.named(where, tree)):
+            with resolving(lambda where, tree, optional: name_values(where, tree)):
                 result = step(state, batch)
             check_results(step, result, state)
             # Checked inside: a shard that was gathered and returned would pass outside for one of a larger leaf.
@@ -178,7 +179,7 @@ def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
                 raise
             raise problem from error
 
-    return storing.step(on_shards)
+    return on_shards
 
 
 def _check_is_same(step: Step, mesh: Mesh, specs: tuple[Any, Any], result: tuple[Any, Any]) -> None:

@@ -17,7 +17,7 @@ from outlay.core.annotations import placed_by_plan
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.jax_compat import is_compile_only
-from outlay.core.jax_tracing import fresh_traces, operations, settings
+from outlay.core.jax_tracing import fresh_traces, settings
 from outlay.devices.mesh_info import is_explicit
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
@@ -38,11 +38,10 @@ from outlay.program.compiler_options import RequestedOptions, compile_with, comp
 from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
-from outlay.program.independent_dims import FFT, not_split
+from outlay.program.independent_dims import not_split
 from outlay.program.leaked_values import check_no_leaked_values
-from outlay.program.modes import check_constraints, in_mode
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, on_mesh
-from outlay.program.storing import check_host_memory, out_shardings, send_to_host, typed
+from outlay.program.passes import PER_SHARD, Planned, check, wanted, wrapped
 
 
 class OneStep:
@@ -64,11 +63,10 @@ class OneStep:
         donate: bool,
     ) -> None:
         self.compiler_options = compiler_options(options, mesh)
-        if any(rule.is_by_source for rule in layout):
-            from outlay.program.by_source import by_source, check_source_rules
-
-            check_source_rules(layout, step, mode, mesh)
-            step = by_source(step, layout)
+        planned = Planned(step, mode, mesh, layout)
+        before_trace = wanted(planned, before_trace=True)
+        check(planned, before_trace)
+        step = wrapped(step, planned, before_trace)
         user_step = step if donate else OnlyReads(step)
         split = None
         if layout.row_axes or isinstance(user_step, GraphLoop):
@@ -88,7 +86,7 @@ class OneStep:
             self.state_shapes, self._inits_in_mesh = in_context(enter, traced_init, whatever_fails=True)
         self.batch_shapes = abstract_inputs(inputs)
         # Before the trace, in which attention asks for it: the compiler cannot split its kernel for TPUs.
-        is_asked = self._is_placed_by_xla and mesh.devices.flat[0].platform == "tpu"
+        is_asked = planned.is_placed_by_xla and mesh.devices.flat[0].platform == "tpu"
         self._sample_axes = sample_axes(layout, self.batch_shapes, mesh) if is_asked else None
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):
@@ -99,7 +97,6 @@ class OneStep:
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         self.sums_over_batch = traced.sums_over_batch
-        self.why_summed_each_time = ""
         self.runs_per_shard = traced.runs_per_shard and not split
         self.is_exact = bool(split)
         if traced.runs_per_shard:
@@ -109,20 +106,30 @@ class OneStep:
         else:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
         check_devices(self.plan)
-        reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
-        check_host_memory(self.plan, reached)
-        check_constraints(traced, layout, self.plan)
+        self._traced = traced
+        self.planned = Planned(
+            planned.step,
+            mode,
+            mesh,
+            layout,
+            self.plan,
+            traced,
+            shapes,
+            is_split_by_rows=bool(split),
+            returns_state=donate,
+        )
+        self._passes = wanted(self.planned)
+        check(self.planned, self._passes)
         if self.runs_per_shard:
             self._check_on_shards()
-        self._traced = traced
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        instead = self._init_per_shard if self._is_placed_by_xla else None
+        instead = self._init_per_shard if planned.is_placed_by_xla else None
         self._init = init_sharded(init, self.state_shapes, self.plan, mesh, instead)
 
     def _check_on_shards(self) -> None:
         """Trace a step that only makes sense on shards there, so that what is wrong with it is said at once."""
-        run = in_mode(self._mode, self.step, self.plan, self._mesh, sums_over_batch=False)
+        run = wrapped(self.step, self.planned, self._passes)
         with explaining_mesh_errors(self._name, self._mesh, self._mode), self.context(), fresh_traces():
             jaxpr = jax.make_jaxpr(run)(self.state_shapes, self.batch_shapes)
         check_no_leaked_values(jaxpr, self.step, self._name)
@@ -170,7 +177,7 @@ class OneStep:
 
     def compiled_trace(self) -> Any:
         """Return the trace that is compiled; None if the step is traced anew for its mode."""
-        is_changed = bool(self.rows) or (self._is_placed_by_xla and bool(not_split(self._traced.jaxpr)))
+        is_changed = bool(self.rows) or not set(PER_SHARD).isdisjoint(self._passes)
         return self._traced.jaxpr if self._is_as_traced and not is_changed else None
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
@@ -183,23 +190,21 @@ class OneStep:
 
     def _for_compiler(self, stage: Callable[[Any], Callable[..., Any]]) -> Any:
         """Bring the step as it is compiled to a stage of JAX: a method of the jitted function."""
-        mesh, plan = self._mesh, self.plan
-        state = shardings(plan, self.state_shapes, mesh)
-        batch = shardings(plan, self.batch_shapes, mesh, root="batch")
-        if self._is_as_traced:
-            run = in_mode("auto", self._traced.replaying(self.step), plan, mesh, sums_over_batch=False)
-        else:
-            by_sums = self.sums_over_batch
-            run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=by_sums, tell=self._tell)
-        run = send_to_host(self.per_shard(run), plan, mesh) if self._donate else self.per_shard(run)
+        mesh, shapes = self._mesh, (self.state_shapes, self.batch_shapes)
+        state, batch = self.planned.shardings()
+        step = self._traced.replaying(self.step) if self._is_as_traced else self.step
+        run, results = wrapped(step, self.planned, self._passes), state
+        if self.planned.has_state_on_host:
+            from outlay.program.host_state import out_shardings, typed
+
+            shapes, results = (typed(shapes[0], self.plan, mesh), shapes[1]), out_shardings(state)
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
             # The compiler decides where the outputs live.
-            out_shardings=(out_shardings(state) if self._donate else None, None),
+            out_shardings=(results if self._donate else None, None),
             donate_argnums=0 if self._donate else (),
         )
-        shapes = (typed(self.state_shapes, plan, mesh), self.batch_shapes)
         if is_explicit(mesh):
             from outlay.program.explicit import with_types
 
@@ -207,25 +212,6 @@ class OneStep:
             with fresh_traces():
                 return with_types(stage(jitted), *typed_args)
         return on_mesh(mesh, self._mode, stage(jitted), shapes, self._name, self.context)
-
-    def _tell(self, why_summed_each_time: str) -> None:
-        self.why_summed_each_time = why_summed_each_time
-
-    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
-        if is_explicit(self._mesh) and FFT in (one.primitive.name for one in operations(self._traced.jaxpr)):
-            from outlay.program.explicit_transforms import run_transforms_per_shard
-
-            return run_transforms_per_shard(function, self._mesh)
-        names = not_split(self._traced.jaxpr) if self._is_placed_by_xla else frozenset()
-        if not names:
-            return function
-        from outlay.program.per_shard_operations import run_per_shard_where_split
-
-        state = shardings(self.plan, self.state_shapes, self._mesh)
-        batch = shardings(self.plan, self.batch_shapes, self._mesh, root="batch")
-        results = state if self._donate else ()
-        return run_per_shard_where_split(function, [(state, 1), (batch, 0)], results, self._mesh, names)
 
     def _init_per_shard(self, jaxpr: Any) -> Callable[..., Any] | None:
         """Return a traced init as a function in which what XLA does not split runs on shards; None if it has none."""
@@ -235,11 +221,6 @@ class OneStep:
         from outlay.program.per_shard_operations import per_shard_in
 
         return per_shard_in(jaxpr, shardings(self.plan, self.state_shapes, self._mesh), self._mesh, names)
-
-    @property
-    def _is_placed_by_xla(self) -> bool:
-        """Whether XLA alone decides where values inside the step live."""
-        return self._mode == "auto" and self._mesh.size > 1 and not is_explicit(self._mesh)
 
     def _trace(self, mode: str) -> Traced:
         device, answers = self._mesh.devices.flat[0], contextlib.nullcontext()
@@ -252,11 +233,9 @@ class OneStep:
 
     @property
     def _is_as_traced(self) -> bool:
-        """Whether a second trace of the step would be the first one: nothing inside of it is placed or stored."""
-        asked = self._traced.specs or any(leaf.is_placed or leaf.stored for leaf in self.plan.of_kind("intermediate"))
-        plain = (self._mode == "auto" or bool(self.rows)) and not asked and not is_explicit(self._mesh)
-        plain = plain and (self._traced.num_microbatches == 1 or self._mesh.size == 1)
-        return plain and self._traced.settings == settings()
+        """Whether a second trace of the step would be the first one."""
+        is_changed = is_explicit(self._mesh) or any(one.traces_anew for one in self._passes)
+        return not is_changed and self._traced.settings == settings()
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""

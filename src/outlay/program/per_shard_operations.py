@@ -19,27 +19,28 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.jax_tracing import operations, run_jaxpr
-from outlay.program.independent_dims import CUMULATIVE, FFT, Factors, Independent, independent, is_fft_that_ends_xla
+from outlay.program.independent_dims import (
+    CUMULATIVE,
+    FFT,
+    Factors,
+    Independent,
+    independent,
+    is_fft_that_ends_xla,
+    not_split,
+)
+from outlay.program.passes import Planned
 from outlay.program.propagated_splits import WEAK, Inner, Propagation, Split, axes_of, joined, split_of
 
 
-def run_per_shard_where_split(
-    function: Callable[..., Any],
-    shardings: Sequence[tuple[Any, int]],
-    results: Any,
-    mesh: Mesh,
-    names: frozenset[str],
-) -> Callable[..., Any]:
-    """Wrap a function so that operations of its trace run on shards.
+def wrap(function: Callable[..., Any], planned: Planned) -> Callable[..., Any]:
+    """Wrap a function of state and batch that runs the step: operations that XLA does not split run on shards.
 
-    Args:
-        function: takes trees of arrays, and returns one.
-        shardings: for each argument, a tree of its arrays' shardings, and the rank of their claims.
-        results: a tree of the shardings of the first results.
-        mesh: the mesh, with automatic axes.
-        names: the names of the operations.
+    Its first results are those of the step.
     """
-    given = [_split(one, rank) for tree, rank in shardings for one in jax.tree.leaves(tree)]
+    mesh, names, (state, batch) = planned.mesh, not_split(planned.traced.jaxpr), planned.shardings()
+    # Where both claim an axis, the batch has it.
+    given = [_split(one, rank) for tree, rank in ((state, 1), (batch, 0)) for one in jax.tree.leaves(tree)]
+    results = state if planned.returns_state else ()
 
     @functools.wraps(function, updated=())
     def run(*args: Any) -> Any:

@@ -31,6 +31,7 @@ from outlay.program.compiler_options import RequestedOptions, compiler_options
 from outlay.program.device_group import DeviceGroup, Dispatch, joined, sent_between_processes, split_state
 from outlay.program.diagnose import diagnose
 from outlay.program.explicit import state_shapes
+from outlay.program.passes import Planned
 from outlay.program.placed_plan import Positions, plan_placed, positions_of_parts
 from outlay.program.process_exchange import ProcessExchange
 from outlay.program.row_checks import check_rows
@@ -57,7 +58,6 @@ class PlacedGraph:
 
     runs_per_shard = False
     sums_over_batch = False
-    why_summed_each_time = ""
     steps_in_mesh = True
     is_exact = True
     sends_batch = True
@@ -96,6 +96,7 @@ class PlacedGraph:
             for at, names in together.items()
         )
         self.plan = plan_placed(step.graph, layout, self.state_shapes, self.batch_shapes, info, self.rows)
+        self.planned = Planned(step, "placed", mesh, layout, self.plan, shapes=(self.state_shapes, self.batch_shapes))
         self.num_steps_at_once = min(num_steps, _least_latency(step, self.device_groups) or num_steps)
         self._num_steps = num_steps
         self._makers = [group.init(init) for group in self.device_groups]
@@ -123,11 +124,6 @@ class PlacedGraph:
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
 
-    def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return the function: each part runs on devices of its own."""
-        return function
-
-    @_without_mesh
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the steps of a dispatch, one program for each group."""
         with fresh_traces():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,6 @@ from jax.sharding import Mesh
 from outlay.arrays.check_arrays import memory_problems
 from outlay.core.as_written import AsWritten
 from outlay.core.called_as import called_as
-from outlay.core.constrain import Runner
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flatten_like
 from outlay.core.guesses import OF_A_PROGRAM
@@ -24,20 +22,20 @@ from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
-from outlay.program.compiler_options import CompilerOptions, RequestedOptions
+from outlay.program.compiler_options import RequestedOptions
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
-from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode, only_part
+from outlay.program.execution import Executed, Execution, Mode, Step, check_jit_enabled, check_mode, only_part
 from outlay.program.first_run import run_first, wait_for_others
-from outlay.program.modes import step_and_gradients
 from outlay.program.one_step import OneStep
+from outlay.program.passes import PER_SHARD, wanted, wrapped
 from outlay.program.program_arguments import check_arguments
 from outlay.program.states import States
 from outlay.render.page import Page
 from outlay.render.report import Report
 
 
-class Program(States, Report):
+class Program(Executed, States, Report):
     """A step laid out over a mesh; make one with `outlay.program`.
 
     Attributes:
@@ -48,18 +46,6 @@ class Program(States, Report):
         layout: the rules it was planned with.
         mode: how it is executed, `auto`, `manual` or `placed`.
         has_manual_collectives: whether its collectives are written by hand rather than by the compiler.
-        runs_per_shard: whether the whole step runs on each device's shards, and only makes sense there.
-        rows: for a graph, the parts that are split by rows over the same devices.
-        device_groups: for a graph in mode placed, the groups of parts that share devices; else empty.
-        num_steps_at_once: for a graph, the number of its steps in one dispatch; else 1.
-        state_shapes: the state as shapes and dtypes.
-        batch_shapes: the batch as shapes and dtypes.
-        output_shapes: the step's outputs, likewise; None if the step only makes sense on shards.
-        plan: where every leaf of the state and the batch lives, and why.
-        steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
-        is_exact: whether it computes the same bits on any devices, as parts of a graph do.
-        traced_init: returns the trace of init, as `compiled_trace` does of the step; see `Execution`.
-        sends_batch: whether a call sends each leaf of the batch to the devices that read it, from the host.
     """
 
     def __init__(
@@ -101,12 +87,6 @@ class Program(States, Report):
             here, step=step, init=init, inputs=inputs, layout=layout, options=options, written=written
         )
         self._of_flags: list[Program] = []
-        self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
-        self.state_shapes, self.batch_shapes = execution.state_shapes, execution.batch_shapes
-        self.output_shapes, self.num_steps_at_once = execution.output_shapes, execution.num_steps_at_once
-        self.runs_per_shard, self.steps_in_mesh = execution.runs_per_shard, execution.steps_in_mesh
-        self.is_exact, self.sends_batch = execution.is_exact, execution.sends_batch
-        self.traced_init, self.compiled_trace = execution.traced_init, execution.compiled_trace
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
         self._over_leaves: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
@@ -151,16 +131,20 @@ class Program(States, Report):
         """Make a program of another step under the same layout, on the same mesh and in the same mode."""
         return self._again(step=step, init=init, inputs=inputs, written=None)
 
-    def step_in(self, mode: Mode) -> tuple[Step, Runner | None]:
-        """Return the step as a mode runs it under this program's plan, and what takes its gradients there.
+    def step_in(self, mode: Mode, *, as_compiled: bool = False) -> Step:
+        """Return the step as a mode runs it under this program's plan.
+
+        Args:
+            mode: the mode.
+            as_compiled: whether with what the compiled program does around the step, which changes no number.
 
         Raises:
             ProgramError: there is no such mode, or not on this mesh.
         """
         check_mode(mode, self.mesh)
-        return step_and_gradients(
-            mode, self.step, self.layout, self.plan, self.mesh, sums_over_batch=self.sums_over_batch
-        )
+        planned = self._execution.planned.in_mode(mode)
+        passes = [one for one in wanted(planned) if as_compiled or not one.is_around]
+        return wrapped(self.step, planned, [*wanted(planned, before_trace=True), *passes])
 
     @property
     def sums_over_batch(self) -> bool:
@@ -168,21 +152,11 @@ class Program(States, Report):
         return self._execution.sums_over_batch and not self.is_graph
 
     @property
-    def why_summed_each_time(self) -> str:
-        """Why gradients are summed over devices after each microbatch, in words; empty if not, or not yet lowered."""
-        return self._execution.why_summed_each_time
-
-    @property
     def why_no_source_rules(self) -> str:
         """What keeps the layout from naming values of the step by their source, in words; empty if nothing does."""
         from outlay.program.by_source import why_no_source_rules
 
         return why_no_source_rules(self.step, self.mode, self.mesh)
-
-    @property
-    def traced_step(self) -> Any:
-        """The traced step, on whole arrays, as a jaxpr; None where it has to be traced for that."""
-        return self._execution.traced_step
 
     def check_memory(self) -> None:
         """Raise if the state needs more than the memory of this machine, before any of it is made.
@@ -257,7 +231,7 @@ class Program(States, Report):
     __str__ = __repr__
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_fact = name in vars(self) or isinstance(vars(Program).get(name), property | functools.cached_property)
+        is_fact = name in vars(self) or isinstance(getattr(Program, name, None), property | functools.cached_property)
         if is_fact and not name.startswith("_"):
             raise ProgramError(
                 f"program.{name} cannot be changed: plan and compiled step depend on it"
@@ -282,10 +256,6 @@ class Program(States, Report):
     def lowered_parts(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the step; in mode placed one for each of `device_groups`."""
         return self._execution.lower()
-
-    def lowered_trace(self) -> Any:
-        """Return the jaxpr of what `lowered` is made of, traced anew; None in mode placed."""
-        return self._execution.lowered_trace()
 
     @functools.cached_property
     def compiled_parts(self) -> tuple[jax.stages.Compiled, ...]:
@@ -314,16 +284,8 @@ class Program(States, Report):
 
     def per_shard(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of state and batch that runs the step: what XLA does not split of it runs on shards."""
-        return self._execution.per_shard(function)
-
-    def context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
-        return self._execution.context()
-
-    @property
-    def compiler_options(self) -> CompilerOptions:
-        """Return the compiler options besides the defaults; once compiled, those it was compiled with."""
-        return self._execution.compiler_options
+        planned = self._execution.planned
+        return wrapped(function, planned, [one for one in PER_SHARD if one.is_wanted(planned)])
 
     def agree(self, **config: Any) -> None:
         """Have all processes of the mesh compare this program, once, before any of them runs it.

@@ -13,15 +13,13 @@ from outlay.arrays.shardings import OnHost, shardings
 from outlay.core.error_types import ProgramError
 from outlay.devices.mesh_info import is_explicit
 from outlay.program.abstract import between_users_nodes, name_of
-from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
 from outlay.program.consistency import wait_for_all
 from outlay.program.diagnose import diagnose, take_arguments
 from outlay.program.donated_leaves import without_shared_memory
-from outlay.program.modes import in_mode
+from outlay.program.host_state import out_shardings, typed
 from outlay.program.own_meshes import on_mesh
 from outlay.program.program import Program
-from outlay.program.storing import out_shardings, send_to_host, typed
 
 Several = Callable[[Any, Sequence[Any]], tuple[Any, Any]]
 
@@ -53,9 +51,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     plan, mesh = program.plan, program.mesh
     in_state = shardings(plan, program.state_shapes, mesh)
     in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
-    step = by_source(program.step, program.layout)
-    step = in_mode(program.mode, step, plan, mesh, sums_over_batch=program.sums_over_batch)
-    step = send_to_host(program.per_shard(step), plan, mesh)
+    step = program.step_in(program.mode, as_compiled=True)
 
     def one(state: Any, batch: Any) -> tuple[Any, Any]:
         state, outputs = step(state, batch)

@@ -15,10 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Var, jaxprs_in_params
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import HOST, OnHost, sharding
+from outlay.arrays.shardings import HOST
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_tracing import (
     CALLS,
@@ -30,13 +28,13 @@ from outlay.core.jax_tracing import (
     rerun_scan,
     run_jaxpr,
 )
-from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.devices.mesh_info import is_explicit
 from outlay.layout.placement import Stored
 from outlay.layout.plan import Plan
 from outlay.program.execution import Step
+from outlay.program.host_state import check as check  # a rule may keep what is inside on the host, too
+from outlay.program.passes import Planned
 
 _NAME = "name"
 _CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
@@ -47,6 +45,11 @@ Storages = Mapping[str, Stored]
 
 _UNCHANGED = "outlay: kept"
 """The name of all values that stay where they were, where only some are to be recomputed."""
+
+
+def wrap(step: Step, planned: Planned) -> Step:
+    """Wrap a step so that all its gradients follow the rules; a graph that is split by rows has none."""
+    return step if planned.is_split_by_rows else Storing(planned.plan).step(step)
 
 
 class Storing:
@@ -60,21 +63,8 @@ class Storing:
         self._stored: Storages = {leaf.path: leaf.stored for leaf in plan.of_kind("intermediate") if leaf.stored}
         self._seen: set[str] = set()
 
-    def named(self, where: str | P, tree: Any) -> Any:
-        """Name values for the checkpoint policy; values that are constrained by a spec have no name."""
-        if not self._stored or isinstance(where, P):
-            return tree
-
-        def one(path: str, value: Any) -> Any:
-            path = under(where, path)
-            return checkpoint_name(value, path) if path in self._stored else value
-
-        return map_with_paths(one, tree)
-
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function so that its derivative keeps, recomputes or offloads values as the rules say."""
-        if not self._stored:
-            return function
 
         def stored(*args: Any) -> Any:
             jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -86,14 +76,12 @@ class Storing:
 
         return stored
 
-    def step(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def step(self, step: Step) -> Step:
         """Wrap a step so that all its gradients follow the rules.
 
         Raises:
             ProgramError: while it is traced, if no gradient passes through some of the values.
         """
-        if not self._stored:
-            return step
 
         @functools.wraps(step)
         def differentiated(state: Any, batch: Any) -> Any:
@@ -244,111 +232,3 @@ def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> 
 def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
     """Return the ruled names in a program, with those in its loops and calls."""
     return {eqn.params["name"] for eqn in operations(jaxpr, _NAME)} & storages.keys()
-
-
-def fetch_from_host(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., Any]:
-    """Wrap a function of a state: leaves on the host are copied to the devices first.
-
-    What it returns is on the devices; see `send_to_host`.
-
-    Args:
-        step: takes a state, and anything after it.
-        plan: the plan of the state.
-        mesh: the mesh of the plan.
-    """
-    away = _on_host(plan, mesh)
-    if not away:
-        return step
-
-    def fetch(path: str, leaf: Any) -> Any:
-        return jax.device_put(leaf, jax.memory.Space.Device) if path in away else leaf
-
-    @functools.wraps(step)
-    def fetched(state: Any, *args: Any) -> Any:
-        with jax.named_scope("from_host"):  # the name by which reports know these copies
-            state = map_with_paths(fetch, state)
-        return step(state, *args)
-
-    return fetched
-
-
-def send_to_host(step: Step, plan: Plan, mesh: Mesh) -> Step:
-    """Wrap a step: leaves of the new state that belong on the host are copied back there.
-
-    Args:
-        step: the step.
-        plan: the plan of the state.
-        mesh: the mesh of the plan.
-    """
-    away = _on_host(plan, mesh)
-    if not away:
-        return step
-
-    move = mover(mesh)
-
-    def send(path: str, leaf: Any) -> Any:
-        if path not in away:
-            return leaf
-        split = move(leaf, NamedSharding(mesh, away[path].spec))
-        return jax.device_put(split, jax.memory.Space.Host)
-
-    @functools.wraps(step)
-    def sent(state: Any, batch: Any) -> tuple[Any, Any]:
-        new_state, outputs = step(state, batch)
-        with jax.named_scope("to_host"):
-            return map_with_paths(send, new_state), outputs
-
-    return sent
-
-
-def mover(mesh: Mesh) -> Callable[[Any, jax.sharding.Sharding], Any]:
-    """Return what gives a traced value a sharding on this mesh."""
-    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
-    return jax.reshard if is_explicit(mesh) else jax.lax.with_sharding_constraint
-
-
-def out_shardings(state: Any) -> Any:
-    """Return the output shardings of a step's state; None for leaves that `send_to_host` places.
-
-    JAX checks that the results of a compiled program are in the right memory, and a program compiled for absent GPUs
-    does not know its memories.
-
-    Args:
-        state: the state as shardings.
-    """
-    return jax.tree.map(lambda at: None if isinstance(at, OnHost) else at, state)
-
-
-def typed(state: Any, plan: Plan, mesh: Mesh) -> Any:
-    """Return a state as shapes with the sharding of leaves on the host; without one, JAX assumes device memory."""
-    away = _on_host(plan, mesh)
-
-    def one(path: str, leaf: Any) -> Any:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=away[path]) if path in away else leaf
-
-    return map_with_paths(one, state)
-
-
-def _on_host(plan: Plan, mesh: Mesh) -> dict[str, Any]:
-    return {leaf.path: sharding(leaf, mesh) for leaf in plan.state if leaf.stored == "host"}
-
-
-def check_host_memory(plan: Plan, memories: Sequence[str]) -> None:
-    """Raise if a plan keeps something on the host and the devices cannot reach their host's memory.
-
-    Args:
-        plan: the plan.
-        memories: JAX's names of the memories that a device reaches; empty where unknown, as for compile-only devices.
-
-    Raises:
-        ProgramError: with every leaf.
-    """
-    leaves = [leaf for leaf in plan if leaf.stored == "host"]
-    if not leaves or not memories or HOST in memories:
-        return
-    what = f"a rule keeps it on the host, but these devices reach no {HOST} memory, only {', '.join(memories)}"
-    problems = [
-        Problem("no host memory", leaf.path, what, f"delete rule {leaf.rule}, or another target") for leaf in leaves
-    ]
-    head = f"{counted(len(problems), 'value')} cannot be kept on the host:"
-    raise ProgramError(head, problems)

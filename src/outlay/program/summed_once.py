@@ -10,7 +10,6 @@ everything else, over the other axes too. The loss still means what it means on 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,40 +17,40 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Runner, Sums, constrain, spreading, summing
+from outlay.core.constrain import Gradient, Sums, constrain, spreading, summing, with_runner
 from outlay.core.jax_source import source_line
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import SpreadBatch
-from outlay.program.explicit import is_explicit
+from outlay.program.execution import Step
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
+from outlay.program.passes import Planned
 from outlay.program.shard_collectives import sum_in_buckets
 
+NAME = "summed_once"
+"""The name of this pass; its note says why gradients are summed over devices after each microbatch, where they are."""
 
-def sums_once(plan: Plan, mesh: Mesh, tell: Callable[[str], None] = lambda why: None) -> Runner:
-    """Return how `gradient_of_sums` runs in mode `auto` under a plan.
 
-    Args:
-        plan: where every leaf lives.
-        mesh: the mesh of the plan.
-        tell: told why gradients of several microbatches are summed over devices after each, where they are.
-    """
+def wrap(step: Step, planned: Planned) -> Step:
+    """Wrap a step so that the gradients of its sums over a batch are summed over devices once."""
+    plan, mesh, notes = planned.plan, planned.mesh, planned.notes
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-        if gradient.num_microbatches == 1 or mesh.size == 1 or is_explicit(mesh):
+        if gradient.num_microbatches == 1:
             return gradient(sums, params, samples)
         try:
             return _Region(plan, mesh, params, samples, gradient).run(sums)
         except _SummedEachTime as reason:
-            tell(str(reason))
+            notes[NAME] = str(reason)
         except Exception as error:
             # Whatever a model does that has no meaning on a device's own samples: a constraint to one of their axes, a
             # region of its own over one. What is wrong with the step itself is raised below.
-            tell(f"the loss cannot run on a device's own samples: {str(error).strip().partition(chr(10))[0]:.160}")
+            line = str(error).strip().partition("\n")[0]
+            notes[NAME] = f"the loss cannot run on a device's own samples: {line:.160}"
         return gradient(sums, params, samples)
 
-    return run
+    return with_runner(step, run)
 
 
 class _SummedEachTime(Exception):

@@ -14,8 +14,8 @@ from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
+from outlay.program.constraints import check_constraints
 from outlay.program.diagnose import check_devices
-from outlay.program.modes import check_constraints
 from outlay.search.analytic_cost import Expectation, certain_bytes, expect, split_axes
 from outlay.search.candidate import Candidate, mesh_info
 from outlay.search.compiled_price import Price

@@ -22,8 +22,8 @@ from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
 from outlay.core.shared_objects import split_objects
 from outlay.jobs.heartbeat import beat
+from outlay.program.host_state import fetch_from_host
 from outlay.program.program import Program
-from outlay.program.storing import fetch_from_host
 from outlay.train.contract import as_metrics, num_samples
 from outlay.train.data import eval_batches, num_of, rows_of
 from outlay.train.example_sources import chunks_of

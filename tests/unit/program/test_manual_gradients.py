@@ -8,7 +8,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.program.modes import in_mode
 
 pytestmark = pytest.mark.newest
 
@@ -61,7 +60,7 @@ def one_device_gradient(loss):
 
 def is_checked(built):
     """Whether JAX checks what varies over devices, in the one region where gradients are taken and summed."""
-    step = in_mode("manual", built.step, built.plan, built.mesh, sums_over_batch=True)
+    step = built.step_in("manual")
     jaxpr = jax.make_jaxpr(step)(built.state_shapes, built.batch_shapes)
     (region,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "shard_map")
     return region.params["check_vma"]

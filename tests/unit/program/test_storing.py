@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.errors import LayoutError
 from outlay.layout.plan import Plan
-from outlay.program.storing import check_host_memory
+from outlay.program.host_state import check_host_memory
 from outlay.train.evaluate import evaluate
 
 pytestmark = pytest.mark.newest

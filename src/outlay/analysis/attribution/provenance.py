@@ -23,8 +23,6 @@ from outlay.core.source_owner import is_installed, is_of_package, is_standard, p
 from outlay.graph.subgraph import exchange_rows
 from outlay.models.attention.kernel_rules import SCOPE
 from outlay.program.compiler_options import MICROBATCHES
-from outlay.program.manual_gradients import gradient_runner
-from outlay.program.summed_once import sums_once
 
 
 def _file_of(function: Callable[..., Any]) -> str | None:
@@ -42,7 +40,7 @@ MACHINERY = (
 _EXCHANGE = _file_of(exchange_rows)
 # Callers of these are scripts that run a program, not the program itself.
 DRIVERS = ("program/program.py", "analysis/", "report/", "cli/", "search/")
-_SUMS_OF_GRADIENTS = (_file_of(gradient_runner), _file_of(sums_once))
+_SUMS_OF_GRADIENTS = ("program/manual_gradients.py", "program/summed_once.py")
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))

@@ -16,7 +16,6 @@ from outlay.analysis.verify.reference.user_step import Places, UserStep
 from outlay.analysis.verify.runs import Arguments, Leaves, Result, Run, Variant, without_sharding
 from outlay.arrays.shardings import shardings
 from outlay.core.as_written import observing
-from outlay.core.constrain import summing
 from outlay.core.jax_compat import quick_options
 from outlay.core.jax_tracing import fresh_traces
 from outlay.program.execution import Mode
@@ -27,7 +26,7 @@ class ProgramStep:
     """The step of a program as a mode runs it, with the gradients that its optimizer is given."""
 
     def __init__(self, program: Program, mode: Mode, *, as_compiled: bool) -> None:
-        self._step, self._runner = program.step_in(mode)
+        self._step = program.step_in(mode)
         self._structure = jax.tree.structure(program.state_shapes)
         self._run = program.per_shard(self._with_gradients) if as_compiled else self._with_gradients
         self.places: tuple[Places, Places, Places] = ([], [], [])
@@ -40,7 +39,7 @@ class ProgramStep:
 
     def _with_gradients(self, state: Any, batch: Any) -> tuple[Any, Any, Any]:
         taken: list[Any] = []
-        with observing(taken.append), summing(self._runner):
+        with observing(taken.append):
             state, outputs = self._step(state, batch)
         return state, outputs, {"grads": taken[0] if len(taken) == 1 else taken} if taken else {}
 
