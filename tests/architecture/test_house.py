@@ -32,7 +32,7 @@ ON_THEIR_OWN = {
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
     "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
-    "outlay.program.explicit_transforms": "what only programs on Explicit axes with FFTs enter",
+    "outlay.program.by_rows": "what only graphs split by rows enter",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
     "outlay.analysis.verify.sampled.alike_options": "what a compiler is asked for, which knows nothing of proofs",
     "outlay.analysis.verify.as_compiled.kernels": "which call is of which kernel, which knows nothing of proofs",

@@ -15,7 +15,7 @@ from tests.contract.placed_as_planned import assert_placed_as_planned
 import outlay
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.language_model import language_model
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.recipes.lm import lm_layouts
 
 pytestmark = pytest.mark.newest

@@ -25,7 +25,7 @@ from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, WHILE, diffe
 from outlay.core.quantities import counted
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.rule import Rule
-from outlay.program.execution import Step
+from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.source_names import Line, Scope, SourceNames, is_readable, line_in
 

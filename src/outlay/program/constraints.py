@@ -20,8 +20,8 @@ from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
 from outlay.layout.plan import Plan
 from outlay.program.abstract import Traced
-from outlay.program.execution import Step
 from outlay.program.host_state import mover
+from outlay.program.modes import Step
 from outlay.program.named_values import naming
 from outlay.program.passes import Planned
 

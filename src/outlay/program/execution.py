@@ -1,65 +1,18 @@
-"""The modes of a program, and the protocol `Execution` that each way of executing it implements."""
+"""The protocol `Execution`, which each way of executing a program implements, and what a program tells of it."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Protocol
 
 import jax
-from jax.sharding import Mesh
 
-from outlay.core.error_types import ProgramError
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.devices.mesh_info import is_explicit
 from outlay.graph.rows import Rows
 from outlay.layout.plan import Plan
 from outlay.program.compiler_options import CompilerOptions
 from outlay.program.device_group import DeviceGroup
-
-if TYPE_CHECKING:
-    from outlay.program.passes import Planned
-
-Mode = Literal["auto", "manual", "placed"]
-Step = Callable[[Any, Any], tuple[Any, Any]]
-
-
-def check_mode(mode: str, mesh: Mesh) -> None:
-    """Raise for a mode that does not exist, or not on this mesh."""
-    if mode not in get_args(Mode):
-        raise ProgramError(f"there is no mode {mode!r}: {did_you_mean(mode, get_args(Mode))}")
-    if mode != "auto" and is_explicit(mesh):
-        raise ProgramError(
-            f"mode {mode} takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
-            "explicit about\n  fix: outlay.mesh(...) without explicit=True"
-        )
-
-
-T = TypeVar("T")
-
-
-def only_part(what: str, parts: Sequence[T], mode: str) -> T:
-    """Return what a program has as one, such as its compiled step; raise if it has one for each group of devices."""
-    if len(parts) == 1:
-        return parts[0]
-    raise ProgramError(
-        f"in mode {mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
-        f"program.device_groups\n  fix: program.{what}_parts"
-    )
-
-
-def check_jit_enabled() -> None:
-    """Raise if JAX is told to compile nothing: a program would then silently ignore its layout.
-
-    Raises:
-        ProgramError: `jax_disable_jit` is set.
-    """
-    if jax.config.values["jax_disable_jit"]:
-        raise ProgramError(
-            "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
-            "  fix: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
-        )
+from outlay.program.passes import Planned
 
 
 class Execution(Protocol):
@@ -148,12 +101,12 @@ class Executed:
         return self._execution.output_shapes
 
     @property
-    def rows(self) -> tuple[Rows, ...]:
+    def rows(self) -> tuple[Any, ...]:
         """For a graph, the parts that are split by rows over the same devices."""
         return self._execution.rows
 
     @property
-    def device_groups(self) -> tuple[DeviceGroup, ...]:
+    def device_groups(self) -> tuple[Any, ...]:
         """For a graph in mode placed, the groups of parts that share devices; else empty."""
         return self._execution.device_groups
 

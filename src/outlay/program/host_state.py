@@ -15,7 +15,7 @@ from outlay.core.paths import map_with_paths
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import is_explicit
 from outlay.layout.plan import Plan
-from outlay.program.execution import Step
+from outlay.program.modes import Step
 from outlay.program.passes import Planned
 
 

@@ -17,7 +17,7 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.execution import Mode, Step
+from outlay.program.modes import Mode, Step
 from outlay.program.program import Program
 from outlay.program.program_arguments import with_key
 from outlay.program.step_over_arrays import step_over_arrays

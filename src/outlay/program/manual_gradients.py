@@ -25,9 +25,9 @@ from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
-from outlay.program.execution import Step
 from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
+from outlay.program.modes import Step
 from outlay.program.named_values import naming
 from outlay.program.passes import Planned
 from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets

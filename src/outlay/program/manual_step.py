@@ -27,7 +27,7 @@ from outlay.layout.placement import Storage, spec_dims
 from outlay.layout.plan import Plan
 from outlay.layout.rule import Rule
 from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
-from outlay.program.execution import Step
+from outlay.program.modes import Step
 from outlay.program.named_values import naming
 from outlay.program.passes import Planned
 

@@ -37,11 +37,11 @@ from outlay.program.abstract import (
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
 from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
-from outlay.program.execution import Step
 from outlay.program.independent_dims import not_split
 from outlay.program.leaked_values import check_no_leaked_values
+from outlay.program.modes import Step
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, on_mesh
-from outlay.program.passes import PER_SHARD, Planned, check, wanted, wrapped
+from outlay.program.passes import PER_SHARD, Planned, check, passes_of, wrapped
 
 
 class OneStep:
@@ -64,7 +64,7 @@ class OneStep:
     ) -> None:
         self.compiler_options = compiler_options(options, mesh)
         planned = Planned(step, mode, mesh, layout)
-        before_trace = wanted(planned, before_trace=True)
+        before_trace = passes_of(planned, before_trace=True)
         check(planned, before_trace)
         step = wrapped(step, planned, before_trace)
         user_step = step if donate else OnlyReads(step)
@@ -118,7 +118,7 @@ class OneStep:
             is_split_by_rows=bool(split),
             returns_state=donate,
         )
-        self._passes = wanted(self.planned)
+        self._passes = passes_of(self.planned)
         check(self.planned, self._passes)
         if self.runs_per_shard:
             self._check_on_shards()

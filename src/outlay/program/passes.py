@@ -30,8 +30,8 @@ from outlay.arrays.shardings import shardings
 from outlay.devices.mesh_info import is_explicit
 from outlay.layout.layout import Layout
 from outlay.program.abstract import Traced
-from outlay.program.execution import Mode, Step
 from outlay.program.independent_dims import FFT, not_split
+from outlay.program.modes import Mode, Step
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ PASSES = (
 )
 
 
-def wanted(planned: Planned, *, before_trace: bool = False) -> list[Pass]:
+def passes_of(planned: Planned, *, before_trace: bool = False) -> list[Pass]:
     """Return the passes that a program needs, in their order, of those that the trace sees or of the others."""
     return [one for one in PASSES if one.is_traced == before_trace and one.is_wanted(planned)]
 

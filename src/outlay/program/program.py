@@ -25,10 +25,11 @@ from outlay.program.abstract import OnlyReads, as_key, name_of
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
 from outlay.program.donated_leaves import is_deleted, without_shared_memory
-from outlay.program.execution import Executed, Execution, Mode, Step, check_jit_enabled, check_mode, only_part
+from outlay.program.execution import Executed, Execution
 from outlay.program.first_run import run_first, wait_for_others
+from outlay.program.modes import Mode, Step, check_jit_enabled, check_mode, only_part
 from outlay.program.one_step import OneStep
-from outlay.program.passes import PER_SHARD, wanted, wrapped
+from outlay.program.passes import PER_SHARD, passes_of, wrapped
 from outlay.program.program_arguments import check_arguments
 from outlay.program.states import States
 from outlay.render.page import Page
@@ -143,8 +144,8 @@ class Program(Executed, States, Report):
         """
         check_mode(mode, self.mesh)
         planned = self._execution.planned.in_mode(mode)
-        passes = [one for one in wanted(planned) if as_compiled or not one.is_around]
-        return wrapped(self.step, planned, [*wanted(planned, before_trace=True), *passes])
+        passes = [one for one in passes_of(planned) if as_compiled or not one.is_around]
+        return wrapped(self.step, planned, [*passes_of(planned, before_trace=True), *passes])
 
     @property
     def sums_over_batch(self) -> bool:
@@ -341,7 +342,8 @@ class Program(Executed, States, Report):
     def _batch_is_like_state(self) -> bool:
         """Whether a leaf of the state has the shape and dtype of one of the batch."""
         state, batch = (
-            {(x.shape, x.dtype) for x in jax.tree.leaves(t)} for t in (self.state_shapes, self.batch_shapes)
+            {(x.shape, x.dtype) for x in jax.tree.leaves(t)}
+            for t in (self._execution.state_shapes, self._execution.batch_shapes)
         )
         return not state.isdisjoint(batch)
 

@@ -9,7 +9,7 @@ from outlay.core.shared_objects import Objects, merge_objects, split_objects
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays as over_arrays_of_equinox
 from outlay.program.diagnose import are_flags_alone, other_settings
-from outlay.program.execution import Step
+from outlay.program.modes import Step
 from outlay.program.program import Program
 from outlay.program.step_over_arrays import StepOverArrays, step_over_arrays
 

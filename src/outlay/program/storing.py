@@ -32,8 +32,8 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Stored
 from outlay.layout.plan import Plan
-from outlay.program.execution import Step
 from outlay.program.host_state import check as check  # a rule may keep what is inside on the host, too
+from outlay.program.modes import Step
 from outlay.program.passes import Planned
 
 _NAME = "name"

@@ -23,8 +23,8 @@ from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.program.as_one_batch import SpreadBatch
-from outlay.program.execution import Step
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
+from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.shard_collectives import sum_in_buckets
 

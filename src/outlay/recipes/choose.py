@@ -19,7 +19,7 @@ from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe, name_of
 from outlay.recipes.prepare import layout_names, layout_of, on_devices, prepare

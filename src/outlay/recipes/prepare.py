@@ -18,8 +18,8 @@ from outlay.layout.placement import on_host
 from outlay.layout.read_layout import read_layout_file
 from outlay.layout.rule import Rule
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.execution import Mode
 from outlay.program.make import program as make_program
+from outlay.program.modes import Mode
 from outlay.program.program import Program
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 from outlay.search.candidate import WITH_HOST

@@ -15,7 +15,7 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.program.program import Program
 from outlay.train.data import Data, TrainData
 from outlay.train.evaluate import evaluate

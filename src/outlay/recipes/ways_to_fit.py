@@ -15,8 +15,8 @@ from outlay.core.quantities import format_bytes
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
-from outlay.program.execution import Mode
 from outlay.program.make import of_parts
+from outlay.program.modes import Mode
 from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, example_batch, layout_names, layout_of, mode_of, on_devices

@@ -18,7 +18,7 @@ from outlay.core.paths import flatten_paths
 from outlay.core.sizes import num_bytes
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step, over_arrays
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.program.own_meshes import in_context
 
 

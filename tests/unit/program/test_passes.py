@@ -56,9 +56,9 @@ IN_MANUAL = ("constraints", "storing", "host_state")
 IMPLIED = {"by_source": {"constraints"}, "storing": {"constraints"}}
 
 
-def program(wanted, mode):
-    rules = [rule for name in wanted if isinstance(IN_AUTO[name], list) for rule in IN_AUTO[name]]
-    options = {key: value for name in wanted if isinstance(IN_AUTO[name], dict) for key, value in IN_AUTO[name].items()}
+def program(asked, mode):
+    rules = [rule for name in asked if isinstance(IN_AUTO[name], list) for rule in IN_AUTO[name]]
+    options = {key: value for name in asked if isinstance(IN_AUTO[name], dict) for key, value in IN_AUTO[name].items()}
     loss = loss_with(options.pop("fft", False))
     return loss, outlay.program(
         outlay.train_step(loss, OPTIMIZER, **options),
@@ -82,8 +82,8 @@ def subsets(names):
 
 
 CASES = [
-    *(("auto", wanted) for wanted in sorted({*quarter(list(IN_AUTO)), tuple(IN_AUTO)})),
-    *(("manual", wanted) for wanted in subsets(IN_MANUAL)),
+    *(("auto", asked) for asked in sorted({*quarter(list(IN_AUTO)), tuple(IN_AUTO)})),
+    *(("manual", asked) for asked in subsets(IN_MANUAL)),
 ]
 
 
@@ -98,12 +98,12 @@ def plain_jax(loss):
     return params, losses
 
 
-@pytest.mark.parametrize(("mode", "wanted"), CASES, ids=[f"{mode}-{'+'.join(w) or 'none'}" for mode, w in CASES])
-def test_each_subset_of_passes_computes_what_plain_jax_does(mode, wanted):
-    loss, built = program(wanted, mode)
+@pytest.mark.parametrize(("mode", "asked"), CASES, ids=[f"{mode}-{'+'.join(w) or 'none'}" for mode, w in CASES])
+def test_each_subset_of_passes_computes_what_plain_jax_does(mode, asked):
+    loss, built = program(asked, mode)
     here = {name.partition(":")[0] for name in built.passes}
     of_mode = {"manual_gradients"} if mode == "manual" else set()
-    assert here == {*wanted, *of_mode}.union(*(IMPLIED.get(name, set()) for name in wanted))
+    assert here == {*asked, *of_mode}.union(*(IMPLIED.get(name, set()) for name in asked))
     state = built.init(jax.random.key(0))
     params, losses = plain_jax(loss)
     for expected in losses:
@@ -113,24 +113,25 @@ def test_each_subset_of_passes_computes_what_plain_jax_does(mode, wanted):
         np.testing.assert_allclose(state.params[name], leaf, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("wanted", subsets(["host_state"]), ids=["none", "host_state"])
-def test_a_whole_step_on_shards_takes_passes_too(wanted):
+@pytest.mark.parametrize("asked", subsets(["host_state"]), ids=["none", "host_state"])
+def test_a_whole_step_on_shards_takes_passes_too(asked):
     def step(state, batch):
         mean = jax.lax.pmean(batch.mean(), "data")
         return {"w": state["w"] + mean}, {"mean": mean}
 
-    rules = [("w", outlay.layout.on_host())] if wanted else []
+    rules = [("w", outlay.layout.on_host())] if asked else []
     built = outlay.program(
         step, lambda: {"w": jnp.zeros(4)}, BATCH, mode="manual", mesh="data=8",
         layout=outlay.Layout([*rules, ("w", outlay.replicate())]) + outlay.data_parallel(),
     )  # fmt: skip
-    assert {name.partition(":")[0] for name in built.passes} == {"manual_step", *wanted}
+    assert {name.partition(":")[0] for name in built.passes} == {"manual_step", *asked}
     state, _ = built(built.init(None), BATCH)
     np.testing.assert_allclose(state["w"], np.full(4, BATCH.mean()), rtol=1e-5)
 
 
 def test_every_pass_is_tried():
-    tried = {*IN_AUTO, "manual_gradients", "manual_step"}
+    elsewhere = {"explicit_transforms"}  # test_per_shard_operations.py
+    tried = {*IN_AUTO, "manual_gradients", "manual_step", *elsewhere}
     assert {one.name.partition(":")[0] for one in PASSES} == tried
 
 

@@ -37,7 +37,7 @@ from outlay.analysis.verify.stages import Stage
 from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.check_arrays import check_same_leaves
 from outlay.core.quantities import counted
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.program.program import Program
 
 Against = Literal["one-device", "auto", "manual"]

@@ -18,7 +18,7 @@ from outlay.arrays.shardings import shardings
 from outlay.core.as_written import observing
 from outlay.core.jax_compat import quick_options
 from outlay.core.jax_tracing import fresh_traces
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.program.program import Program
 
 

@@ -9,7 +9,7 @@ from outlay.graph.step_graph import INPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import by_module, by_rows
-from outlay.program.execution import Mode
+from outlay.program.modes import Mode
 from outlay.recipes.recipe import DEFAULT_MESH
 
 COPIES, BY_NEURON, BY_MODULE = "copies", "by-neuron", "by-module"

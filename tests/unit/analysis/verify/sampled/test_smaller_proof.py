@@ -71,7 +71,6 @@ def test_a_smaller_program_of_the_same_structure_tells_that_the_big_one_is_the_s
 
 @pytest.mark.compiles
 @pytest.mark.processes
-@pytest.mark.any_jax
 def test_an_operation_that_only_the_big_one_has_makes_the_answer_unknown():
     proof = outlay.verify(made(64, 32, own=clipped), 1, like=small())
     assert proof.verdict == "unknown"
