@@ -21,7 +21,7 @@ help:
 	@echo 'make check      lint, then the tests that are quick: for use while working'
 	@echo 'make test       lint, then every test, on this Python and on the newest one'
 	@echo 'make lint       format, style, layers, types'
-	@echo 'make bench      every benchmark, one after the other'
+	@echo 'make bench      every benchmark that takes minutes, one after the other'
 	@echo 'make docs       the site, in docs/_build/html'
 	@echo 'make lock       pin the newest versions of everything in requirements/dev.txt'
 	@echo 'make snapshots  accept the present public names and command-line options as intended'
@@ -66,8 +66,11 @@ lint: $(VENV)
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
+# Tables of many programs that are compiled for absent hardware: up to an hour, so each is started by itself.
+TABLES := benchmarks/published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
+
 bench: $(VENV)
-	@set -e; for benchmark in $(filter-out benchmarks/published.py,$(wildcard benchmarks/[a-z]*.py)); do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
+	@set -e; for benchmark in $(filter-out $(TABLES),$(wildcard benchmarks/[a-z]*.py)); do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
 	$(BIN)/python benchmarks/published.py --known
 
 docs: $(VENV)

@@ -1,7 +1,10 @@
 """Compare what a compiled program computed with one device, array by array, allowing for the target's rounding.
 
 How much rounding may do is measured, not guessed: the reference is computed again from numbers that are moved by as
-much as the coarsest floats of the compiled program round. What then moves in a result may move in the program's.
+much as the coarsest floats of the compiled program round. What then moves in a result may move in the program's. Where
+that does not explain a difference, the reference is computed in float64 as well: as far as it is from that itself, the
+program may be, too. Sums of bfloat16 are rounded at each number, which no move of what they add up shows: a row of an
+embedding's gradient adds up one for each time that its token occurs.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ _DIGITS = 4  # units in the last place by which an entry may differ without any 
 # Sums of many numbers in another order: each sum rounds, and n roundings of random signs add up to the root of n.
 _LAST_DIGIT = 1.5  # units in the last place that only the last rounding of moved numbers is worth
 _TOO_COARSE = 0.5
+_EACH_AS_FAR = 2
+"""Two that are as far from what is exact are at most twice as far from one another."""
 
 
 def coarsest_float(module: HloModule) -> np.dtype:
@@ -121,6 +126,7 @@ def close(
     differing: frozenset[tuple[Kind, str]],
     num_added: int,
     tolerance: float | None = None,
+    precise: Results | None = None,
 ) -> Iterator[LeafCheck]:
     """Compare the results of a step.
 
@@ -133,6 +139,7 @@ def close(
         differing: what devices that should hold the same hold different numbers of.
         num_added: how many numbers the compiled program adds up into one, in whatever order.
         tolerance: the share of the largest update that may differ; None for what rounding was seen to do.
+        precise: what one device computed in float64; None if that was not asked for.
     """
     for key, value in right.items():
         if key not in got:  # gradients stay inside of a compiled program
@@ -140,7 +147,9 @@ def close(
         kind, path = key
         base = before.get(path) if kind == "state" else None
         others = [one[key] for one in moved_results]
-        check = _compared(step, kind, path, got[key], value, base, others, num_added, tolerance)
+        check = _compared(
+            step, kind, path, got[key], value, base, others, num_added, tolerance, (precise or {}).get(key)
+        )
         if key in differing:
             check = check.also("devices that should hold the same hold different numbers")
         yield check
@@ -156,6 +165,7 @@ def _compared(
     others: Sequence[np.ndarray],
     num_added: int,
     tolerance: float | None,
+    precise: np.ndarray | None,
 ) -> LeafCheck:
     dtype = str(right.dtype)
     if got.shape != right.shape:
@@ -190,6 +200,11 @@ def _compared(
     allowed_norm = _FACTOR_OF_NORM * max((float(np.linalg.norm(one)) for one in noise), default=0.0)
     allowed_norm += (_DIGITS * digit + in_sums) * np.sqrt(right64.size)
     reason = "what rounding in the compiled program's types does to this array, seen in moved numbers"
+    if precise is not None:
+        off = np.abs(right64 - _wide(precise))
+        allowed += _EACH_AS_FAR * float(off.max(initial=0))
+        allowed_norm += _EACH_AS_FAR * float(np.linalg.norm(off))
+        reason += ", and in float64"
     if tolerance is not None:
         allowed, allowed_norm = tolerance * largest, tolerance * float(np.linalg.norm(update))
         reason = f"tolerance={tolerance:g}"

@@ -7,6 +7,7 @@ machine, and the text is computed operation by operation, in another process.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ from outlay.analysis.verify.as_compiled.closeness import (
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
 from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room
 from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
-from outlay.analysis.verify.batches import KINDS, made_up_words, make_up, take
+from outlay.analysis.verify.batches import KINDS, in_float64, made_up_words, make_up, take
 from outlay.analysis.verify.dependence import Dependence
 from outlay.analysis.verify.host import by_path, default_kind, to_host
 from outlay.analysis.verify.runs import Leaves
@@ -48,6 +49,7 @@ from outlay.program.program import Program
 
 DISABLED_PASSES = "xla_disable_hlo_passes"
 _MAX_PLACES = 4
+_FLOAT32 = np.dtype(np.float32)
 _PRODUCTS: dict[str, Products] = {"gpu": "tf32", "cuda": "tf32", "tpu": "bfloat16"}
 
 
@@ -60,12 +62,14 @@ class _Step:
         batch: its batch.
         right: what it computed.
         others: what it computed from moved numbers.
+        precise: what it computed in float64; None if that was not asked for.
     """
 
     before: Leaves
     batch: Any
     right: Results
     others: list[Results]
+    precise: Results | None = None
 
 
 class CompiledProof:
@@ -118,6 +122,9 @@ class CompiledProof:
         try:
             answer = run_apart(self._job(compiled, steps))
             checks = self._checked(answer, steps, longest_sum(module))
+            if any(check.fault for check in checks) and coarsest_float(module).itemsize < _FLOAT32.itemsize:
+                steps = [self._with_precise(step) for step in steps]
+                checks = self._checked(answer, steps, longest_sum(module))
             wrong = {(check.kind, check.path) for check in checks if check.fault}
             places = self._places(compiled, module, wrong) if wrong else []
             causes = (*places, *self._causes(steps, longest_sum(module))) if wrong else ()
@@ -142,13 +149,27 @@ class CompiledProof:
             state = right.state if self.program.donate else state
         return steps
 
+    def _with_precise(self, step: _Step) -> _Step:
+        """Add what one device computes in float64."""
+        self.stage("the step on one device in float64")
+        precise = self.one_device.variant.replay(in_float64(step.before), in_float64(step.batch)).leaves
+        return dataclasses.replace(step, precise=precise)
+
     def _checked(self, answer: Answer, steps: list[_Step], num_added: int) -> tuple[LeafCheck, ...]:
         differing = frozenset(self._keys[at] for at in answer.differing)
         return tuple(
             check
             for number, (step, exact) in enumerate(zip(steps, answer.exact, strict=True), start=1)
             for check in close(
-                number, step.before, self._named(exact), step.right, step.others, differing, num_added, self.tolerance
+                number,
+                step.before,
+                self._named(exact),
+                step.right,
+                step.others,
+                differing,
+                num_added,
+                self.tolerance,
+                step.precise,
             )
         )
 
