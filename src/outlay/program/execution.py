@@ -101,6 +101,11 @@ class Executed:
         return self._execution.output_shapes
 
     @property
+    def named_shapes(self) -> dict[str, Any]:
+        """The values inside the step that rules can name, and its outputs, as shapes and dtypes."""
+        return self._execution.named_shapes
+
+    @property
     def rows(self) -> tuple[Any, ...]:
         """For a graph, the parts that are split by rows over the same devices."""
         return self._execution.rows

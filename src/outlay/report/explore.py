@@ -186,9 +186,7 @@ def _alternative(program: Program, text: str, name: str, layout: Layout) -> Alte
     sizes = {axis: int(size) for axis, _, size in (part.partition("=") for part in text.split(","))}
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
     try:
-        plan = layout.plan(
-            program.state_shapes, mesh, batch=program.batch_shapes, intermediates=program._execution.named_shapes
-        )
+        plan = layout.plan(program.state_shapes, mesh, batch=program.batch_shapes, intermediates=program.named_shapes)
         return Alternative(text, name, plan)
     except LayoutError as error:
         first = error.problems[0] if error.problems else None
