@@ -124,6 +124,7 @@ class PlacedGraph:
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
 
+    @_without_mesh
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
         """Lower the steps of a dispatch, one program for each group."""
         with fresh_traces():

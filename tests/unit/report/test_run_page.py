@@ -46,9 +46,9 @@ def place(browser, title, share):
 def test_memory_of_one_step_alone_is_no_curve(tmp_path):
     folder = folder_of_run(tmp_path / "run")
     record = RunRecord(folder)
-    assert "Memory of the process" in html_of_page(page_so_far(record))
+    assert "Memory in use on the fullest device" in html_of_page(page_so_far(record))
     record.memory = [(record.step, value) for _, value in record.memory]
-    assert "Memory of the process" not in html_of_page(page_so_far(record))
+    assert "Memory in use on the fullest device" not in html_of_page(page_so_far(record))
 
 
 def test_values_are_read_under_the_pointer(opened, tmp_path):

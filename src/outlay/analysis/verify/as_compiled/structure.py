@@ -108,7 +108,7 @@ def structure_of(module: HloModule, axes: Axes) -> Structure:
         ...   ROOT %y = f32[4]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add
         ... }'''), (("data", 2),))
         >>> [str(one) for one in structure.exchanged]
-        ['all-reduce of f32 over data (other)']
+        ['all-reduce of f32 over all (other)']
     """
     runs = runs_per_step(module)
     step = f"jit({module.name.removeprefix('jit_')})/"  # the smaller step may have another name
