@@ -25,8 +25,10 @@ def indexed_operands(evidence: Evidence) -> Iterator[Finding]:
     other_dims: dict[SourceLine | None, int | None] = {}
     for computation, one in evidence.module.instructions():
         collective = by_name.get(one.name)
+        if collective is None or collective.leaf.startswith("params"):
+            continue
         dims = re.findall(r"\d+", one.attributes.get("dimensions", ""))
-        if collective is None or len(dims) != 1 or collective.leaf.startswith("params"):
+        if len(dims) != 1:
             continue
         if (rank := _indexed_rank(evidence.module, computation, one, int(dims[0]))) is not None:
             gathers.setdefault(collective.source, []).append(collective)
