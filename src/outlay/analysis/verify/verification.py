@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlay.core.error_types import VerifyError
+from outlay.analysis.verify.answer import Answer, Verdict
 from outlay.core.guesses import OF_A_VERIFICATION
 from outlay.core.quantities import counted, listed
 from outlay.render.page import Column, Line, Notes, Page, Section, Style, Table
 from outlay.render.report import Report, fields_as_json
 
 Kind = Literal["gradient", "output", "state"]
-Verdict = Literal["same", "different", "unknown"]
 
 _ORDER: tuple[Verdict, ...] = ("different", "unknown", "same")
 _MAX_REASONS = 8
@@ -107,7 +106,7 @@ class LeafCheck:
 
 
 @dataclass(frozen=True)
-class Verification(Report):
+class Verification(Answer):
     """Whether a program computes what it should, array by array; returned by `outlay.verify`.
 
     `str()` gives text, a notebook shows a table.
@@ -153,11 +152,6 @@ class Verification(Report):
         if self.wrong:
             return "different"
         return "unknown" if self.reasons else "same"
-
-    @property
-    def ok(self) -> bool:
-        """Whether every array is the same up to rounding, and each could have shown a fault."""
-        return self.verdict == "same"
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -228,19 +222,6 @@ class Verification(Report):
             notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {listed(still, 4)}")
         notes += [words for words in (self.reference, self.replayed, *self.limits) if words]
         return tuple(notes)
-
-    def raise_if_different(self, *, allow_unknown: bool = False) -> None:
-        """Raise if something differs, or if the answer is unknown.
-
-        Args:
-            allow_unknown: do not raise if the answer is unknown.
-
-        Raises:
-            VerifyError: something differs, with the first wrong leaf and all others; or the answer is unknown, with
-                the reasons.
-        """
-        if self.verdict == "different" or (self.verdict == "unknown" and not allow_unknown):
-            raise VerifyError(str(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.analysis.verify.answer import Answer, Verdict
 from outlay.analysis.verify.as_compiled.structure import StructureComparison
 from outlay.analysis.verify.static.static_verification import StaticVerification
-from outlay.analysis.verify.verification import Verdict, Verification
-from outlay.core.error_types import VerifyError
+from outlay.analysis.verify.verification import Verification
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, listed
 from outlay.render.page import Column, Line, Notes, Page, Section, Style, Table
-from outlay.render.report import Report, fields_as_json
+from outlay.render.report import fields_as_json
 
 _MAX_ROWS = 12
 _STYLES: dict[Verdict, Style] = {"same": "good", "different": "bad", "unknown": "warning"}
@@ -34,7 +34,7 @@ class Shrunk(OneLine):
 
 
 @dataclass(frozen=True)
-class SampledVerification(Report):
+class SampledVerification(Answer):
     """Whether a program that is too big to compute here is right, as far as a smaller one tells.
 
     Three things are told: whether the compiler made the same of both, up to sizes; what the smaller one computes; and
@@ -62,11 +62,6 @@ class SampledVerification(Report):
         if "different" in (self.small.verdict, self.static.verdict):
             return "different"
         return "unknown" if self.reasons else "same"
-
-    @property
-    def ok(self) -> bool:
-        """Whether the smaller program is the same, and the big one has its structure."""
-        return self.verdict == "same"
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -100,18 +95,6 @@ class SampledVerification(Report):
             "what depends on sizes alone was not judged: the kernels that libraries choose, and memory",
             *self.small.notes,
         )
-
-    def raise_if_different(self, *, allow_unknown: bool = False) -> None:
-        """Raise if something differs, or if the answer is unknown.
-
-        Args:
-            allow_unknown: do not raise if the answer is unknown.
-
-        Raises:
-            VerifyError: something differs; or the answer is unknown, with the reasons.
-        """
-        if self.verdict == "different" or (self.verdict == "unknown" and not allow_unknown):
-            raise VerifyError(str(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""

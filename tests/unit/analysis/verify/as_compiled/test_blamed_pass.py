@@ -25,7 +25,7 @@ ENTRY %main (a: f32[4]) -> f32[4] {
   %a = f32[4]{0} parameter(0)
   ROOT %b = f32[4]{0} all-reduce(%a), replica_groups={{0,1}}, channel_id=1, use_global_device_ids=true, to_apply=%add, metadata={op_name="jit(f)/add" source_file="/home/me/f.py" source_line=3}
 }
-"""  # noqa: E501
+"""  # noqa: E501  such are the lines of a compiler
 
 
 def answering(wrong_from, unknown=()):
