@@ -66,8 +66,8 @@ lint: $(VENV)
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Tables of many programs that are compiled for absent hardware: up to an hour, so each is started by itself.
-TABLES := benchmarks/published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
+# Tables of many programs that are compiled for absent hardware take up to an hour, and one needs a GPU: each is started by itself.
+TABLES := benchmarks/one_gpu.py benchmarks/published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
 
 bench: $(VENV)
 	@set -e; for benchmark in $(filter-out $(TABLES),$(wildcard benchmarks/[a-z]*.py)); do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done

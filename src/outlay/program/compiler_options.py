@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jaxlib
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _DISABLED_PASSES = "xla_disable_hlo_passes"  # with commas between them
 
-RequestedOptions = Mapping[str, Value] | Path | str
-"""`preset`, `none`, options by name, or the name of a file of them, one `--name=value` after another."""
+RequestedOptions: TypeAlias = "Mapping[str, Value] | Path | str | CompilerOptions"
+"""`preset`, `none`, options by name, the name of a file of them, one `--name=value` after another, or a program's."""
 
 MICROBATCHES = "microbatches"
 """The scope that `outlay.train_step` opens around its loop over microbatches, by which the loop is known."""
@@ -108,7 +108,7 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
     A preset leaves out what `XLA_FLAGS` or `LIBTPU_INIT_ARGS` already set.
 
     Args:
-        requested: `preset`, `none`, options by name, or the name of a file of them.
+        requested: `preset`, `none`, options by name, the name of a file of them, or those of another program.
         mesh: the mesh of the devices to compile for; without one a preset is empty.
 
     Raises:
@@ -117,6 +117,8 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
     >>> compiler_options({"xla_cpu_enable_fast_math": True}, None).values
     {'xla_cpu_enable_fast_math': True}
     """
+    if isinstance(requested, CompilerOptions):
+        return requested
     if isinstance(requested, Mapping):
         return CompilerOptions("given", {name.removeprefix("--"): value for name, value in requested.items()})
     if requested == "none":

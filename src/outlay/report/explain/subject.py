@@ -29,7 +29,7 @@ from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
-from outlay.program.compiler_options import CompilerOptions, RequestedOptions, compile_with, compiler_options
+from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
 from outlay.program.program import Program
 from outlay.report.explain.compiled_before import Outcome, outcome_key
 
@@ -193,14 +193,14 @@ def _over_arrays(function: Any) -> Any:
 def _compile(
     subject: Subject,
     lower: Any,
-    how: RequestedOptions | CompilerOptions,
+    how: RequestedOptions,
     cache: DiskCache | None,
     program: Program | None = None,
 ) -> Subject:
     """Compile with the given or known options; a program, if given, compiles itself and keeps the result."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
     device = mesh.devices.flat[0] if mesh else None
-    options = how if isinstance(how, CompilerOptions) else compiler_options(how, mesh)
+    options = compiler_options(how, mesh)
     failure, compiled = "", None
     # JAX's persistent cache would return no compiler messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():

@@ -7,6 +7,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.verify.batches import KINDS, make_up, take
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ProfileError
+from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.devices.target import Target
 from outlay.program.program import Program
@@ -29,6 +31,10 @@ from outlay.report.profile.profiled import Profile, Timed, TraceEvent
 
 # What runs inside of these is in the trace, too.
 _HOLD_OTHERS = ("loop", "branch", "call")
+
+# XLA for GPUs runs most of a step as CUDA graphs, and a trace has one event for all operations of a graph.
+_GRAPHS = "xla_gpu_enable_command_buffer"
+_GRAPH = "command_buffer"
 
 _NUM_NAMED = 4
 _PYTHON = "python"
@@ -47,7 +53,7 @@ def profile(
     """Run some steps under JAX's profiler, and compare the time of each operation with the prediction of `explain`.
 
     One warm-up step comes first. Times are means over devices, per step; the time of a collective includes waiting for
-    other devices.
+    other devices. For GPUs the program is compiled without CUDA graphs, whose operations no trace tells apart.
 
     Args:
         program: the program. It runs on its own devices, attached or simulated, from a freshly initialized state.
@@ -73,16 +79,28 @@ def profile(
         >>> measured.num_steps, measured.measured_seconds > 0
         (1, True)
     """
+    if trace is None:
+        check_runnable(program.mesh, "a step cannot be profiled")
+        program = without_graphs(program)
     explanation = explain(program, target=target)
     if explanation.hlo is None or explanation.schedule is None:
         raise ProfileError("compilation failed: there is nothing to run\n  fix: outlay explain shows why")
     if trace is not None:
         events = read_trace(Path(trace), explanation.hlo.name)
         return joined(explanation, events, _num_steps(explanation.schedule, explanation.hlo.num_devices, events))
-    check_runnable(program.mesh, "a step cannot be profiled")
     with tempfile.TemporaryDirectory() as folder:
         _run(program, _made_up(program, steps) if batches is None else take(batches, steps), folder)
         return joined(explanation, read_trace(Path(folder), explanation.hlo.name), steps)
+
+
+def without_graphs(program: Program) -> Program:
+    """Return a program whose operations a GPU starts one by one, so that a trace tells them apart."""
+    if program.mesh.devices.flat[0].platform != "gpu":
+        return program
+    options = program.compiler_options
+    note = "without CUDA graphs, in which a trace does not tell operations apart: steps of a run may be faster"
+    values = {**options.values, _GRAPHS: ""}
+    return program.with_compiler_options(replace(options, values=values, notes=(*options.notes, note)))
 
 
 def _made_up(program: Program, steps: int) -> list[Any]:
@@ -98,11 +116,17 @@ def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: in
         num_steps: the number of steps in the trace.
 
     Raises:
-        ProfileError: the trace has none of the program's operations.
+        ProfileError: the trace has none of the program's operations, or operations inside CUDA graphs.
     """
     assert explanation.schedule is not None
     assert explanation.hlo is not None
     num_devices = explanation.hlo.num_devices
+    if graphs := [event.name for event in events if event.name.startswith(_GRAPH)]:
+        raise ProfileError(
+            f"the trace tells no operation apart inside CUDA graphs: {counted(len(graphs), 'event')} of them, such as "
+            f"{graphs[0]}\n"
+            f"  fix: record it again with XLA_FLAGS=--{_GRAPHS}= , or let outlay profile run the steps, which does so"
+        )
     took: dict[str, float] = collections.defaultdict(float)
     for event in events:
         # CPU devices share threads, and no event says which device it is of: so sums, and means over devices (decision

@@ -200,6 +200,8 @@ class Profile(Report):
             yield Line(f"{len(missing)} of {len(self.operations)} operations are not in the trace: predicted {seconds}")
         if self.unknown_seconds:
             yield Line(f"measured but not predicted: {format_seconds(self.unknown_seconds)}")
+        options = self.explanation.compiler_options
+        yield from (Line(note) for note in (options.notes if options else ()))
         mesh = self.explanation.mesh
         if mesh is not None and mesh.kind == "simulated":
             yield Line(

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from tests.unit.program.test_storing import BATCH, layer, program_of
 
 import outlay
 from outlay.errors import ProfileError, ProgramError
+from outlay.report.profile.profile import joined, without_graphs
+from outlay.report.profile.profiled import TraceEvent
 
 _, FIRST = inspect.getsourcelines(layer)
 LAYER = (FIRST + 2, FIRST + 3)
@@ -116,3 +119,22 @@ def test_a_trace_of_nothing_and_what_is_no_trace_are_refused(program, tmp_path):
 def test_too_few_batches_and_absent_devices_are_refused(program):
     with pytest.raises(ProgramError, match="3 steps need 3 batches, but there are 1"):
         outlay.profile(program, [BATCH])
+
+
+def test_on_gpus_operations_are_told_apart_and_a_trace_in_which_they_are_not_is_refused(profiled):
+    batch = np.ones((8, 8), np.float32)
+    mesh = outlay.mesh(data=1, target="h100:1x1")
+    for_gpus = outlay.program(
+        lambda state, batch: (state @ batch, ()), lambda: batch, batch, layout=outlay.data_parallel(), mesh=mesh
+    )
+    alone = without_graphs(for_gpus)
+    assert alone.compiler_options.is_preset  # so that what this compiler does not know is still left out
+    assert dict(alone.compiler_options.values) == {
+        **for_gpus.compiler_options.values,
+        "xla_gpu_enable_command_buffer": "",
+    }
+    explained = replace(profiled.explanation, compiler_options=alone.compiler_options)
+    assert "without CUDA graphs" in str(replace(profiled, explanation=explained))
+    events = [TraceEvent("command_buffer_1", ("/device:GPU:0", "Stream #1"), 0.0, 1e-3)]
+    with pytest.raises(ProfileError, match=r"1 event of them, such as command_buffer_1\n  fix: .*command_buffer= "):
+        joined(profiled.explanation, events, 1)
