@@ -14,12 +14,13 @@ NEWEST_VENV := .venv-newest/.installed
 # jobs and compiles its programs once; the files come in the order of conftest.py, the longest first.
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-here test-newest lint bench docs lock snapshots wheels clean
+.PHONY: help demo check test test-thorough test-here test-newest lint bench docs lock snapshots wheels clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
 	@echo 'make check      lint, then the tests that are quick: for use while working'
-	@echo 'make test       lint, then every test, on this Python and on the newest one'
+	@echo 'make test       lint, then the tests, on this Python and on the newest one'
+	@echo 'make test-thorough  the combinations that make test leaves out, for half an hour'
 	@echo 'make lint       format, style, layers, types'
 	@echo 'make bench      every benchmark that takes minutes, one after the other'
 	@echo 'make docs       the site, in docs/_build/html'
@@ -33,7 +34,7 @@ demo: $(VENV)
 
 # Every test that starts no process, compiles little and builds no page; CONTRIBUTING.md says what runs where.
 check: lint
-	@$(RUN); run $(BIN)/$(PYTEST) -n 3 -m 'not processes and not compiles and not pages'
+	@$(RUN); run $(BIN)/$(PYTEST) -n 3 -m 'not processes and not compiles and not pages and not thorough'
 
 # Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, one after the
 # other: side by side they would share the cores and their caches.
@@ -51,14 +52,21 @@ test: lint
 	if [ -x "$$newer" ]; then both=test-newest; fi; \
 	run $(MAKE) --silent --no-print-directory --keep-going -j 1 test-here $$both
 
+# What `make test` leaves out.
+test-thorough:
+	@$(RUN); run $(MAKE) --silent --no-print-directory test THOROUGH=yes
+
+HERE := $(if $(THOROUGH),thorough,not thorough)
+WITH_NEWEST := newest and $(if $(THOROUGH),(any_jax or thorough),not any_jax and not thorough)
+
 test-here: $(VENV)
-	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice .pytest_cache $(BIN)/$(PYTEST) -n 3
+	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice .pytest_cache $(BIN)/$(PYTEST) -n 3 -m '$(HERE)'
 
 # Python 3.11 runs everything, and the newest JAX what another JAX could break. What failed is noted in a folder of its own, or
 # the other Python's would be forgotten.
 test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
-	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n 3 -m 'newest and not any_jax'
+	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n 3 -m '$(WITH_NEWEST)'
 
 lint: $(VENV)
 	@$(BIN)/ruff format --check

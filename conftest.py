@@ -7,6 +7,7 @@ import gc
 import hashlib
 import importlib.metadata
 import io
+import itertools
 import os
 import platform
 import signal
@@ -135,10 +136,16 @@ def note_start(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(note_start)
 
 
+ONLY = {"newest": "pytest.mark.newest", "thorough": ("pytest.mark.thorough", "pytest.mark.some_cases")}
+"""What stands in a file of which the mark that is asked for first leaves something."""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import, in each worker, the many files of which the mark that is asked for would leave nothing."""
-    if collection_path.suffix == ".py" and "newest" in config.option.markexpr.split():
-        return "pytest.mark.newest" not in collection_path.read_text(encoding="utf-8") or None
+    asked = config.option.markexpr.split()[:1]
+    if collection_path.suffix == ".py" and asked and asked[0] in ONLY:
+        text, marks = collection_path.read_text(encoding="utf-8"), ONLY[asked[0]]
+        return not any(mark in text for mark in ((marks,) if isinstance(marks, str) else marks)) or None
     return None
 
 
@@ -146,7 +153,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if folder_of(item) in FOLDERS:
             item.add_marker(FOLDERS[folder_of(item)])
+    for _, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        leave_out_cases(list(cases))
     items.sort(key=lambda item: [*FOLDERS, folder_of(item)].index(folder_of(item)))
+
+
+def leave_out_cases(cases: list[pytest.Item]) -> None:
+    """Mark the cases of a test that its mark `some_cases(here, newest=there)` leaves to the thorough run."""
+    if asked := cases[0].get_closest_marker("some_cases"):
+        chosen = spread(cases, max(asked.args[0], asked.kwargs.get("newest", 0)))
+        for case in cases:
+            if case not in chosen[: asked.args[0]]:
+                case.add_marker("thorough")
+            if case not in chosen[: asked.kwargs.get("newest", asked.args[0])]:
+                case.add_marker("any_jax")
+
+
+def spread(cases: list[pytest.Item], num: int) -> list[pytest.Item]:
+    """Choose cases, each with the most values of its parameters that none before has: the same ones in every run."""
+    chosen: list[pytest.Item] = []
+    seen: set[tuple[str, str]] = set()
+    while len(chosen) < min(num, len(cases)):
+        best = max((case for case in cases if case not in chosen), key=lambda case: len(values_of(case) - seen))
+        chosen.append(best)
+        seen |= values_of(best)
+    return chosen
+
+
+def values_of(case: pytest.Item) -> set[tuple[str, str]]:
+    assert isinstance(case, pytest.Function)
+    return {(name, repr(value)) for name, value in case.callspec.params.items()}
 
 
 def pytest_collection_finish() -> None:

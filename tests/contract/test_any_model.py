@@ -153,6 +153,7 @@ def _loss_of(name: str) -> Any:
 INIT_ONE = outlay.init_state(lambda key: {"w": jax.random.normal(key, (8, 8))}, OPTIMIZER)
 
 
+@pytest.mark.any_jax
 def test_two_training_states_in_mode_manual() -> None:
     layout = outlay.fsdp(min_size=16) + outlay.data_parallel()
     train = outlay.train_step(_loss_of("w"), OPTIMIZER)

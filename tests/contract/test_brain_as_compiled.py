@@ -36,8 +36,8 @@ def test_s0_15_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
     assert arrangements[arrangement]["spikes"]["A_in"] > 10
 
 
+@pytest.mark.thorough  # test_spark_1_2_2.py computes these components, and the test above what a layout may change
 @pytest.mark.processes
-@pytest.mark.any_jax  # there test_spark_1_2_2.py computes these components, and the test above what a layout may change
 def test_the_files_of_sparks_newer_versions_run_as_on_one_device_bit_for_bit():
     arrangements = differences("spark_arrangements.py")
     assert list(arrangements) == ["tutorial by module", "every component by neuron"]

@@ -14,7 +14,7 @@ from outlay.recipes.digits import digits
 from outlay.recipes.prepare import prepare
 from outlay.train.loop import fit
 
-LAYOUTS = ("replicated", "dp", "zero1", "zero2", "fsdp", "fsdp+tp")
+LAYOUTS = ("fsdp+tp", "zero2", "fsdp", "dp", "zero1", "replicated")
 ALL_AXES = "fsdp+tp"
 """The layout that begins by itself, trains to the end and is evaluated: it splits along every axis, and so adds up in
 the most places. The others begin with one device's state."""
@@ -56,6 +56,7 @@ def test_fsdp_is_a_program_in_which_explain_finds_nothing(recipe):
     assert {one.kind for one in explanation.collectives} == {"all-gather", "all-reduce"}  # parameters, gradients
 
 
+@pytest.mark.some_cases(3)  # test_layouts.py has each layout with smaller models
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_learns_the_same(recipe, one_device, layout):
     program = prepare(recipe, layout=layout).program

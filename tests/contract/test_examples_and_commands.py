@@ -84,6 +84,7 @@ def run(tmp_path: Path, command: str, name: str, *options: str, code: int = 0) -
     return result.output
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("name", ALL)
 def test_what_lives_where_and_what_it_costs(name, tmp_path):
     assert "device" in run(tmp_path, "show", name)
@@ -95,12 +96,14 @@ def test_it_computes_what_one_device_computes(name, tmp_path):
     run(tmp_path, "verify", name, "--steps", "1", code=1 if name in WRONG else 0)
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("name", [name for name in ALL if name != "ab_brain.toml"])
 def test_it_runs(name, tmp_path):
     run(tmp_path, "run", name, "--steps", "2", "--run-folder", "run")
     assert any((tmp_path / "run").iterdir())
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", [name for name in ALL if name not in BRAINS])
 def test_it_can_be_chosen_for(name, tmp_path):
     """What each process of `outlay choose` does."""

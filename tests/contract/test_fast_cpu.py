@@ -51,6 +51,7 @@ BY_NUMPY = ("oja", "quadruplet", "zenke")
 """What test_narrow_floats.py compares with NumPy in float16, as machine code and in plain JAX."""
 
 
+@pytest.mark.any_jax  # as the layouts below
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_plain_jax_computes(dtype):
     brain = every_rule(dtype, left_out=BY_NUMPY if dtype == "float16" else ())

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.newest
 
 RECORD = np.load(Path(__file__).parents[1] / "data" / "spark_1_2_2.npz")
 NAMES = sorted({name.split("/")[0] for name in RECORD.files} - {"state"})
-ON_NEWEST_JAX = {"btsp", "exponential_all", "izhikevich_all", "modulated_quadruplet", "signals"}
-"""Each soma and signal. Of the rules, test_narrow_floats.py runs quadruplet and oja there, and the self-tests of
+ON_NEWEST_JAX = {"btsp", "exponential_all", "signals"}
+"""Of the rules, test_narrow_floats.py runs quadruplet and oja there, and the self-tests of
 test_sparse_steps.py run each."""
 STEPS = 160
 STEPS_OF_POTENTIAL = [20, 80, STEPS - 1]

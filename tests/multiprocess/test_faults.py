@@ -43,6 +43,7 @@ def test_processes_compute_together_and_end_well_though_workers_of_theirs_fail_a
     assert done.stderr.count("ValueError: a worker's mistake") == 2
 
 
+@pytest.mark.any_jax  # it waits in Python
 def test_a_process_that_waits_for_an_upload_after_the_last_step_is_not_taken_for_one_that_waits_for_the_others(mark):
     done = jobs.run(fault="upload", process=0, mark=mark)
     assert done.code == 0, done.stderr
@@ -65,7 +66,14 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
             1, "no-text", 13, "NoText, exit code 13", "NoText: <exception str() failed>", marks=pytest.mark.any_jax
         ),
         (0, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
-        (1, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
+        pytest.param(
+            1,
+            "SIGKILL",
+            137,
+            "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137",
+            "",
+            marks=pytest.mark.any_jax,
+        ),
     ],
 )
 def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, code, says, last):
@@ -83,7 +91,7 @@ def test_an_exception_in_a_thread_ends_all(mark):
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
 
 
-@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.any_jax), 1])
+@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     place = {"OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": f"127.0.0.1:{free_port()}", "JAX_PLATFORMS": "cpu"}
     command = [forks.python(), jobs.PROGRAM, "early", str(process), str(mark)]
@@ -106,7 +114,10 @@ def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(m
 
 @pytest.mark.parametrize(
     ("fault", "code", "when"),
-    [("kill-at-exit", -9, " after its last step"), ("kill-in-jax", -9, " at the end of its program")],
+    [
+        pytest.param("kill-at-exit", -9, " after its last step", marks=pytest.mark.any_jax),
+        ("kill-in-jax", -9, " at the end of its program"),
+    ],
 )
 def test_without_a_launcher_a_process_that_is_killed_at_its_end_is_named(mark, fault, code, when):
     """JAX waits five minutes for it at the end, and names nobody."""
@@ -127,6 +138,7 @@ def test_without_a_launcher_a_process_that_is_killed_at_its_end_is_named(mark, f
     assert f"process 1 of 2 on {socket.gethostname()} has gone without a word{when}" in errors[0]
 
 
+@pytest.mark.any_jax  # as SIGKILL above
 def test_sigterm_ends_a_process_and_so_all(mark):
     done = jobs.run(fault="SIGTERM", process=1, mark=mark)
     assert done.code == 143
@@ -142,6 +154,7 @@ def test_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     assert "in main" in done.stderr
 
 
+@pytest.mark.any_jax  # as one that ends early
 def test_a_process_that_goes_without_a_word_is_named(mark):
     done = jobs.run(fault="os-exit", process=0, mark=mark)
     assert done.code != 0
@@ -150,7 +163,7 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
     )
 
 
-@pytest.mark.parametrize("fault", ["SIGSTOP", pytest.param("sleep", marks=pytest.mark.any_jax)])
+@pytest.mark.parametrize("fault", ["SIGSTOP", pytest.param("sleep", marks=pytest.mark.thorough)])
 def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
     done = jobs.run("--stuck-after", "8", "--start-within", "60", fault=fault, process=1, mark=mark, forked=False)
     assert done.code == 1
@@ -228,7 +241,8 @@ def test_processes_that_would_run_different_things_are_told_all_of_them(differed
     assert "ProgramError: the processes are about to run different programs" in differed.stderr
 
 
-@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.any_jax), 1])
+@pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.thorough), 1])
+@pytest.mark.any_jax  # it waits in Outlay
 def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
     done = jobs.run(program=jobs.DIFFERING, fault="missing", process=process, mark=mark)
     assert done.code == 13
@@ -239,6 +253,7 @@ def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
     )
 
 
+@pytest.mark.any_jax
 def test_a_process_that_ends_before_the_first_run_does_not_hang_the_others(mark):
     done = jobs.run(program=jobs.DIFFERING, fault="early", process=1, mark=mark)
     assert done.code == 1

@@ -22,6 +22,7 @@ def running(tmp_path):
     job.communicate()
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_the_launcher_ends_all(running, number, code):
     job, mark = running

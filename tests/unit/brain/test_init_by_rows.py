@@ -86,6 +86,7 @@ def test_no_device_makes_a_whole_kernel():
     assert needed[1] < whole
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layout", ["by-neuron", outlay.by_module({"a": [0, 1], "eye": 0})])
 def test_runs_begin_so(layout):
     model = Brain(

@@ -63,6 +63,7 @@ def test_a_key_of_another_kind_is_refused_where_the_plan_has_another():
         trained().init(jax.random.key(0, impl="rbg"))
 
 
+@pytest.mark.any_jax
 def test_all_keys_may_be_of_another_kind():
     with jax.default_prng_impl("rbg"):
         built = trained()

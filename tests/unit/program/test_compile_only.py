@@ -89,6 +89,7 @@ def test_a_program_is_lowered_for_tpus_that_are_not_there() -> None:
     assert "sdy.mesh" in made("tpu-v5e:2x4").lowered.as_text()
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 @needs_tpu_compiler
 def test_a_program_for_several_slices_is_explained_and_priced() -> None:

@@ -112,7 +112,7 @@ def moved(program):
 
 
 # On the newest JAX each loop that it writes into a program of its own; the others are scans like the first.
-ON_NEWEST_JAX = {scanned, by_a_counter, in_a_jitted_function, with_a_policy}
+ON_NEWEST_JAX = {scanned, with_a_policy}
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devic
         np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 @pytest.mark.parametrize("layout", ["zero2", *(pytest.param(name, marks=NOT_THERE) for name in ("dp", "fsdp"))])
 def test_a_model_that_the_check_refuses_runs_without_it_and_gives_the_same(layout):

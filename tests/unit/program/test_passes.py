@@ -81,10 +81,29 @@ def subsets(names):
     return [subset for size in range(len(names) + 1) for subset in itertools.combinations(names, size)]
 
 
-CASES = [
-    *(("auto", asked) for asked in sorted({*quarter(list(IN_AUTO)), tuple(IN_AUTO)})),
+def eighth(names):
+    """Return an eighth of all subsets: every two passes meet in each way, present and absent."""
+    for a, b, c in itertools.product([False, True], repeat=3):
+        there = zip(names, (a, b, c, a ^ b, a ^ c, b ^ c), strict=True)
+        yield tuple(name for name, is_there in there if is_there)
+
+
+IN_PAIRS = {
+    *(("auto", asked) for asked in (*eighth(list(IN_AUTO)), tuple(IN_AUTO))),
+    *(("manual", asked) for asked in subsets(IN_MANUAL) if len(asked) % 2 == 0 or asked == IN_MANUAL),
+}
+IN_THREES = {
+    *(("auto", asked) for asked in quarter(list(IN_AUTO))),
     *(("manual", asked) for asked in subsets(IN_MANUAL)),
-]
+}
+
+
+def cases():
+    """Every two passes meet in `make test`, and all of them; every three in the thorough run."""
+    for mode, asked in sorted(IN_PAIRS | IN_THREES):
+        is_all = asked in (tuple(IN_AUTO), IN_MANUAL)
+        marks = [pytest.mark.thorough] * ((mode, asked) not in IN_PAIRS) + [pytest.mark.any_jax] * (not is_all)
+        yield pytest.param(mode, asked, id=f"{mode}-{'+'.join(asked) or 'none'}", marks=marks)
 
 
 def plain_jax(loss):
@@ -98,7 +117,7 @@ def plain_jax(loss):
     return params, losses
 
 
-@pytest.mark.parametrize(("mode", "asked"), CASES, ids=[f"{mode}-{'+'.join(w) or 'none'}" for mode, w in CASES])
+@pytest.mark.parametrize(("mode", "asked"), [*cases()])
 def test_each_subset_of_passes_computes_what_plain_jax_does(mode, asked):
     loss, built = program(asked, mode)
     here = {name.partition(":")[0] for name in built.passes}
@@ -135,6 +154,7 @@ def test_every_pass_is_tried():
     assert {one.name.partition(":")[0] for one in PASSES} == tried
 
 
+@pytest.mark.any_jax
 @pytest.mark.processes
 def test_a_plain_program_imports_no_pass():
     program = """

@@ -101,6 +101,7 @@ def test_what_leaves_a_named_scope(pattern, loss, paths, times):
         assert_same_numbers(program, in_scopes)  # what both of them compute
 
 
+@pytest.mark.any_jax
 def test_a_scope_that_is_misspelt_is_told_what_is_near_and_a_function_of_the_name_goes_first():
     with pytest.raises(ProgramError, match=r"nor is a jax.named_scope called so\n +fix: did you mean '@mix'"):
         program_of(("@mx", P("data", None, "model")), loss=in_scopes)

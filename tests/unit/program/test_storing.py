@@ -111,6 +111,7 @@ def test_the_numbers_are_the_same_and_the_state_stays_where_it_lives(name, mode,
     assert {path for path, kind in kinds.items() if kind == "pinned_host"} == on_host
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("loss", "mode"),
     [
@@ -194,6 +195,7 @@ def test_a_step_that_takes_its_own_gradient_is_ruled_too():
     assert stored.memory_analysis().temp_size_in_bytes < all_kept.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.any_jax
 def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
     def step(state, batch):
         def mean_loss(params):

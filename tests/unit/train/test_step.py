@@ -50,6 +50,7 @@ def test_dropout_differs_from_step_to_step():
     assert problem.step()(later, problem.batch())[1]["loss"] != metrics["loss"]
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("accumulate", [4, pytest.param(64, marks=pytest.mark.any_jax)])
 def test_accumulation_changes_nothing_but_rounding(accumulate):
     """Dropout masks included: a sample's key is its own, whatever microbatch it falls into."""
@@ -98,6 +99,7 @@ def test_the_numbers_do_not_depend_on_the_mesh():
     problem.assert_same(outputs, metrics, rtol=1e-5)
 
 
+@pytest.mark.any_jax
 def test_accumulation_hides_no_gather_of_the_batch():
     """Data-parallel training needs all-reduces of gradients and of metrics, and nothing else."""
     for accumulate in (1, 4):

@@ -44,6 +44,7 @@ def language_model():
     )
 
 
+@pytest.mark.any_jax
 def test_the_offered_rule_works_when_it_is_pasted():
     program = language_model()
     explanation = outlay.explain(program)
@@ -54,6 +55,7 @@ def test_the_offered_rule_works_when_it_is_pasted():
     assert outlay.explain(pasted).bytes_per_step * 5 < explanation.bytes_per_step
 
 
+@pytest.mark.any_jax
 def test_no_rule_is_offered_that_the_program_refuses():
     program = language_model()
     line = outlay.explain(program).findings[0].source
@@ -65,6 +67,7 @@ def test_no_rule_is_offered_that_the_program_refuses():
     assert with_rules([fitting], None, 1.0) == (fitting,)
 
 
+@pytest.mark.any_jax
 def test_a_report_with_specs_in_its_findings_is_json():
     findings = json.loads(json.dumps(outlay.explain(language_model()).to_dict()))["findings"]
     assert "P('data')" in {finding["spec"] for finding in findings}

@@ -46,6 +46,7 @@ def program(loss: Any, layout: outlay.Layout, accumulate: int = 1, **axes: int) 
     )
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("loss", "layout", "axes", "accumulate"),

@@ -31,7 +31,10 @@ IN_FLOAT32 = (
 )
 
 
-@pytest.mark.parametrize(("dtype", "names"), [(jnp.float32, IN_FLOAT32), (jnp.bfloat16, tuple(RIGHT))])
+@pytest.mark.parametrize(
+    ("dtype", "names"),
+    [(jnp.float32, IN_FLOAT32), pytest.param(jnp.bfloat16, tuple(RIGHT), marks=pytest.mark.thorough)],
+)
 def test_no_right_program_is_called_different(dtype: Any, names: tuple[str, ...]) -> None:
     assert len(RIGHT) == 30
     right = {name: RIGHT[name] for name in names}

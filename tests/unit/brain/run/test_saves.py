@@ -84,6 +84,7 @@ def stopped(path, **options):
         run_prepared(prepared(until(57, interrupt), **options), RunFolder(path), checkpoint_every=20)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
