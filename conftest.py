@@ -161,7 +161,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def leave_out_cases(cases: list[pytest.Item]) -> None:
     """Mark the cases of a test that its mark `some_cases(here, newest=there)` leaves to the thorough run."""
     if asked := cases[0].get_closest_marker("some_cases"):
-        chosen = spread(cases, max(asked.args[0], asked.kwargs.get("newest", 0)))
+        there = [case for case in cases if not case.get_closest_marker("any_jax")]
+        here = [case for case in cases if case not in there]
+        chosen = spread([*there, *here], max(asked.args[0], asked.kwargs.get("newest", 0)))
         for case in cases:
             if case not in chosen[: asked.args[0]]:
                 case.add_marker("thorough")

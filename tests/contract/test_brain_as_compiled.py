@@ -27,6 +27,7 @@ def arrangements():
     return differences("brain_arrangements.py")
 
 
+@pytest.mark.any_jax
 @pytest.mark.processes
 @pytest.mark.parametrize("arrangement", ["some alone, some on several", "by neuron over 6"])
 def test_s0_15_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):

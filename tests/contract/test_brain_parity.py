@@ -82,6 +82,7 @@ def test_the_action_is_the_recorded_one(record, ran):
     assert np.abs(ran[1]["action"] - record["action"]).max() < 1e-3
 
 
+@pytest.mark.thorough  # test_narrow_floats.py has float16
 @pytest.mark.any_jax
 def test_a_float16_state_runs_and_stays_finite(record):
     """Of half of the Brain: the other half is as this is.

@@ -34,6 +34,7 @@ def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_rows("n"), mesh=mesh, mode=mode)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("num", "near", "far"),
     [

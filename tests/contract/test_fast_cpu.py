@@ -51,6 +51,7 @@ BY_NUMPY = ("oja", "quadruplet", "zenke")
 """What test_narrow_floats.py compares with NumPy in float16, as machine code and in plain JAX."""
 
 
+@pytest.mark.some_cases(1)  # test_narrow_floats.py has narrow numbers
 @pytest.mark.any_jax  # as the layouts below
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
 def test_every_rule_computes_what_plain_jax_computes(dtype):
@@ -135,6 +136,7 @@ def test_a_run_goes_on_with_the_other_kernel():
     np.testing.assert_array_equal(late["zenke:out_spikes"], whole()["zenke:out_spikes"][12:])
 
 
+@pytest.mark.thorough  # test_brain_parity.py has the recorded run
 @pytest.mark.any_jax
 def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads():
     brain, record = ab_brain(), recorded()

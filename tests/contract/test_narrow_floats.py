@@ -31,6 +31,7 @@ def transcribed(dtype, state, inputs):
     return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("dtype", "kernels"), [("float16", ("jax", "fast-cpu")), ("bfloat16", ("jax",))])
 def test_numpy_gets_the_same_bits(dtype, kernels):
     """With the rules that it has in bfloat16, test_fast_cpu.py compares machine code."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ test_equinox_modules.py, and plain trees in many other tests."""
 ON_NEWEST_JAX = [flax_models.normed, other_models.low_rank_adapters]
 """Two ways to hold a state. Equinox is in test_equinox_modules.py, Linen and Haiku are in test_frameworks.py, and a
 convolution is in test_layouts.py."""
-WITH_MARKS = [make if make in ON_NEWEST_JAX else pytest.param(make, marks=pytest.mark.any_jax) for make in MAKERS]
+BY_TURNS = itertools.chain(*itertools.zip_longest(equinox_models.MODELS, flax_models.MODELS, other_models.MODELS))
+WITH_MARKS = [
+    make if make in ON_NEWEST_JAX else pytest.param(make, marks=pytest.mark.any_jax) for make in BY_TURNS if make
+]
 
 MOST_LINES = 5
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "lay_out_your_own_model.md"
@@ -49,6 +53,7 @@ def as_users_write_it() -> Any:
         yield
 
 
+@pytest.mark.some_cases(4)  # test_frameworks.py and test_any_model.py have the libraries
 @pytest.mark.parametrize("make", WITH_MARKS, ids=lambda make: make.__name__)
 def test_few_lines_lay_it_out_and_it_trains_as_alone(make: Callable[[], OwnModel]) -> None:
     assert 1 <= len(lines_for_outlay(make)) <= MOST_LINES, lines_for_outlay(make)

@@ -192,6 +192,7 @@ def as_users_write_it() -> Any:
         yield
 
 
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize(("name", "optimizer"), ROWS)
 def test_it_is_trained_as_under_the_librarys_own_jit(name: str, optimizer: str) -> None:
     init, step = LIBRARIES[name](OPTIMIZERS[optimizer])

@@ -112,14 +112,14 @@ def test_every_value_inside_a_report_prints_in_a_line():
     assert not {name: length for name, length in longest.items() if length > MOST}
 
 
-def test_a_plan_of_20_000_leaves_prints_in_a_line_and_its_page_is_no_larger_than_one_of_200():
+def test_a_plan_of_5_000_leaves_prints_in_a_line_and_its_page_is_no_larger_than_one_of_200():
     def block(number):
         return {f"w{j}": jax.ShapeDtypeStruct((8, 4 + number % 7), "float32") for j in range(10)}
 
-    shapes = {f"block{number}": block(number) for number in range(2000)}
+    shapes = {f"block{number}": block(number) for number in range(500)}
     plan = outlay.fsdp("data", min_size=1).plan(shapes, outlay.mesh(data=8))
     other = outlay.Layout([("**", outlay.replicate())]).plan(shapes, outlay.mesh(data=8))
-    assert len(plan) == 20_000
+    assert len(plan) == 5_000
     assert len(repr(plan)) < 300
     assert len(repr(plan.diff(other))) < 300
     assert len(plan.to_html()) < 200_000

@@ -42,6 +42,7 @@ def changed(height_of):
     return verification.causes
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("height_of", [noise_for_all, mean_of_all])
 def test_a_part_that_looks_at_all_its_rows_is_named(height_of):
     (cause,) = changed(height_of)

@@ -63,7 +63,7 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
         (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
         pytest.param(0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7", marks=pytest.mark.any_jax),
         pytest.param(
-            1, "no-text", 13, "NoText, exit code 13", "NoText: <exception str() failed>", marks=pytest.mark.any_jax
+            1, "no-text", 13, "NoText, exit code 13", "NoText: <exception str() failed>", marks=pytest.mark.thorough
         ),
         (0, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
         pytest.param(
@@ -72,7 +72,7 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
             137,
             "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137",
             "",
-            marks=pytest.mark.any_jax,
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(m
 @pytest.mark.parametrize(
     ("fault", "code", "when"),
     [
-        pytest.param("kill-at-exit", -9, " after its last step", marks=pytest.mark.any_jax),
+        pytest.param("kill-at-exit", -9, " after its last step", marks=pytest.mark.thorough),
         ("kill-in-jax", -9, " at the end of its program"),
     ],
 )

@@ -67,11 +67,13 @@ def losses(one_device):
     return train(recipe(), one_device)
 
 
+@pytest.mark.any_jax
 def test_the_losses_are_those_of_one_device(trained, losses):
     for one in trained[0]:
         np.testing.assert_allclose(one["losses"], losses, rtol=1e-6)
 
 
+@pytest.mark.any_jax
 def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(trained, one_device, losses, stops):
     results, folder = trained
     continued = [*(one["continued after"] for one in results), train_on(recipe(), one_device, folder, NUM_STEPS)]
@@ -87,6 +89,7 @@ def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(train
         assert manifest.written_by["processes"] == str(processes)
 
 
+@pytest.mark.any_jax
 def test_every_process_has_the_text_that_the_model_writes(trained, one_device):
     text = sample(recipe(), one_device)
     assert len(text) == len("def ") + MAX_SAMPLED

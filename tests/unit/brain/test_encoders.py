@@ -112,6 +112,7 @@ def test_what_a_poisson_unit_draws_does_not_depend_on_how_many_there_are():
     assert not np.array_equal(many[0], many[1]), "and anew in every step"
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("spiker", [LinearSpiker(), PoissonSpiker(), TopologicalLinearSpiker(resolution=8)])

@@ -38,6 +38,7 @@ def brain(**settings) -> Brain:
     )
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("value", [0.9, 200.0, -2, 0.5, float(np.nextafter(F(1), F(2)))])
 def test_a_number_that_is_no_spike_is_refused_with_its_step(value):
     x = np.zeros((12, 2), F)
@@ -52,6 +53,7 @@ def test_a_number_that_is_no_spike_is_refused_with_its_step(value):
         model.step(model.init(jax.random.key(0)), {"x": x[7]})
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
 def test_a_traced_step_takes_spikes_as_int8_since_it_cannot_look_at_numbers(dtype):
     model, x = brain(), np.ones((3, 2), dtype)
@@ -85,6 +87,7 @@ def test_a_module_between_them_that_passes_spikes_on_reads_spikes_too():
         model.step(model.init(jax.random.key(0)), {"x": jnp.full(2, 0.5)})
 
 
+@pytest.mark.thorough  # spikes bring the same bits below, and test_neuron_settings.py has the layouts
 @pytest.mark.compiles
 def test_graded_input_is_current_beside_spikes_in_every_layout():
     x = np.random.default_rng(0).normal(size=(60, 2)).astype(F) * 3

@@ -60,6 +60,7 @@ def split_of(model: Brain, init):
     return step
 
 
+@pytest.mark.thorough  # runs begin so below
 def test_every_row_is_what_one_device_makes_bit_for_bit(tmp_path):
     model = brain(tmp_path)
     assert [name for name, module in model.modules.items() if not module.makes_rows] == ["eye", "columns"]

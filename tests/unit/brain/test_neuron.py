@@ -114,6 +114,7 @@ def soma_of(kind, **changes):
 SYNAPSES = LinearSynapses(SparseUniform(density=0.8))
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("kind", "dt", "cooldown"),

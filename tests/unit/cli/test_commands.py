@@ -154,6 +154,7 @@ except outlay.errors.BackendError as error:
 STARTS_JAX_FIRST = "import jax\n\njax.devices()\n\n\ndef line():\n    pass\n"
 
 
+@pytest.mark.thorough  # test_xla_flags.py
 def test_flags_that_xla_does_not_take_are_named_before_xla_ends_the_process(tmp_path):
     (tmp_path / "mine.py").write_text(STARTS_JAX_FIRST)
     commands = [

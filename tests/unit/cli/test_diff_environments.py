@@ -23,6 +23,7 @@ def empty(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough  # sets of options are compared alike below
 @pytest.mark.processes
 def test_the_same_environment_makes_the_same_program_and_the_numbers_of_one_device(tmp_path):
     """Of the times to trace and compile none is a difference: no two are the same."""

@@ -88,6 +88,7 @@ def test_what_is_recorded_is_what_was_asked_for(pair):
     assert (config["stride"], config["windows"], config["seed"]) == (10, [[100, 200]], 3)
 
 
+@pytest.mark.thorough  # test_recording_faults.py has it in this process
 def test_force_replaces_the_run_and_its_recording(pair):
     for steps in ("300", "20"):
         done = outlay("run", "pair.toml", "--steps", steps, "--force")
@@ -109,6 +110,7 @@ def test_a_state_that_is_not_finite_leaves_what_was_recorded(pair):
     assert len(Recording.read(pair / "runs/pair/recording.zarr").steps) == 250
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layout", ["by-module", "by-neuron"])
 def test_show_and_verify_take_a_brain(pair, layout):
     shown = outlay("show", "pair.toml", "--layout", layout)

@@ -33,6 +33,7 @@ def test_a_recipe_that_is_the_same_ends_well(tmp_path):
     assert stages[0] == "verify: making the state on one device"
 
 
+@pytest.mark.thorough
 def test_of_arrays_that_are_the_same_three_are_printed(tmp_path):
     same = "verify", LINE, "--devices", "8", "--steps", "1"
     brief, whole = (command_here(*same, *more, cwd=tmp_path) for more in ((), ("--all",)))

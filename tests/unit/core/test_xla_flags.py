@@ -104,6 +104,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.processes
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_each_flag_that_xla_refuses_is_listed_with_the_reason(in_a_file, monkeypatch, tmp_path):

@@ -43,6 +43,7 @@ def run(fault, num=2):
             job.stdout.close()
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("fault", ["none", "late", "late0", "never"])
 def test_a_healthy_job_ends_well_whatever_takes_long(fault):
     done = run(fault, num=3 if fault == "none" else 2)
@@ -59,6 +60,7 @@ def test_one_that_goes_after_its_last_step_is_named_when_the_others_have_done_th
     assert "has gone without a word after its last step" in done[0][1]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("process", [0, 1])
 def test_all_end_with_the_code_and_the_reason_of_the_one_that_failed(process):
     done = run("raise" + "0" * (process == 0))
@@ -67,6 +69,7 @@ def test_all_end_with_the_code_and_the_reason_of_the_one_that_failed(process):
     assert "failed first: ValueError: planted; exit code 13" in done[1 - process][1]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("process", [0, 1])
 def test_one_that_is_killed_is_lost(process):
     done = run("kill" + "0" * (process == 0))
@@ -82,6 +85,7 @@ def test_who_only_says_that_another_has_gone_is_not_the_one_that_failed():
     assert all("process 1 of 3" in done[process][1] for process in (0, 2))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("process", [0, 1])
 def test_one_that_ends_early_does_not_keep_the_others(process):
     done = run("early" + "0" * (process == 0))
@@ -91,6 +95,7 @@ def test_one_that_ends_early_does_not_keep_the_others(process):
     assert "in <module>" in done[1 - process][1]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_hang_is_seen_and_shown(process):
     done = run("hang" + "0" * (process == 0))

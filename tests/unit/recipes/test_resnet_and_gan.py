@@ -25,6 +25,7 @@ def photos(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough  # the guide your_data trains it on photos
 def test_resnet_learns_photos_in_folders_and_keeps_averages(photos, tmp_path):
     recipe = resnet(str(photos), width=4, batch=16)
     result = outlay.run(recipe, steps=8, run_folder=tmp_path / "run", checkpoint_every=8)

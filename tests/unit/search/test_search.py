@@ -60,6 +60,7 @@ def test_so_many_are_compiled_each_layout_first():
     assert {each.verdict for each in result.considered[4:]} == {"not compiled", "ruled out"}
 
 
+@pytest.mark.thorough
 def test_the_last_turn_goes_to_the_best_without_the_preset_where_none_was_asked_for():
     command = answering(dp=priced(3), fsdp=priced(2), tp=priced(1))
     question = replace(ask(VARIED, (), TARGET), command=command)

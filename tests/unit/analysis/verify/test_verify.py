@@ -136,6 +136,7 @@ def key_bias_loss(params: Any, batch: Any, keys: Any) -> Any:
     return -jax.nn.log_softmax(scores * 3)[:, 0], {}
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("against", ["one-device", "manual"])
 def test_gradients_that_are_nothing_but_rounding_are_no_fault(against: Any) -> None:
@@ -258,6 +259,7 @@ def test_made_up_tokens_and_labels_are_below_the_size_of_what_they_index() -> No
     assert "integers random, label < 10, tokens < 32" in verification.batches
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("axis", ["data", "own"])
 def test_a_step_that_names_its_mesh_is_compared_with_one_device(axis: str) -> None:

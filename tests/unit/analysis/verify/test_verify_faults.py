@@ -111,6 +111,7 @@ def drawn_by_device(params: Any, batch: Any, key: Any) -> Any:
     return programs.same_numbers_everywhere(params, batch, jax.random.fold_in(key, jax.lax.axis_index("data")))
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
@@ -158,6 +159,7 @@ def dropout_and_unequal_means(params: Any, batch: Any, key: Any) -> Any:
     return programs.unequal_means(params, thinned(params, batch, key)[0], key)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("fault", "wrong", "cause"),
     [
@@ -179,6 +181,7 @@ def dropout_and_clipping(params: Any, batch: Any, key: Any) -> Any:
     return programs.descend(params, jax.tree.map(lambda g: g * jnp.minimum(1, 0.1 / norm), grads)), {}
 
 
+@pytest.mark.thorough  # random numbers of each device are explained below
 def test_dropout_by_device_is_explained_whatever_follows_it() -> None:
     entries = {"a": dropout_and_clipping, "b": programs.drawn_from_gamma}
     verification = outlay.verify(programs.program(entries, jnp.float32), steps=1, batches=programs.batches(1))

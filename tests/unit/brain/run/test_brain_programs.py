@@ -33,6 +33,7 @@ def run(model: Brain, value: float, steps: int = 20, **options):
     return outlay.brain.run_brain(model, steps=steps, inputs={"x": value}, **options)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layout", [None, "by-neuron"])
 def test_a_sweep_over_seeds_inputs_and_lengths_compiles_once(layout):
     model = brain()

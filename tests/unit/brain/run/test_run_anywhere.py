@@ -36,6 +36,7 @@ def plain():
     return run(40)["eye:out_spikes"]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("kind", "num"), [(AxisType.Auto, 1), (AxisType.Explicit, 8)])
 def test_everything_runs_after_a_user_has_set_a_mesh(plain, kind, num):
     mesh = jax.make_mesh((num,), ("x",), devices=jax.devices()[:num], axis_types=(kind,))
@@ -67,6 +68,7 @@ def test_a_layout_brings_its_mode_and_its_mesh(plain):
         assert np.array_equal(run(layout=layout)["eye:out_spikes"], plain[:20])
 
 
+@pytest.mark.thorough  # test_saves.py
 def test_a_state_goes_on_under_any_other_layout(plain):
     state, devices = None, jax.devices()
     layouts = [None, outlay.layout.by_rows("rows"), BY_MODULE, "copies", "by-neuron", None, None]

@@ -76,6 +76,7 @@ def measured():
     return choose_placement(GraphLoop(WAVES), init_of(WAVES), inputs(), Target.parse("cpu:3"), recipe="waves")
 
 
+@pytest.mark.thorough
 def test_on_attached_devices_the_best_of_each_kind_is_run(measured):
     assert measured.costs.is_measured
     assert measured.costs.num_cores

@@ -76,6 +76,7 @@ def furthest(got, want):
     )
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_step_with_convolutions_and_products(target):
     specs = ({**dict.fromkeys(CNN, P()), "dense": P("data")}, dict.fromkeys(IMAGES, P("data")))

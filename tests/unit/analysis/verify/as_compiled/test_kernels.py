@@ -81,6 +81,7 @@ def verdict(monkeypatch, changed):
     return CompiledProof(own, 1, None, lambda stage: None, seconds_for_passes=0).of(None, [x])
 
 
+@pytest.mark.thorough  # the test of one in the place of another computes them too
 def test_kernels_are_computed_from_their_source(monkeypatch):
     proof = verdict(monkeypatch, text())
     assert proof.verdict == "same", str(proof)
