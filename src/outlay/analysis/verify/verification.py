@@ -270,7 +270,7 @@ class Verification(Answer):
             answer,
             [
                 *(Line(cause, style) for cause in causes),
-                Section(title, [table]),
+                *([Section(title, [table])] if leaves else []),
                 *(Line(f"allowed for {reason}", medium="text") for reason in reasons),
                 Notes(self.notes),
             ],

@@ -24,6 +24,7 @@ from outlay.analysis.hlo.execute.operation import Meaning, Operation, Products
 from outlay.analysis.hlo.execute.reducing import REDUCING, REDUCING_CALLS
 from outlay.analysis.hlo.execute.shaping import LIBRARY_CALLS, SHAPING
 from outlay.analysis.hlo.execute.solving import SOLVER_CALLS, SOLVING
+from outlay.analysis.hlo.execute.transferring import SLICE_CALLS, TRANSFERRING, can_be_computed, is_left_out
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
 
@@ -73,10 +74,12 @@ def _second(operation: Operation) -> Any:
 
 
 def _custom_call(operation: Operation) -> Any:
+    if is_left_out(operation.instruction, operation.computation):
+        return ()
     return _CALLS[_target(operation.instruction)](operation)
 
 
-_CALLS: dict[str, Meaning] = {**PRODUCT_CALLS, **SOLVER_CALLS, **REDUCING_CALLS, **LIBRARY_CALLS}
+_CALLS: dict[str, Meaning] = {**PRODUCT_CALLS, **SOLVER_CALLS, **REDUCING_CALLS, **LIBRARY_CALLS, **SLICE_CALLS}
 _CONTROL: dict[str, Meaning] = {
     "async-done": _second,
     "async-start": _async_start,
@@ -103,6 +106,7 @@ OPERATIONS: dict[str, Meaning] = {
     **MULTIPLYING,
     **SOLVING,
     **EXCHANGING,
+    **TRANSFERRING,
     **_CONTROL,
 }
 """What each operation of XLA computes, by opcode."""
@@ -154,27 +158,38 @@ def unknown_operations(
         (UnknownOperation(name='custom-call someones_kernel', line='', count=1),)
     """
     counts: dict[tuple[str, str], int] = {}
-    for one in itertools.chain(_reached(module), *map(_reached, kernels.values())):
+    for one, computation in itertools.chain(_reached(module), *map(_reached, kernels.values())):
         if one.opcode == "parameter" or one.name in kernels:
             continue
-        name = one.opcode
-        if name == "custom-call":
-            name = "" if _target(one) in _CALLS else f"custom-call {_target(one)}"
-        elif name in OPERATIONS:
-            name = ""
-        if name:
+        if name := _name_if_unknown(one, computation):
             line = str(one.frames[0]) if one.frames else ""
             counts[name, line] = counts.get((name, line), 0) + 1
     return tuple(UnknownOperation(name, line, count) for (name, line), count in counts.items())
 
 
-def _reached(module: HloModule) -> Iterator[Instruction]:
-    """Yield the instructions of the computations that the entry leads to."""
+def _name_if_unknown(one: Instruction, computation: Computation) -> str:
+    if one.opcode == "custom-call":
+        is_known = _target(one) in _CALLS or is_left_out(one, computation)
+        return "" if is_known else f"custom-call {_target(one)}"
+    if one.opcode in TRANSFERRING:
+        return "" if can_be_computed(one, computation) else one.opcode
+    return "" if one.opcode in OPERATIONS else one.opcode
+
+
+def num_left_out(module: HloModule) -> int:
+    """Return how many callbacks on the host are left out, since they return nothing that is used."""
+    return sum(is_left_out(one, computation) for one, computation in _reached(module))
+
+
+def _reached(module: HloModule) -> Iterator[tuple[Instruction, Computation]]:
+    """Yield the instructions of the computations that the entry leads to, each with its computation."""
     pending, seen = [module.entry], {module.entry}
     while pending:
         computation = module.computations.get(pending.pop())
-        for one in computation.instructions.values() if computation else ():
-            yield one
+        if computation is None:
+            continue
+        for one in computation.instructions.values():
+            yield one, computation
             called = [name for name in one.calls if name not in seen]
             seen.update(called)
             pending += called
@@ -184,6 +199,7 @@ def as_function(
     module: HloModule,
     axes: tuple[str, ...],
     *,
+    device_ids: tuple[int, ...] = (),
     products: Products = "float32",
     kernels: Mapping[str, HloModule] = _NO_KERNELS,
 ) -> Callable[..., tuple[Any, ...]]:
@@ -192,6 +208,7 @@ def as_function(
     Args:
         module: the program.
         axes: the axes of the mesh that it is mapped over, whose devices count as the program's do.
+        device_ids: JAX's numbers of these devices; needed for several slices only.
         products: how the target multiplies float32 at default precision.
         kernels: what custom calls of it compute, by the name of the instruction.
 
@@ -217,7 +234,7 @@ def as_function(
                     known[name] = results if len(one.shapes) > 1 else results[0]
                     continue
                 known[name] = _computed(
-                    Operation(one, operands, computation, module, axes, products, rounds, run, known)
+                    Operation(one, operands, computation, module, axes, device_ids, products, rounds, run, known)
                 )
             if computation.root is None:
                 raise ValueError(f"computation {computation.name} has no result: the text was cut")

@@ -2,7 +2,7 @@
 
 The groups of a compiled program are lists of devices, in any order, that need not be axes of a mesh. So each device
 gathers the values of all and takes those of its group, in the group's order: one meaning for every form of groups.
-Where a group is a whole axis, only that axis is gathered.
+Slices of TPUs run the same text one beside the other, each with groups of its own devices.
 """
 
 from __future__ import annotations
@@ -22,13 +22,22 @@ from outlay.analysis.hlo.groups import Groups, groups_of
 _STARTS = "-start"
 
 
-def device_number(axes: tuple[str, ...]) -> Any:
-    """Return this device's position among those that the program runs on."""
-    return lax.axis_index(axes)
+def _device_number(operation: Operation) -> Any:
+    """Return this device's position among those of the text: of the devices of its slice, if there are several."""
+    return lax.axis_index(operation.axes) % operation.module.num_devices
 
 
 def _partition_id(operation: Operation) -> Any:
-    return device_number(operation.axes).astype(operation.dtype)
+    return _device_number(operation).astype(operation.dtype)
+
+
+def _of_slice(operation: Operation, value: Any) -> Any:
+    """Gather a value from all devices of this device's slice, or of the program if there is one."""
+    everyone, num = lax.all_gather(value, operation.axes), operation.module.num_devices
+    if len(everyone) == num:
+        return everyone
+    first = lax.axis_index(operation.axes) // num * num
+    return lax.dynamic_slice_in_dim(everyone, first, num)
 
 
 def _groups(operation: Operation) -> Groups:
@@ -44,15 +53,14 @@ def _of_group(operation: Operation, value: Any, groups: Groups) -> Any:
     for group in groups:
         for member in group:
             members[member] = group
-    everyone = lax.all_gather(value, operation.axes)
-    return everyone[jnp.asarray(members)[device_number(operation.axes)]]
+    return _of_slice(operation, value)[jnp.asarray(members)[_device_number(operation)]]
 
 
 def _place_in_group(operation: Operation, groups: Groups) -> Any:
     places = np.zeros(operation.module.num_devices, np.int32)
     for group in groups:
         places[list(group)] = range(len(group))
-    return jnp.asarray(places)[device_number(operation.axes)]
+    return jnp.asarray(places)[_device_number(operation)]
 
 
 def _returned(operation: Operation, results: Sequence[Any]) -> Any:
@@ -123,12 +131,28 @@ def _permute(operation: Operation) -> Any:
     source = np.full(operation.module.num_devices, -1, np.int32)
     for sender, receiver in pairs:
         source[receiver] = sender
-    mine = jnp.asarray(source)[device_number(operation.axes)]
+    mine = jnp.asarray(source)[_device_number(operation)]
     results = []
     for value in operation.operands:
-        sent = lax.all_gather(value, operation.axes)[jnp.maximum(mine, 0)]
+        sent = _of_slice(operation, value)[jnp.maximum(mine, 0)]
         results.append(jnp.where(mine >= 0, sent, jnp.zeros_like(sent)))
     return _returned(operation, results)
+
+
+def _ragged_all_to_all(operation: Operation) -> Any:
+    """Write rows of each member's input into this device's output, as many and where the members say."""
+    groups = _groups(operation)
+    place = _place_in_group(operation, groups)
+    value, output, *lists = operation.operands
+    inputs = _of_group(operation, value, groups)
+    starts, sizes, ends, _ = (jnp.take(_of_group(operation, one, groups), place, axis=1) for one in lists)
+    rows = jnp.arange(len(output))
+    for member in range(len(groups[0])):
+        offset = rows - ends[member]
+        taken = jnp.take(inputs[member], offset + starts[member], axis=0, mode="clip")
+        is_written = (offset >= 0) & (offset < sizes[member])
+        output = jnp.where(is_written.reshape(-1, *(1,) * (output.ndim - 1)), taken, output)
+    return _returned(operation, [output])
 
 
 def _broadcast_from_first(operation: Operation) -> Any:
@@ -150,6 +174,7 @@ EXCHANGING: Meanings = {
             ("all-to-all", _all_to_all),
             ("collective-broadcast", _broadcast_from_first),
             ("collective-permute", _permute),
+            ("ragged-all-to-all", _ragged_all_to_all),
             ("reduce-scatter", _reduce_scatter),
         )
         for ending in ("", _STARTS)
@@ -157,7 +182,10 @@ EXCHANGING: Meanings = {
     "all-reduce-done": lambda operation: operation.operands[0],
     **{
         f"{name}-done": _done
-        for name in ("all-gather", "all-to-all", "collective-broadcast", "collective-permute", "reduce-scatter")
+        for name in (
+            *("all-gather", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all"),
+            "reduce-scatter",
+        )
     },
     "partition-id": _partition_id,
     "replica-id": lambda operation: jnp.zeros((), operation.dtype),

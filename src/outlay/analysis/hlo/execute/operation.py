@@ -28,6 +28,7 @@ class Operation:
         computation: the computation that it stands in.
         module: the program.
         axes: the axes of the mesh over whose devices the program runs, the slowest first.
+        device_ids: JAX's numbers of these devices; needed for several slices only.
         products: how the target multiplies float32 at default precision.
         rounds: a truth value, known when the program runs: whether it is to be multiplied so, or as it is.
         run: computes a computation from the values of its parameters.
@@ -39,6 +40,7 @@ class Operation:
     computation: Computation
     module: HloModule
     axes: tuple[str, ...]
+    device_ids: tuple[int, ...]
     products: Products
     rounds: Any
     run: Callable[[Computation, tuple[Any, ...]], Any]

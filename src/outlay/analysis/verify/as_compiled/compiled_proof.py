@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from outlay.analysis.attribution.leaves import each_sharding
-from outlay.analysis.hlo.execute.as_function import unknown_operations
+from outlay.analysis.hlo.execute.as_function import num_left_out, unknown_operations
 from outlay.analysis.hlo.execute.operation import Products
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
@@ -131,7 +131,10 @@ class CompiledProof:
         except JudgeStoppedError as error:
             doubt = f"the process that computes the compiled program ended without an answer ({error})"
             return self._verification(words, (), doubts=(doubt,))
-        limits = (_judged_words(module, kernels), self._precision_words(answer, steps[0].before))
+        limits = (
+            _judged_words(module, kernels, self.program.mesh.size),
+            self._precision_words(answer, steps[0].before),
+        )
         return self._verification(words, checks, causes=causes, limits=tuple(filter(None, limits)))
 
     def _on_one_device(self, state: Leaves, numbers: list[Any], coarsest: np.dtype) -> list[_Step]:
@@ -295,6 +298,7 @@ class CompiledProof:
             calls=tuple(calls),
             products=_PRODUCTS.get(self.platform, "float32"),
             kernels=self._kernels(parse_hlo(text)),
+            device_ids=tuple(device.id for device in mesh.devices.flat),
         )
 
     def _kernels(self, module: HloModule) -> dict[str, str]:
@@ -333,13 +337,14 @@ class CompiledProof:
         )
 
 
-def _judged_words(module: HloModule, kernels: Mapping[str, str]) -> str:
-    num = sum(1 for _ in module.instructions())
+def _judged_words(module: HloModule, kernels: Mapping[str, str], num_devices: int) -> str:
+    num, left_out = sum(1 for _ in module.instructions()), num_left_out(module)
     pallas = f"{counted(len(kernels), 'call')} of Pallas kernels by Pallas's own interpreter; " if kernels else ""
+    calls = f"{counted(left_out, 'callback')} whose results nothing uses, such as jax.debug.print, left out; "
     return (
         f"all {num:,} operations of the compiled program were computed in the order of its text, over "
-        f"{module.num_devices} simulated devices; {pallas}what lies below the text was not judged: machine code, the "
-        "kernels of libraries, the network, and races between streams"
+        f"{num_devices} simulated devices; {pallas}{calls if left_out else ''}what lies below the text was not judged: "
+        "machine code, the kernels of libraries, the network, and races between streams"
     )
 
 

@@ -34,6 +34,7 @@ class Job:
         calls: for each call, the program's parameters as whole arrays.
         products: how the target multiplies float32 at default precision.
         kernels: what the calls of kernels compute, as text, by the name of the instruction.
+        device_ids: JAX's numbers of the devices that it was compiled for; needed for several slices only.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Job:
     calls: tuple[list[np.ndarray], ...]
     products: Products
     kernels: dict[str, str] = field(default_factory=dict)
+    device_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def compute(job: Job) -> Answer:
     in_specs, out_specs = (tuple(PartitionSpec(*spec) for spec in specs) for specs in (job.in_specs, job.out_specs))
     function = jax.jit(
         jax.shard_map(
-            as_function(parse_hlo(job.text), names, products=job.products, kernels=kernels),
+            as_function(parse_hlo(job.text), names, device_ids=job.device_ids, products=job.products, kernels=kernels),
             mesh=mesh,
             in_specs=(PartitionSpec(), *in_specs),
             out_specs=out_specs,
