@@ -289,6 +289,7 @@ class HloModule(OneLine):
         entry: the name of the computation that runs first.
         input_output_alias: (output index, parameter number) of each donated input that is used; the index is a tuple.
         skipped: lines that could not be read, as (line number, text).
+        cut_in: the computation inside of which the text ends, or what it lacks; empty for a whole text.
         derived: what `once_per_module` has computed from it.
     """
 
@@ -299,6 +300,7 @@ class HloModule(OneLine):
     entry: str
     input_output_alias: tuple[tuple[tuple[int, ...], int], ...] = ()
     skipped: tuple[tuple[int, str], ...] = ()
+    cut_in: str = ""
     num_replicas: int = 1
     derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

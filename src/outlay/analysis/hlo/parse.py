@@ -73,6 +73,7 @@ def parse_hlo(text: str) -> HloModule:
         entry=reading.entry or next(reversed(reading.computations), ""),
         input_output_alias=_aliases(settings.get("input_output_alias", "")),
         skipped=tuple(reading.skipped),
+        cut_in=reading.cut_in(),
     )
 
 
@@ -115,6 +116,12 @@ class _Reading:
         if not line or line.isspace() or self._is_table_line(line) or self._opens_computation(line):
             return
         self.skipped.append((number, line))
+
+    def cut_in(self) -> str:
+        """Return what a text that was cut short ends in or lacks; empty for a whole one."""
+        if self._open is not None:
+            return f"inside of computation {next(reversed(self.computations))}"
+        return "" if self.entry else "before ENTRY, the computation that runs first"
 
     def _is_table_line(self, line: str) -> bool:
         if line in TABLES:

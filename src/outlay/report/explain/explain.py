@@ -99,6 +99,12 @@ def explain(
     if subject.output is None or not subject.output.text:
         return _of_failure(subject, info, hardware, start)
     module = parse_hlo(subject.output.text)
+    if module.cut_in:
+        num_lines = len(subject.output.text.splitlines())
+        raise ExplainError(
+            f"the text of the program is cut short: after {counted(num_lines, 'line')} it ends {module.cut_in}"
+            "\n  fix: pass all of jax.jit(f).lower(...).compile().as_text()"
+        )
     num_devices = _num_devices(module, info)
     _check_sizes(num_devices, info, requested)
     notes = list(subject.notes)

@@ -164,3 +164,11 @@ def test_an_instruction_that_metadata_breaks_over_lines_is_one():
     assert list(instructions) == ["x", "k", "y"]
     assert '"flops": "8"' in instructions["k"].attributes["backend_config"]
     assert module.skipped == ()
+
+
+def test_a_text_that_was_cut_short_says_where_it_ends():
+    assert parse_hlo(TEXT).cut_in == ""
+    end = TEXT.rindex("}")
+    assert parse_hlo(TEXT[:end]).cut_in == "inside of computation main.9"
+    before_entry = TEXT[: TEXT.index("ENTRY")]
+    assert parse_hlo(before_entry).cut_in == "before ENTRY, the computation that runs first"

@@ -280,6 +280,7 @@ def needs_value(x, limit):
         (3, (), "object of type int cannot be explained"),
         ("step.hlo", (), r"is text, not a path\n  fix: outlay.explain\(Path\('step.hlo'\)\)"),
         ("module @jit_f", (), "StableHLO"),
+        ("HloModule m\n\nENTRY %main (x: f32[]) -> f32[] {\n", (), "cut short: after 3 lines it ends inside of .*main"),
         (Path("nowhere.hlo"), (), "nowhere.hlo cannot be read: No such file"),
         (jax.jit(needs_value), (np.ones(4), np.ones(())), r"needs the value of limit(.|\n)*static_argnames='limit'"),
         (

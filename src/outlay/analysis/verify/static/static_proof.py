@@ -114,6 +114,8 @@ def statically_verified(
     if module.num_devices != math.prod(size for _, size in axes):
         doubt = f"the text is for {module.num_devices} devices and the mesh has {math.prod(dict(axes).values())}: "
         return dataclasses.replace(facts, doubts=(doubt + "a program of one slice of several cannot be followed yet",))
+    if module.cut_in:
+        return dataclasses.replace(facts, doubts=(f"its text is cut short: it ends {module.cut_in}",))
     if module.skipped:
         number, line = module.skipped[0]
         lines = counted(len(module.skipped), "line")
