@@ -21,6 +21,7 @@ from outlay.cli.options import (
     with_program_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.devices.target import Target
 
 if TYPE_CHECKING:
     from outlay.report.explain.explain_diff import Saved
@@ -149,7 +150,9 @@ def _of_one_recipe(
     here = Environment.at(None)
     there = Environment.at(env) if env is not None else here
     second = options if against is None else replace(options, compiler_options=against)
-    names = [here.named(there), there.named(here)] if there is not here else ["", ""]
+    simulated = "cpu" if options.devices else ""
+    kind = Target.parse(options.target).hardware.kind if options.target else simulated
+    names = [here.named(there, kind), there.named(here, kind)] if there is not here else ["", ""]
     if against is not None:
         both = (options.compiler_options, against)
         names = [f"{name}, {how}" if name else how for name, how in zip(names, both, strict=True)]

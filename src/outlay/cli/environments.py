@@ -18,7 +18,8 @@ from outlay.cli.output import say
 from outlay.core.error_types import OutlayError
 from outlay.core.quantities import counted
 
-_PACKAGES = ("outlay", "jax", "jaxlib", "libtpu", "jax-cuda13-pjrt")
+_COMPILERS = {"tpu": "libtpu", "gpu": "jax-cuda13-pjrt"}
+_PACKAGES = ("outlay", "jax", "jaxlib", *_COMPILERS.values())
 _ASKS_VERSIONS = f"""
 import importlib.metadata, importlib.util, json
 def version(name):
@@ -60,9 +61,16 @@ class Environment:
             raise _not_usable(path, f"{path} has no {' and no '.join(lacking)}\n  fix: {fix}")
         return cls(python, versions)
 
-    def named(self, other: Environment) -> str:
-        """Name it by the versions in which it differs from another; by its interpreter if it does in none."""
-        odd = [name for name in _PACKAGES if self.versions[name] != other.versions[name]]
+    def named(self, other: Environment, kind: str) -> str:
+        """Name it by the versions in which it differs from another; by its interpreter if it does in none.
+
+        Args:
+            other: the other environment.
+            kind: the kind of devices, whose compiler is named: `cpu`, `gpu` or `tpu`; empty if unknown.
+        """
+        unused = {name for of, name in _COMPILERS.items() if kind not in ("", of)}
+        packages = [name for name in _PACKAGES if name not in unused]
+        odd = [name for name in packages if self.versions[name] != other.versions[name]]
         if {"jax", "jaxlib"} <= set(odd) and self.versions["jax"] == self.versions["jaxlib"]:
             odd.remove("jaxlib")
         return ", ".join(f"{name} {self.versions[name] or '(none)'}" for name in odd) or self.python

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.command import LINE, command_here
 
-from outlay.cli.environments import verdict_code
+from outlay.cli.environments import Environment, verdict_code
 from outlay.report.explain.diff_limits import broken_limits, read_limit
 from outlay.report.explain.explain_diff import diff_reports
 
@@ -77,6 +77,30 @@ def test_verdicts_that_differ_are_a_difference_and_set_the_exit_code():
     assert "jax 2: different" in differing.to_markdown()
     assert [verdict_code(each) for each in (numbers, ("the same", "unknown: why"), ("the same",) * 2)] == [1, 3, 0]
     assert not diff_reports(REPORT, {**REPORT, "compile_seconds": 3.0}, numbers=())
+
+
+def test_what_only_stands_at_another_line_is_the_same_in_two_environments():
+    def report(line, count):
+        source = {"file": "model.py", "line": line}
+        one = {"kind": "all-gather", "axes": ["data"], "phase": "forward", "leaf": "params.w", "source": source}
+        return {**REPORT, "collectives": [{**one, "bytes_per_step": 8 * count, "count": count}]}
+
+    assert not diff_reports(report(3, 1), report(7, 1), numbers=())
+    assert [one.what for one in diff_reports(report(3, 1), report(7, 2), numbers=()).lines] == [
+        "all-gather over data, forward: params.w at model.py:7",
+        "all-gather over data, forward: params.w at model.py:3",
+    ]
+    assert len(diff_reports(report(3, 1), report(7, 1)).lines) == 2  # of two layouts the line says what changed
+
+
+def test_an_environment_is_named_by_what_compiles_for_the_target():
+    versions = {"outlay": "1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42", "jax-cuda13-pjrt": "0.10.2"}
+    other = Environment("python", dict.fromkeys(versions, "2"))
+    here = Environment("python", {**versions, "outlay": "2"})
+    assert here.named(other, "cpu") == "jax 0.10.2"
+    assert here.named(other, "tpu") == "jax 0.10.2, libtpu 0.0.42"
+    assert here.named(other, "") == "jax 0.10.2, libtpu 0.0.42, jax-cuda13-pjrt 0.10.2"
+    assert here.named(here, "cpu") == "python"
 
 
 def test_limits_on_the_time_to_trace_and_compile():

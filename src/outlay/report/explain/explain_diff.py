@@ -112,10 +112,15 @@ def diff_reports(
         after: the second.
         sides: what they are of, such as two layouts.
         numbers: where one program was made in two ways: for each, whether it computes what one device does; empty if
-            that was not asked. The times to trace and compile it are then told too.
+            that was not asked. The times to trace and compile it are then told too, and what only stands at another
+            line of the source is the same.
     """
     totals = _differing(_totals(before), _totals(after))
     lines = _differing(_lines(before), _lines(after))
+    if numbers is not None:
+        # Two compilers name another line for the same exchange, such as that of the loop that it stands in.
+        elsewhere = {(one.what, one.unit) for one in _differing(_lines(before, at=False), _lines(after, at=False))}
+        lines = [one for one in lines if (one.what.partition(_AT)[0], one.unit) in elsewhere]
     largest = sorted(lines, key=lambda one: -abs(one.after - one.before))
     made = () if numbers is None else tuple(_differing(_seconds_to_make(before), _seconds_to_make(after)))
     return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest), sides, made, numbers or ())
@@ -144,6 +149,7 @@ _MOST_LINES = 50
 """Lines of a comment: GitHub refuses one of more than 65,536 characters."""
 
 _NEEDED = ("name", "bytes_per_step", "collectives", "memory", "work", "estimate")
+_AT = " at "
 _OF_MEMORY = ("peak", "arguments", "outputs", "temporaries", "constants", "on_host")
 
 Figures = dict[tuple[str, str], float]
@@ -172,8 +178,10 @@ def _seconds_to_make(report: Saved) -> Figures:
     return {(what, "seconds"): seconds for what, seconds in known.items() if seconds is not None}
 
 
-def _lines(report: Saved) -> Figures:
+def _lines(report: Saved, *, at: bool = True) -> Figures:
+    """Return what moves something, with its line or without."""
     figures: Figures = {}
+    where = _at if at else lambda one: ""
 
     def add(what: str, unit: str, number: float) -> None:
         figures[what, unit] = figures.get((what, unit), 0) + number
@@ -181,21 +189,25 @@ def _lines(report: Saved) -> Figures:
     for one in report["collectives"]:
         axes = "+".join(one["axes"]) or f"{one['group_size']} devices"
         moved = starred(one["leaf"] or one["value"])
-        what = f"{one['kind']} over {axes}, {one['phase']}: {moved}{_at(one)}"
+        what = f"{one['kind']} over {axes}, {one['phase']}: {moved}{where(one)}"
         add(what, "bytes", one["bytes_per_step"])
         add(what, "runs", one["count"])
     # Reports that are saved in a repository may be older than these two lists.
     for one in report.get("host_copies", ()):
         way = "to the host" if one["to_host"] else "from the host"
-        add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{_at(one)}", "bytes", one["bytes_per_step"])
+        add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{where(one)}", "bytes", one["bytes_per_step"])
     for one in report.get("recomputed", ()):
-        add(f"recomputed{': ' * bool(one['module'])}{starred(one['module'])}{_at(one)}", "FLOPs", one["flops_per_step"])
+        add(
+            f"recomputed{': ' * bool(one['module'])}{starred(one['module'])}{where(one)}",
+            "FLOPs",
+            one["flops_per_step"],
+        )
     return figures
 
 
 def _at(one: Saved) -> str:
     source = one["source"]
-    return f" at {from_here(source['file'])}:{source['line']}" if source else ""
+    return f"{_AT}{from_here(source['file'])}:{source['line']}" if source else ""
 
 
 def _differing(before: Figures, after: Figures) -> list[Difference]:
