@@ -100,6 +100,7 @@ def verify(
         verification = verify_program(
             program,
             STEPS if steps is None else steps,
+            cast(Any, against),
             like=small.program,
             batches=small.recipe.data,
             key=jax.random.key(loaded.seed),
@@ -129,16 +130,23 @@ def _smaller(prepared: Prepared, options: ProgramOptions, size: str, steps: int)
     """Return the smaller program that is to be computed in place of one for a target; None if that one is."""
     if options.target is None or size == "full" or prepared.program.is_graph:
         return None
+    from outlay.core.error_types import LayoutError
+    from outlay.recipes.smaller import can_be_smaller, smaller
+
     if size == "auto":
         from outlay.analysis.verify.as_compiled.room_here import why_no_room
 
         why = why_no_room(prepared.program, steps)
-        if not why or prepared.recipe.small is None:
+        if not why or not can_be_smaller(prepared):
             return None
         say(f"too big to compute here: {why}; a smaller one of the same structure is computed", err=True)
-    from outlay.recipes.smaller import smaller
-
-    return smaller(prepared, mode=options.mode, compiler_options=options.compiler_options)
+    try:
+        return smaller(prepared, mode=options.mode, compiler_options=options.compiler_options)
+    except LayoutError as error:
+        if size == "small":
+            raise
+        say(f"there is no smaller one: {str(error).splitlines()[0]}", err=True)
+        return None
 
 
 def _start_again_with_several_devices() -> None:

@@ -63,6 +63,21 @@ def corpus(
     return {"tokens": train}, {"tokens": held_out[::every]}, "byte"
 
 
+def bytes_like(train: Any, sequence: int, batch_size: int, token: str) -> tuple[Any, Any, str]:
+    """Return what `corpus` does for shorter sequences: bytes, since they fit each vocabulary, in the type of others.
+
+    Args:
+        train: sequences of any length.
+        sequence: tokens an example.
+        batch_size: examples a step.
+        token: what one of their tokens is called.
+    """
+    dtype = train[:1]["tokens"].dtype if isinstance(train, Examples) else train["tokens"].dtype
+    *halves, _ = corpus(None, sequence, batch_size, np.iinfo(np.uint8).max + 1)
+    own, test = ({"tokens": half["tokens"].astype(dtype)} for half in halves)
+    return own, test, token
+
+
 def _sequences_of_table(data: str, column: str, sequence: int, vocabulary: int) -> Examples:
     rows = table(data, [column])
     examples = dataclasses.replace(rows, read=lambda numbers: {"tokens": rows[numbers][column]})

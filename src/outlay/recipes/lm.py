@@ -30,9 +30,11 @@ from outlay.models.transformer.config import (
 from outlay.models.transformer.language_model import language_model, sample_tokens
 from outlay.models.transformer.published import MODELS, PublishedModel
 from outlay.program.program import Program
-from outlay.recipes.corpus import corpus
+from outlay.recipes.corpus import bytes_like, corpus
 from outlay.recipes.pretrained import pretrained
 from outlay.recipes.recipe import Recipe
+from outlay.recipes.smaller_lm import LmSizes, smaller_lm
+from outlay.recipes.smaller_mesh import SmallerMesh
 from outlay.train.precision import state_in
 
 NUM_BYTES = 256
@@ -155,23 +157,40 @@ def lm(
         {"remat": remat, "loss_chunks": loss_chunks, "num_positions": sequence},
     )
     batch_size = usual.batch if batch is None else batch
-    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
+    text = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
+    optimizer = _optimizer(usual, optimizer_dtype or config.param_dtype, config)
+    recipe = _recipe(LmSizes(config, batch_size, accumulate), text, optimizer)
+    return recipe if from_ is None else dataclasses.replace(recipe, begin=pretrained(from_, config, "params"))
+
+
+def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.GradientTransformation) -> Recipe:
+    """Return the recipe of these sizes, which learns from this text; it makes itself smaller."""
+    config = sizes.config
+    train, test, token = text
     init_params, loss = language_model(config, token)
     layouts, meshes = lm_layouts(config)
+
+    def sample(program: Program, state: Any) -> str:
+        return sampled_text(config, program, state, config.num_positions)
+
+    def small(less: SmallerMesh) -> Recipe:
+        fewer = smaller_lm(sizes, less)
+        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer)
+
     return Recipe.training(
         "lm",
         init_params=init_params,
         loss=loss,
-        optimizer=_optimizer(usual, optimizer_dtype or config.param_dtype, config),
+        optimizer=optimizer,
         train=train,
         test=test,
-        batch_size=batch_size,
+        batch_size=sizes.batch,
         steps=NUM_STEPS,
-        accumulate=accumulate,
+        accumulate=sizes.accumulate,
         layouts=layouts,
         meshes=meshes,
-        sample=(lambda program, state: sampled_text(config, program, state, sequence)) if token == "byte" else None,
-        begin=None if from_ is None else pretrained(from_, config, "params"),
+        sample=sample if token == "byte" else None,
+        small=small,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import optax
 
@@ -14,10 +15,12 @@ from outlay.layout.placement import replicate
 from outlay.models.transformer.config import Dtype
 from outlay.models.transformer.language_model import adapted_language_model
 from outlay.models.transformer.published import MODELS
-from outlay.recipes.corpus import corpus
+from outlay.recipes.corpus import bytes_like, corpus
 from outlay.recipes.lm import NUM_WARMUP, lm_layouts
 from outlay.recipes.pretrained import pretrained
 from outlay.recipes.recipe import Recipe
+from outlay.recipes.smaller_lm import LmSizes, smaller_lm
+from outlay.recipes.smaller_mesh import SmallerMesh
 
 NUM_STEPS = 100
 LAYOUTS = ("fsdp", "dp", "tp")
@@ -78,23 +81,35 @@ def lora(
     if rank < 1:
         raise RecipeError(f"lora cannot be made: rank={rank}: adapters need 1 feature or more")
     batch_size = usual.batch if batch is None else batch
-    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
-    init, loss = adapted_language_model(config, token)
+    text = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, NUM_WARMUP, NUM_STEPS, learning_rate / 10)
-    layouts, meshes = lm_layouts(config, "model_state")
+    recipe = _recipe(LmSizes(config, batch_size, accumulate), text, optax.adam(schedule))
+    return recipe if from_ is None else dataclasses.replace(recipe, begin=pretrained(from_, config, "model_state"))
+
+
+def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.GradientTransformation) -> Recipe:
+    """Return the recipe of these sizes, which learns from this text; it makes itself smaller."""
+    train, test, token = text
+    init, loss = adapted_language_model(sizes.config, token)
+    layouts, meshes = lm_layouts(sizes.config, "model_state")
     adapters = Layout([("params.**", replicate())])
+
+    def small(less: SmallerMesh) -> Recipe:
+        fewer = smaller_lm(sizes, less)
+        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer)
+
     return Recipe.training(
         "lora",
         init_params=init,
         loss=loss,
-        optimizer=optax.adam(schedule),
+        optimizer=optimizer,
         train=train,
         test=test,
-        batch_size=batch_size,
+        batch_size=sizes.batch,
         steps=NUM_STEPS,
-        accumulate=accumulate,
+        accumulate=sizes.accumulate,
         model_state=True,
         layouts={name: adapters + layouts[name] for name in LAYOUTS},
         meshes={name: meshes[name] for name in LAYOUTS if name in meshes},
-        begin=None if from_ is None else pretrained(from_, config, "model_state"),
+        small=small,
     )

@@ -17,6 +17,7 @@ from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
 from outlay.program.modes import Mode
 from outlay.program.program import Program
+from outlay.recipes.smaller_mesh import SmallerMesh
 from outlay.train.data import Data, TrainData
 from outlay.train.evaluate import evaluate
 from outlay.train.objective import Loss, Reduction
@@ -51,8 +52,9 @@ class Recipe(OneLine):
         record: what a run records of the state: patterns of paths, such as `params.**.bias`.
         stride: the number of steps from one record to the next.
         parts: names of the parts in which step and init take and return the state, as of `outlay.program`.
-        small: `small(devices, instead_of)` makes the same recipe with sizes that any machine can compute, by which
-            `outlay verify` judges one that is too big; samples are split over so many devices, instead of so many.
+        small: `small(less)` makes the same recipe with sizes that any machine can compute, by which `outlay verify`
+            judges one that is too big. `less` is a `SmallerMesh`: `less.size(4096, at_least=256)` is a size that the
+            axes of the smaller mesh divide as they divide 4096, and `less.batch(256)` a batch for it.
 
     Raises:
         RecipeError: a field is invalid; all such fields are listed.
@@ -77,7 +79,7 @@ class Recipe(OneLine):
     record: Sequence[str] = ()
     stride: int = 1
     parts: Sequence[str] = ()
-    small: Callable[[int, int], Recipe] | None = None
+    small: Callable[[SmallerMesh], Recipe] | None = None
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -107,7 +109,7 @@ class Recipe(OneLine):
         sample: Callable[[Program, Any], str] | None = None,
         begin: Callable[[Program, Any], Any] | None = None,
         seed: int = 0,
-        small: Callable[[int, int], Recipe] | None = None,
+        small: Callable[[SmallerMesh], Recipe] | None = None,
     ) -> Recipe:
         """Return a recipe that trains any model by a loss.
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import jax
+import numpy as np
+
 from outlay.core.error_types import RecipeError
+from outlay.core.one_line import OneLine
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.mesh_info import target_made_for
 from outlay.devices.mesh_spec import MeshSpec
@@ -16,6 +21,7 @@ from outlay.layout.layout import sample_axes
 from outlay.program.compiler_options import RequestedOptions
 from outlay.recipes.prepare import Prepared, prepare
 from outlay.recipes.recipe import Recipe
+from outlay.recipes.smaller_mesh import SmallerMesh
 
 MOST_DEVICES = 16
 """To how many devices a mesh is made smaller: of two hosts of eight, what crosses hosts still does."""
@@ -24,37 +30,72 @@ MOST_DEVICES = 16
 def smaller(prepared: Prepared, *, mode: str | None = None, compiler_options: RequestedOptions = "preset") -> Prepared:
     """Return a recipe's program with smaller sizes, as the recipe itself says, on a mesh that can be simulated.
 
+    If the recipe does not say how, its sizes stay, and each device has as many samples as it had.
+
     Args:
         prepared: the program at full size.
         mode: as it was asked for.
         compiler_options: likewise.
 
     Raises:
-        RecipeError: the recipe does not say how it is made smaller.
+        RecipeError: the recipe does not say how it is made smaller, and fewer devices are not fewer.
     """
     program, recipe = prepared.program, prepared.recipe
-    if recipe.small is None:
+    if not can_be_smaller(prepared):
         raise RecipeError(
             f"the recipe {recipe.name!r} does not say how it is made smaller\n"
-            "  fix: Recipe(..., small=lambda devices, instead_of: recipe(layers=4, width=256, batch=4 * devices)), or "
-            "outlay verify --static, which computes nothing"
+            "  fix: Recipe(..., small=lambda less: recipe(width=less.size(4096, at_least=256), batch=less.batch(256))), "
+            "or outlay verify --static, which computes nothing"
         )
     full = {str(name): program.mesh.shape[name] for name in program.mesh.axis_names}
-    less = smaller_axes(full)
-    splitting = sample_axes(program.layout, program.batch_shapes, program.mesh)
-    num = [math.prod(axes[name] for name in _flat(splitting)) for axes in (less, full)]
-    small: Recipe = recipe.small(*num)
+    samples = _flat(sample_axes(program.layout, program.batch_shapes, program.mesh))
+    less = SmallerMesh(full, smaller_axes(full), samples)
+    small = with_fewer_samples(recipe, less) if recipe.small is None else recipe.small(less)
     target = target_made_for(program.mesh.devices.flat[0])
     mesh = program.mesh
-    if less != full and target is not None:
-        mesh = make_mesh(MeshSpec(less), target=smaller_target(target, math.prod(less.values())))
+    if less.small != less.full and target is not None:
+        mesh = make_mesh(MeshSpec(less.small), target=smaller_target(target, math.prod(less.small.values())))
     return prepare(
         small, layout=prepared.layout_name, mesh=mesh, mode=mode or program.mode, compiler_options=compiler_options
     )
 
 
-def _flat(axes: tuple[Any, ...]) -> list[str]:
-    return [name for one in axes for name in (one if isinstance(one, tuple) else (one,))]
+def can_be_smaller(prepared: Prepared) -> bool:
+    """Return whether a recipe says how it is made smaller, or at least its mesh can be.
+
+    Args:
+        prepared: the program at full size.
+    """
+    return prepared.recipe.small is not None or prepared.program.mesh.size > MOST_DEVICES
+
+
+def with_fewer_samples(recipe: Recipe, less: SmallerMesh) -> Recipe:
+    """Return a recipe whose batches are smaller by as much as the devices that split them are fewer.
+
+    Args:
+        recipe: the recipe.
+        less: both meshes.
+    """
+    return dataclasses.replace(recipe, data=FewerSamples(recipe.data, less))
+
+
+@dataclass(frozen=True)
+class FewerSamples(OneLine):
+    """The first samples of each batch of some data."""
+
+    data: Any
+    less: SmallerMesh
+
+    def __getitem__(self, step: int) -> Any:
+        """Return the first samples of the batch of a step."""
+        return jax.tree.map(self._first, self.data[step])
+
+    def _first(self, array: Any) -> Any:
+        return array[: self.less.same_each(array.shape[0])] if np.ndim(array) else array
+
+
+def _flat(axes: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(name for one in axes for name in (one if isinstance(one, tuple) else (one,)))
 
 
 def smaller_axes(axes: Mapping[str, int]) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """A recipe's program with sizes that can be computed here, on a smaller mesh of the same kind."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ def recipe(width=64, batch=256):
         1,
         {"both": outlay.tensor_parallel("model", columns=["w"], rows=[]) + outlay.data_parallel()},
         {"both": "data=-1,model=2"},
-        small=lambda devices, instead_of: recipe(16, batch * devices // instead_of),
+        small=lambda less: recipe(16, less.batch(batch)),
     )
 
 
@@ -44,3 +46,12 @@ def test_a_recipe_that_does_not_say_how_it_is_made_smaller_is_refused_with_the_l
     )
     with pytest.raises(RecipeError, match=r"(?s)'mine' does not say how it is made smaller.*small=lambda"):
         smaller(prepare(recipe, target="h100:1x8"))
+
+
+@needs_gpu_compiler
+def test_a_recipe_that_says_nothing_keeps_its_sizes_and_the_samples_of_a_device_on_fewer_devices():
+    given = dataclasses.replace(recipe(), small=None)
+    small = smaller(prepare(given, target="h100:32x8"))
+    assert small.program.mesh.size == 16
+    assert small.program.batch_shapes.shape == small.recipe.data[0].shape == (16, 64)
+    assert small.program.plan["w"].shape == (64, 64)
