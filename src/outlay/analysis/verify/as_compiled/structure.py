@@ -56,7 +56,7 @@ class Collective:
         dtype: HLO's name.
         in_loop: whether a loop does it in each of its rounds.
         num_arrays: how many arrays it exchanges.
-        line: the user's line; empty if unknown.
+        line: the user's line; empty if unknown, or if it exchanges several arrays.
     """
 
     kind: str
@@ -117,10 +117,11 @@ def structure_of(module: HloModule, axes: Axes) -> Structure:
     for one in collectives_of(module):
         origin = origin_of(module, one.computation, one.instruction)
         over = _over(one, axes)
-        num = len(module.computations[one.computation].shapes(one.instruction.operands)) or 1
+        num = sum(_joined(module, one.computation, name) for name in one.instruction.operands) or 1
         in_loop = one.count > 1 or not one.count_is_exact
         exchanged[Exchanged(one.kind, over, one.dtype, origin.phase, in_loop)] += num
-        order.append(Collective(one.kind, over, one.dtype, in_loop, num, str(origin.source or "")))
+        line = str(origin.source or "") if num == 1 else ""
+        order.append(Collective(one.kind, over, one.dtype, in_loop, num, line))
     calls, loops, computed = set(), Counter(), set()
     for computation, one in module.instructions():
         if one.opcode == "while" and computation.name in runs:
@@ -132,6 +133,21 @@ def structure_of(module: HloModule, axes: Axes) -> Structure:
             # Exchanges that were joined to one have one name left.
             computed.update((_without_stage(one.opcode), purpose) for purpose in _purposes(one, step))
     return Structure(exchanged, tuple(order), frozenset(calls), loops, frozenset(computed))
+
+
+def _joined(module: HloModule, computation: str, name: str) -> int:
+    """Return how many arrays an operand holds: compilers join some to one array before they exchange it."""
+    here = module.computations[computation]
+    one = here.instructions.get(name)
+    while one is not None and one.opcode in ("bitcast", "copy") and one.operands:
+        one = here.instructions.get(one.operands[0])
+    if one is None:
+        return 1
+    fused = module.fused(one)
+    root = one if fused is None else fused.root
+    if root is not None and root.opcode == "concatenate":
+        return len(root.operands)
+    return len(one.shapes)
 
 
 def _purposes(one: Instruction, step: str) -> list[str]:

@@ -60,3 +60,39 @@ def test_a_part_of_the_step_that_the_small_program_lacks_differs():
     )
     (words,) = compare_structures(changed, without).differences
     assert words == "1 part of the step that the small program lacks: first"
+
+
+SUMS = """HloModule jit_f, num_partitions=2
+
+%add (x: f32[], y: f32[]) -> f32[] {{
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %z = f32[] add(%x, %y)
+}}
+
+%joined (p: f32[4], q: f32[6]) -> f32[10] {{
+  %p = f32[4]{{0}} parameter(0)
+  %q = f32[6]{{0}} parameter(1)
+  ROOT %both = f32[10]{{0}} concatenate(%p, %q), dimensions={{0}}
+}}
+
+ENTRY %main (a: f32[4], b: f32[6]) -> f32[10] {{
+  %a = f32[4]{{0}} parameter(0)
+  %b = f32[6]{{0}} parameter(1)
+{body}
+}}
+"""
+HOW = "channel_id={}, use_global_device_ids=true, replica_groups={{{{0,1}}}}, to_apply=%add"
+JOINED = f"""  %both = f32[10]{{0}} fusion(%a, %b), kind=kLoop, calls=%joined
+  ROOT %sum = f32[10]{{0}} all-reduce(%both), {HOW.format(1)}"""
+APART = f"""  %c = f32[4]{{0}} all-reduce(%a), {HOW.format(1)}
+  %d = f32[6]{{0}} all-reduce(%b), {HOW.format(2)}
+  ROOT %sum = f32[10]{{0}} concatenate(%c, %d), dimensions={{0}}"""
+
+
+def test_arrays_that_are_joined_to_one_before_they_are_exchanged_count_as_several():
+    joined, apart = (structure_of(parse_hlo(SUMS.format(body=body)), (("data", 2),)) for body in (JOINED, APART))
+    comparison = compare_structures(apart, joined)
+    assert comparison.agrees, comparison.differences
+    assert comparison.num_exchanged == 2
+    assert comparison.remarks == ("0 of 2 collectives are joined alike and of the same line",)
