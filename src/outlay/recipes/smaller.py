@@ -44,8 +44,8 @@ def smaller(prepared: Prepared, *, mode: str | None = None, compiler_options: Re
     if not can_be_smaller(prepared):
         raise RecipeError(
             f"the recipe {recipe.name!r} does not say how it is made smaller\n"
-            "  fix: Recipe(..., small=lambda less: recipe(width=less.size(4096, at_least=256), batch=less.batch(256))), "
-            "or outlay verify --static, which computes nothing"
+            "  fix: Recipe(..., small=lambda less: recipe(width=less.size(4096, at_least=256), batch=less.batch(256)))"
+            ", or outlay verify --static, which computes nothing"
         )
     full = {str(name): program.mesh.shape[name] for name in program.mesh.axis_names}
     samples = _flat(sample_axes(program.layout, program.batch_shapes, program.mesh))

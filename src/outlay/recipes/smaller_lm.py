@@ -18,7 +18,7 @@ NUM_ROUNDS = 8
 """Of a loop of fewer rounds little is left where compilers take the first and the last out of it."""
 
 NUM_STACKED = 4096
-"""Sums of vectors of all layers are moved behind the loop by compilers where all of them have fewer numbers than this."""
+"""Compilers move sums of the vectors of all layers behind the loop where these have fewer numbers than this."""
 
 NUM_BYTES = 256
 HEAD_DIMS = (256, 128)

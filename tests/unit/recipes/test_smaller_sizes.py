@@ -68,7 +68,7 @@ def test_what_a_step_does_in_pieces_it_still_does():
     config = MODELS["llama3-8b"].config
     config = dataclasses.replace(config, num_positions=8192, loss_chunks=8, window=1024, dtype="float32")
     small = smaller_lm(LmSizes(config, 256, 32), ONE_HOST)
-    assert small.config.num_positions == 1536 and small.config.window == 192  # three blocks of attention
+    assert (small.config.num_positions, small.config.window) == (1536, 192)  # three blocks of attention
     assert (small.accumulate, small.batch) == (8, 64)  # one sample a device and microbatch
 
 
@@ -77,5 +77,6 @@ def test_a_language_model_says_how_it_is_made_smaller():
     assert recipe.small is not None
     small = recipe.small(HOSTS_32)
     batch = small.data[0]["tokens"]
-    assert batch.shape == (16, 128) and batch.dtype == recipe.data[0]["tokens"].dtype
+    assert batch.shape == (16, 128)
+    assert batch.dtype == recipe.data[0]["tokens"].dtype
     assert list(small.layouts) == list(recipe.layouts)

@@ -46,6 +46,7 @@ class SampledVerification(Answer):
         structure: what of the two compiled programs agrees.
         small: the proof of the smaller program, by numbers.
         static: the proof of the program at full size, without numbers.
+        made_smaller: what became of mesh and state, in words.
         otherwise_split: leaves that the plan of the smaller program splits otherwise, in words.
     """
 
@@ -54,6 +55,7 @@ class SampledVerification(Answer):
     structure: StructureComparison
     small: Verification
     static: StaticVerification
+    made_smaller: str
     otherwise_split: tuple[str, ...] = ()
 
     @property
@@ -89,6 +91,7 @@ class SampledVerification(Answer):
     def notes(self) -> tuple[str, ...]:
         """What was compared, and what limits the answer, in words."""
         return (
+            f"made smaller: {self.made_smaller}",
             f"structure: {self.structure.in_words}",
             *self.structure.remarks,
             f"at full size, without numbers: {self.static.headline}",
@@ -103,6 +106,7 @@ class SampledVerification(Answer):
             "verdict": self.verdict,
             "ok": self.ok,
             "reasons": list(self.reasons),
+            "made_smaller": self.made_smaller,
             "shrunk": [fields_as_json(one) for one in self.shrunk],
             "structure": {**fields_as_json(self.structure), "agrees": self.structure.agrees},
             "small": self.small.to_dict(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,7 +41,8 @@ def verify_by_smaller(
         batches: of the smaller program.
     """
     _check_alike(program, small)
-    stage(_shrinking_in_words(program, small))
+    made_smaller = _shrinking_in_words(program, small)
+    stage(f"made smaller: {made_smaller}")
     stage("compiling the program at full size")
     compiled = program.compiled
     module = parse_hlo(text_with_constants(compiled))
@@ -52,7 +52,8 @@ def verify_by_smaller(
     proof = CompiledProof(small, steps, tolerance, stage).of(key, batches)
     words = f"mode {program.mode} on {program.plan.mesh} as compiled for it"
     otherwise = tuple(_split_otherwise(program, small))
-    return SampledVerification(words, tuple(_shrunk(program, small)), comparison, proof, static, otherwise)
+    shrunk = tuple(_shrunk(program, small))
+    return SampledVerification(words, shrunk, comparison, proof, static, made_smaller, otherwise)
 
 
 def _compiled_alike(
@@ -139,5 +140,6 @@ def _split_otherwise(program: Program, small: Program) -> Iterator[str]:
 
 def _shrinking_in_words(program: Program, small: Program) -> str:
     sizes = [format_bytes(one.plan.bytes_total) for one in (program, small)]
-    num = [math.prod(one.mesh.devices.shape) for one in (program, small)]
-    return f"made smaller: state {sizes[0]} -> {sizes[1]}, devices {num[0]} -> {num[1]}"
+    meshes = [str(one.plan.mesh) for one in (program, small)]
+    mesh = f", mesh {meshes[0]} -> {meshes[1]}" if meshes[0] != meshes[1] else ""
+    return f"state {sizes[0]} -> {sizes[1]}{mesh}"
