@@ -49,7 +49,7 @@ def smaller(prepared: Prepared, *, mode: str | None = None, compiler_options: Re
         )
     full = {str(name): program.mesh.shape[name] for name in program.mesh.axis_names}
     samples = _flat(sample_axes(program.layout, program.batch_shapes, program.mesh))
-    less = SmallerMesh(full, smaller_axes(full), samples)
+    less = SmallerMesh(full, smaller_axes(full), samples, program.mesh.devices.flat[0].platform)
     small = with_fewer_samples(recipe, less) if recipe.small is None else recipe.small(less)
     target = target_made_for(program.mesh.devices.flat[0])
     mesh = program.mesh

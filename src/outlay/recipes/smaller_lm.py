@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from outlay.models.attention.blockwise import BLOCK
 from outlay.models.transformer.config import TransformerConfig
-from outlay.recipes.smaller_mesh import SmallerMesh
+from outlay.recipes.smaller_mesh import TILE, SmallerMesh
 
 WIDTH = 256
 SEQUENCE = 128
 NUM_HEADS = 4
-HEAD_DIM = 8
+HEAD_DIM = {"tpu": TILE}
+"""The features of a head by platform, 8 elsewhere: kernels of TPUs take whole tiles, and others otherwise."""
+
 NUM_ROUNDS = 8
 """Of a loop of fewer rounds little is left where compilers take the first and the last out of it."""
 
@@ -58,7 +60,8 @@ def smaller_lm(full: LmSizes, less: SmallerMesh) -> LmSizes:
         (256, 896, 1024, 32, 8)
     """
     config = full.config
-    width = less.size(config.width, at_least=WIDTH)
+    head_dim = _head_dim(config, less)
+    width = less.size(config.width, at_least=max(WIDTH, head_dim + 1))
     hidden = less.size(config.hidden, at_least=math.ceil(config.hidden * width / config.width))
     widest = max(width if config.vocabulary > config.width else 0, hidden if config.vocabulary > config.hidden else 0)
     accumulate = _rounds(full.accumulate, less)
@@ -71,7 +74,8 @@ def smaller_lm(full: LmSizes, less: SmallerMesh) -> LmSizes:
         num_layers=_rounds(config.num_layers, less, math.ceil(NUM_STACKED / width)),
         num_positions=sequence,
         window=config.window and max(config.window * sequence // config.num_positions, 1),
-        **_heads(config, width, less),
+        head_dim=head_dim,
+        **_heads(config, head_dim / config.head_dim * config.width / width, less),
     )
     return LmSizes(smaller, accumulate * less.batch(full.batch // full.accumulate), accumulate)
 
@@ -81,23 +85,23 @@ def _rounds(num: int, less: SmallerMesh, at_least: int = 0) -> int:
     return less.size(num, at_least=max(NUM_ROUNDS, at_least), tile=2, may_split=True)
 
 
-def _heads(config: TransformerConfig, width: int, less: SmallerMesh) -> dict[str, int]:
-    """Return the numbers of heads and their features, which together are to the width what they were."""
-    head_dim = less.size(
-        config.head_dim,
-        at_least=next((limit + 1 for limit in HEAD_DIMS if config.head_dim > limit), HEAD_DIM),
-        tile=HEAD_DIM,
-        may_split=True,
-    )
+def _head_dim(config: TransformerConfig, less: SmallerMesh) -> int:
+    """Return as few features of a head as the same kernels take."""
+    least = HEAD_DIM.get(less.platform, 8)
+    larger = next((limit + 1 for limit in HEAD_DIMS if config.head_dim > limit), least)
+    return less.size(config.head_dim, at_least=larger, tile=least if larger == least else TILE, may_split=True)
+
+
+def _heads(config: TransformerConfig, fewer: float, less: SmallerMesh) -> dict[str, int]:
+    """Return the numbers of heads: in groups if they were, and fewer by a factor if they can."""
     keys = less.size(config.num_kv_heads, at_least=NUM_HEADS, tile=1, may_split=True)
     if config.num_heads == config.num_kv_heads:
-        return {"head_dim": head_dim, "num_kv_heads": keys, "num_heads": keys}
-    features = config.num_heads * config.head_dim * width / config.width
-    at_least = max(2 * keys, round(features / head_dim))
+        return {"num_kv_heads": keys, "num_heads": keys}
+    at_least = max(2 * keys, round(config.num_heads / fewer))
     heads = less.size(config.num_heads, at_least=at_least, tile=1, multiple_of=keys, may_split=True)
     if heads % keys:
         keys, heads = config.num_kv_heads, config.num_heads
-    return {"head_dim": head_dim, "num_kv_heads": keys, "num_heads": heads}
+    return {"num_kv_heads": keys, "num_heads": heads}
 
 
 def _sequence(config: TransformerConfig, width: int, less: SmallerMesh) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlay.core.one_line import OneLine
@@ -21,6 +22,7 @@ class SmallerMesh(OneLine):
         full: the size of each axis.
         small: likewise, of the smaller mesh.
         samples: the axes that split the batch.
+        platform: the kind of its devices, whose kernels may need sizes of their own.
 
     Example:
         >>> less = SmallerMesh({"data": 128, "model": 2}, {"data": 8, "model": 2}, ("data",))
@@ -31,6 +33,7 @@ class SmallerMesh(OneLine):
     full: Mapping[str, int]
     small: Mapping[str, int]
     samples: tuple[str, ...] = ()
+    platform: str = "gpu"
 
     def size(
         self, full: int, *, at_least: int = 1, tile: int = TILE, multiple_of: int = 1, may_split: bool = False
@@ -48,8 +51,8 @@ class SmallerMesh(OneLine):
             may_split: axes may divide it that do not divide the full one, as no layout splits it.
         """
         first = -(-min(at_least, full) // multiple_of) * multiple_of
-        repeats = math.lcm(tile, multiple_of, *(few for _, few in self._products()))
-        sizes = range(first, min(full, first + repeats), multiple_of)
+        repeats = math.lcm(tile, multiple_of, *(few for _, few in self._products))
+        sizes = range(first, min(full + 1, first + repeats), multiple_of)
         powers = [tile >> shift for shift in range(tile.bit_length())]
         for is_divided in (self._is_divided_alike, self._is_divided_more)[may_split:]:
             divided = [size for size in sizes if is_divided(full, size)]
@@ -89,13 +92,13 @@ class SmallerMesh(OneLine):
         return full, small
 
     def _is_divided_alike(self, full: int, size: int) -> bool:
-        return all((full % many == 0) == (size % few == 0) for many, few in self._products())
+        return all((full % many == 0) == (size % few == 0) for many, few in self._products)
 
     def _is_divided_more(self, full: int, size: int) -> bool:
-        return all(size % few == 0 for many, few in self._products() if full % many == 0)
+        return all(size % few == 0 for many, few in self._products if full % many == 0)
 
-    def _products(self) -> Iterator[tuple[int, int]]:
-        """Yield by how many devices axes split a dim, alone and together, on either mesh."""
-        for num in range(1, len(self.full) + 1):
-            for names in itertools.combinations(self.full, num):
-                yield math.prod(self.full[name] for name in names), math.prod(self.small[name] for name in names)
+    @functools.cached_property
+    def _products(self) -> list[tuple[int, int]]:
+        """By how many devices axes split a dim, alone and together, on either mesh."""
+        some = (names for num in range(1, len(self.full) + 1) for names in itertools.combinations(self.full, num))
+        return [tuple(math.prod(of[name] for name in names) for of in (self.full, self.small)) for names in some]
