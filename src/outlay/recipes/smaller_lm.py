@@ -10,7 +10,7 @@ from outlay.models.attention.blockwise import BLOCK
 from outlay.models.transformer.config import TransformerConfig
 from outlay.recipes.smaller_mesh import TILE, SmallerMesh
 
-WIDTH = 256
+WIDTH = 128
 SEQUENCE = 128
 NUM_HEADS = 4
 HEAD_DIM = {"tpu": TILE}
@@ -19,7 +19,7 @@ HEAD_DIM = {"tpu": TILE}
 NUM_ROUNDS = 8
 """Of a loop of fewer rounds little is left where compilers take the first and the last out of it."""
 
-NUM_STACKED = 4096
+NUM_STACKED = 2304
 """Compilers move sums of the vectors of all layers behind the loop where these have fewer numbers than this."""
 
 NUM_BYTES = 256
@@ -57,11 +57,12 @@ def smaller_lm(full: LmSizes, less: SmallerMesh) -> LmSizes:
         >>> less = SmallerMesh({"data": 32, "model": 8}, {"data": 4, "model": 4}, ("data",))
         >>> sizes = smaller_lm(LmSizes(config, 256, 1), less)
         >>> sizes.config.width, sizes.config.hidden, sizes.config.vocabulary, sizes.config.num_heads, sizes.batch
-        (256, 896, 1024, 32, 8)
+        (128, 512, 640, 16, 16)
     """
     config = full.config
     head_dim = _head_dim(config, less)
-    width = less.size(config.width, at_least=max(WIDTH, head_dim + 1))
+    is_longer = config.positions != "learned" or config.num_positions >= config.width
+    width = less.size(config.width, at_least=max(WIDTH, head_dim + 1, 0 if is_longer else SEQUENCE + 1))
     hidden = less.size(config.hidden, at_least=math.ceil(config.hidden * width / config.width))
     widest = max(width if config.vocabulary > config.width else 0, hidden if config.vocabulary > config.hidden else 0)
     accumulate = _rounds(full.accumulate, less)
