@@ -32,7 +32,7 @@ from outlay.analysis.verify.as_compiled.closeness import (
     moved,
 )
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
-from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room
+from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room, why_no_room_for_a_step
 from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
 from outlay.analysis.verify.batches import KINDS, in_float64, made_up_words, make_up, take
 from outlay.analysis.verify.dependence import Dependence
@@ -100,13 +100,17 @@ class CompiledProof:
     def of(self, key: Any, batches: Any) -> Verification:
         """Return the proof from the state of a key and from batches, or from made-up ones."""
         if why := why_no_room(self.program, self.steps):
-            doubt = f"{why}; {HOW_TO_SHRINK}"
-            return self._verification("were not taken", (), doubts=(doubt,))
+            return self._too_big(why)
         self.stage("compiling for the target")
         compiled = self.program.compiled
+        if why := why_no_room_for_a_step(self.program, compiled):
+            return self._too_big(why)
         module = parse_hlo(text_with_constants(compiled))
         with interpreted_on_cpus() if has_kernels(module) else contextlib.nullcontext():
             return self._of(compiled, module, key, batches)
+
+    def _too_big(self, why: str) -> Verification:
+        return self._verification("were not taken", (), doubts=(f"{why}; {HOW_TO_SHRINK}",))
 
     def _of(self, compiled: jax.stages.Compiled, module: HloModule, key: Any, batches: Any) -> Verification:
         self.stage("making the state on one device")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+
 from outlay.arrays.check_arrays import host_memory
 from outlay.core.quantities import format_bytes
 from outlay.program.program import Program
@@ -18,7 +20,7 @@ _SHARE = 0.8  # of the memory: others need some of it as well
 def why_no_room(program: Program, steps: int) -> str:
     """Say why the numbers of a program cannot be computed here; empty if they can.
 
-    Activations are not counted, which are known only once the program is compiled.
+    Activations are not counted, which are known only once the program is compiled: see `why_no_room_for_a_step`.
 
     Args:
         program: the program.
@@ -38,6 +40,24 @@ def why_no_room(program: Program, steps: int) -> str:
     )
 
 
+def why_no_room_for_a_step(program: Program, compiled: jax.stages.Compiled) -> str:
+    """Say why what a step computes in between has no room here; empty if it has, or if the compiler does not tell.
+
+    Args:
+        program: the program.
+        compiled: what its compiler made of it.
+    """
+    memory, stats = host_memory(), compiled.memory_analysis()
+    needed = 0 if stats is None else program.mesh.size * stats.temp_size_in_bytes
+    if memory is None or needed <= _SHARE * memory:
+        return ""
+    return (
+        f"a step holds up to {format_bytes(stats.temp_size_in_bytes)} of activations and other values in between on "
+        f"each of {program.mesh.size} devices, which makes {format_bytes(needed)}, and this machine has "
+        f"{format_bytes(memory)}"
+    )
+
+
 def _held_on_one(program: Program) -> float:
     """Return which share of the state a device holds."""
     each = program.plan.bytes_per_device
@@ -45,6 +65,6 @@ def _held_on_one(program: Program) -> float:
 
 
 HOW_TO_SHRINK = (
-    "outlay.verify(program, like=small) judges it by a smaller program of the same structure, and static=True follows "
-    "its exchanges at full size"
+    "outlay.verify(program, like=small) (outlay verify --size small) judges it by a smaller program of the same "
+    "structure, and static=True (--static) follows its exchanges at full size"
 )

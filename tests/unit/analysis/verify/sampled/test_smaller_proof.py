@@ -116,3 +116,24 @@ def test_a_state_that_does_not_fit_says_how_often_it_is_held():
     )
     assert "its state of 256.0 GiB is held about 22 times by a proof of 3 steps" in why_no_room(wide, 3)
     assert why_no_room(full(), 3) == ""
+
+
+@pytest.mark.compiles
+def test_activations_that_do_not_fit_are_said_once_the_program_is_compiled():
+    def pairs(state, batch):
+        products = batch[:, None] * state[None, :]
+        return state + jnp.sin(products @ products).mean(), {}
+
+    num = 2**16
+    program = outlay.program(
+        pairs,
+        lambda key: jnp.ones(num),
+        np.ones(num, np.float32),
+        layout=outlay.Layout([("**", outlay.replicate()), ("batch", outlay.replicate())]),
+        mesh=outlay.mesh(data=2, target="h100:1x2"),
+    )
+    assert why_no_room(program, 1) == ""
+    proof = outlay.verify(program, 1)
+    assert proof.verdict == "unknown"
+    assert "GiB of activations and other values in between on each of 2 devices, which makes" in proof.headline
+    assert "outlay verify --size small" in proof.headline
