@@ -19,7 +19,7 @@ HEAD_DIM = {"tpu": TILE}
 NUM_ROUNDS = 8
 """Of a loop of fewer rounds little is left where compilers take the first and the last out of it."""
 
-NUM_STACKED = 2304
+NUM_STACKED = 3072
 """Compilers move sums of the vectors of all layers behind the loop where these have fewer numbers than this."""
 
 NUM_BYTES = 256
