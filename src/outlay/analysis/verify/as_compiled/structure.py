@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.hlo.groups import axes_of
@@ -20,6 +20,10 @@ Axes = tuple[tuple[str, int], ...]
 _MOVES = ("copy", "copy-start", "copy-done", "fusion", "constant", "broadcast", "transpose", "reshape", "iota")
 _SILENT = NAMES | BARRIERS | frozenset(_MOVES)
 _MAX_NAMED = 4
+_BEHIND_THE_LOOP = (
+    "the small program exchanges once behind its loop what the full one does in each round, as compilers do with small "
+    "arrays (more layers or features in the small one may help)"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -259,7 +263,9 @@ def compare_structures(full: Structure, small: Structure) -> StructureComparison
 def _in_one_alone(full: Counter[Exchanged], small: Counter[Exchanged]) -> list[str]:
     more = [f"{one}: {full[one]} in the full program, {small[one]} in the small one" for one in full - small]
     less = [f"{one}: {full[one]} in the full program, {small[one]} in the small one" for one in small - full]
-    return list(dict.fromkeys([*more, *less]))
+    moved = [one for one in full - small if one.in_loop and not small[one] and small[replace(one, in_loop=False)]]
+    hint = [f"{_BEHIND_THE_LOOP}: {listed(sorted({one.kind for one in moved}), _MAX_NAMED)}"] if moved else []
+    return list(dict.fromkeys([*more, *less, *hint]))
 
 
 def _named(loops: Counter[str], what: str) -> list[tuple[str, int]]:

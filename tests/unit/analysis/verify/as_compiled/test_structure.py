@@ -1,7 +1,9 @@
 """What two compiled programs have in common, whatever their sizes are."""
 
+from collections import Counter
+
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.analysis.verify.as_compiled.structure import compare_structures, structure_of
+from outlay.analysis.verify.as_compiled.structure import Exchanged, Structure, compare_structures, structure_of
 
 TEXT = """HloModule jit_f, num_partitions={num}
 
@@ -96,3 +98,13 @@ def test_arrays_that_are_joined_to_one_before_they_are_exchanged_count_as_severa
     assert comparison.agrees, comparison.differences
     assert comparison.num_exchanged == 2
     assert comparison.remarks == ("0 of 2 collectives are joined alike and of the same line",)
+
+
+def test_a_sum_that_the_small_program_moves_behind_its_loop_is_told_with_what_may_help():
+    inside, behind = (Exchanged("all-reduce", "data", "f32", "backward", in_loop) for in_loop in (True, False))
+    full, small = (
+        Structure(Counter(exchanged), (), frozenset(), Counter(), frozenset())
+        for exchanged in ({inside: 2, behind: 4}, {behind: 2})
+    )
+    assert any("more layers or features" in words for words in compare_structures(full, small).differences)
+    assert not any("more layers or features" in words for words in compare_structures(small, full).differences)
