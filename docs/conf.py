@@ -39,6 +39,18 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
+# As long as all others take: `make test` leaves them to the job of CI that builds the site, and to the thorough run.
+LONG_PAGES = [
+    "guides/fine_tune.md",
+    "guides/record_a_brain.md",
+    "guides/why_an_all_gather.md",
+    "guides/will_it_fit.md",
+    "tutorials/layouts_of_a_brain.py",
+    "tutorials/when_something_dies.py",
+]
+if os.environ.get("OUTLAY_LONG_PAGES") == "off":
+    nb_execution_excludepatterns = LONG_PAGES
+    suppress_warnings = ["myst-nb.lexer"]  # it is the kernel of a page that says in which language its cells are
 nb_merge_streams = True
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

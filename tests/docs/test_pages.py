@@ -1,4 +1,7 @@
-"""Every page is executed: those with cells when the site is built, and the Python of others as a script."""
+"""Every page is executed: those with cells when the site is built, and the Python of others as a script.
+
+The six pages that take longest are in the thorough run, and in the site that CI builds of every change.
+"""
 
 import html
 import os
@@ -42,11 +45,15 @@ def script(folder, page):
 
 @pytest.fixture(scope="module")
 def site(folder, tmp_path_factory):
-    """The folder of the site, built without warnings."""
-    site = tmp_path_factory.mktemp("site")
+    """The folder of the site, built without warnings, in which all but the long pages are executed."""
+    return built(folder, tmp_path_factory.mktemp("site"), OUTLAY_LONG_PAGES="off")
+
+
+def built(folder, site, **changes):
     options = ["--quiet", "--fail-on-warning", "-j", "auto", "-b", "html"]
     command = [sys.executable, "-m", "sphinx", *options, str(DOCS), str(site)]
-    done = subprocess.run(command, env=variables(folder), capture_output=True, text=True, timeout=880, check=False)
+    environment = variables(folder) | changes
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=880, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return site
 
@@ -60,6 +67,22 @@ def test_the_site_builds_without_warnings_and_executes_its_pages(site):
     # In a notebook a plan prints as the text that it is: the table stands between the mesh and the totals.
     plan = r"mesh data=4, model=2 \(8 simulated devices\)\npath +shape +local"
     assert re.search(plan, text_of(site, "tutorials/getting_started"))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_the_long_pages_are_executed_too(folder, tmp_path):
+    assert re.search(
+        r"\npeak [\d.]+ of 79.1 GiB, fits: True\n", text_of(built(folder, tmp_path / "site"), "guides/will_it_fit")
+    )
+
+
+@pytest.mark.timeout(900)
+def test_the_long_pages_show_no_output_where_they_are_not_executed(site):
+    names = re.findall(r'^    "(\w+/\w+)\.\w+",$', (DOCS / "conf.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "guides/will_it_fit" in names
+    for name in names:
+        assert "cell_output" not in (site / name).with_suffix(".html").read_text(encoding="utf-8"), name
 
 
 @pytest.mark.timeout(900)
