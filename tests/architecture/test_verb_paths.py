@@ -16,6 +16,7 @@ def test_a_plain_program_enters_no_more_than_its_ceilings(verb):
     assert not above, f"{verb}: {above} above {most}: {_ADVICE}; {sorted(path.files)}, in vain: {path.in_vain}"
 
 
+@pytest.mark.thorough  # a test of the test
 @pytest.mark.processes
 def test_the_walk_sees_a_feature_that_is_used():
     by_source = PROGRAM.replace(

@@ -123,7 +123,7 @@ def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> 
     ]
 
 
-@pytest.mark.thorough  # the page layouts_of_a_brain measures them, and the test below prices them
+@pytest.mark.thorough  # test_measure.py measures parts, and the test below prices them
 def test_s0_16_the_cost_of_each_module_is_measured_and_shown(half) -> None:
     times = measure_parts(GraphLoop(half.graph), half.init, {"drive": INPUTS["drive"][:10]}, num_rounds=1)
     assert all(seconds > 0 for seconds in times.seconds.values())
@@ -147,6 +147,7 @@ def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
         assert all(path in text for path in owners)
 
 
+@pytest.mark.thorough  # test_by_rows.py counts the exchanges
 @pytest.mark.any_jax
 @pytest.mark.newest
 def test_by_neuron_one_all_gather_a_step(half) -> None:

@@ -129,6 +129,7 @@ def padded_and_accumulated() -> list[Any]:
     return cases
 
 
+@pytest.mark.some_cases(10)
 @pytest.mark.parametrize(("model", "layout"), pairs_in("manual"))
 def test_it_trains_as_one_device_by_hand(model: SmallModel, layout: NamedLayout) -> None:
     _assert_trains_as_one_device(model, layout, "manual")
@@ -140,12 +141,14 @@ def test_accumulation_sees_every_sample_once(layout: NamedLayout, mode: str) -> 
     _assert_trains_as_one_device(BIG, layout, mode, accumulate=3)
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(("layout", "mode"), padded_and_accumulated())
 def test_an_uneven_batch_padded_and_accumulated_equals_the_short_one(layout: NamedLayout, mode: str) -> None:
     """Whole microbatches are padding on some devices; the mean is over what counts in all of them."""
     _assert_trains_as_one_device(SHORT, layout, mode, batch=_padded(_batch(SHORT), 96), accumulate=4)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @in_both_modes
 def test_an_uneven_batch_padded_equals_the_short_one(layout: NamedLayout, mode: str) -> None:

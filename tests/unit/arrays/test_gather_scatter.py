@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_global_arrays.py gathers and scatters there
 
 
 @pytest.fixture

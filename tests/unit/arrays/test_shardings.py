@@ -14,7 +14,7 @@ from outlay.arrays.put import _identity
 from outlay.arrays.shardings import shardings
 from outlay.core.paths import under
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_global_arrays.py has pencils there
 
 
 def test_each_leaf_gets_its_sharding() -> None:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.arrays.slicing import _cut
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_global_arrays.py slices there
 
 VALUE = np.arange(16 * 8 * 2, dtype=np.float32).reshape(16, 8, 2)
 

@@ -104,6 +104,7 @@ def points_along(points, bend, num=60):
     ]
 
 
+@pytest.mark.thorough
 def test_no_arrow_runs_behind_a_box():
     for edges in every_graph():
         names = list(dict.fromkeys(name for edge in edges for name in edge))

@@ -19,7 +19,6 @@ VARIED = f"{ROOT}/tests/unit/recipes/varied.py:varied"
 FEW = ("--layout", "dp", "--layout", "fsdp", "--accumulate", "1", "--no-remat", "--processes", "2")
 
 
-@pytest.mark.thorough  # the guide will_it_fit chooses for one
 @needs_gpu_compiler
 def test_gpus_that_are_not_here_are_chosen_for_with_their_own_compiler(tmp_path, own_cache):
     finished = command_here(

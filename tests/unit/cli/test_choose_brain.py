@@ -49,7 +49,6 @@ def chosen(folder):
     return json.loads(finished.stdout)
 
 
-@pytest.mark.thorough
 def test_modules_are_measured_and_every_way_is_compared(chosen):
     assert chosen["is_measured"]
     assert list(chosen["parts"]) == ["eye", "left", "right"]

@@ -68,6 +68,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.processes
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(

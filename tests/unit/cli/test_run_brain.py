@@ -141,6 +141,7 @@ def test_what_cannot_be_run_says_why(pair, arguments, message):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough  # test_saves.py continues one, and test_checkpoint.py by its command
 def test_a_run_of_a_brain_is_continued(pair):
     refused = outlay("run", "pair.toml", "--steps", "20")
     again = outlay("run", "pair.toml", "--steps", "40", "--resume")
@@ -158,6 +159,7 @@ def test_a_file_that_is_not_there(pair):
     assert "none.toml" in missing.stderr
 
 
+@pytest.mark.thorough
 def test_a_file_that_does_not_say_the_shapes_of_its_inputs_runs_with_shape(pair):
     newest = str(Path(__file__).parents[2] / "data" / "spark_1_2.scfg")
     for command in ("run", "show", "verify"):

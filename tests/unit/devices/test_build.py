@@ -9,7 +9,7 @@ from outlay.devices.device_identity import simulate_hosts
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # every program there has a mesh
 
 
 @pytest.fixture

@@ -132,6 +132,7 @@ for target in {targets!r}:
 GPUS_FIRST = ("h100:1x8", "tpu-v5e:2x4")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.processes
 @needs_gpu_compiler
 @needs_tpu_compiler

@@ -90,6 +90,7 @@ def test_parts_that_share_a_call_compute_what_they_do_alone():
     assert calls == [["a", "b"]]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("stride", [1, 4, 11, 12])
 def test_what_is_recorded_is_every_so_many_steps_and_changes_nothing(waves, start, one_by_one, stride):
     states, _ = one_by_one

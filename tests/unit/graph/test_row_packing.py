@@ -13,6 +13,7 @@ SHAPES = [(), (1,), (16,), (17,), (3, 5), (2, 33)]
 WHOLE = ["int8", "bool", "uint8", "float16", "bfloat16", "float32", "int32", "complex64", "int4", "uint4"]
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("dtype", "encoding"), [*((dtype, "whole") for dtype in WHOLE), ("int8", "ternary"), ("int32", "ternary")]
 )

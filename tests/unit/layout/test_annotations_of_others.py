@@ -44,6 +44,7 @@ class Attention(nn.Module):
         return nn.MultiHeadDotProductAttention(num_heads=4, kernel_init=kernel_init, out_kernel_init=out_kernel_init)(x)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("annotated", [True, False], ids=["from annotations", "by other rules"])
 def test_linens_attention_with_annotations_becomes_a_program(annotated: bool) -> None:
     batch = X.reshape(8, 2, 8)
@@ -71,6 +72,7 @@ class Annotated(nnx.Module):
         return self.dense(x)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("annotated", [True, False], ids=["from annotations", "by other rules"])
 def test_annotations_of_nnx_may_be_shardings_on_a_mesh(annotated: bool) -> None:
     graph = nnx.graphdef(nnx.eval_shape(lambda: Annotated(nnx.Rngs(0))))

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.compiles
 BATCH = {"image": np.linspace(-1, 1, 6 * 12, dtype=np.float32).reshape(6, 12), "label": np.arange(6) % 3}
 
 
+@pytest.mark.thorough  # test_model.py
 def test_it_computes_in_bfloat16_on_float32_parameters():
     init_params, loss = classifier((12, 8, 3), dtype=jnp.bfloat16)
     params = init_params(jax.random.key(0))

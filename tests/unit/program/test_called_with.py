@@ -9,7 +9,7 @@ import pytest
 import outlay
 from outlay.core.error_types import ProgramError
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # keys of each kind are in test_state_trees.py there
 
 X = np.ones((8, 4), np.float32)
 

@@ -81,6 +81,7 @@ def test_a_module_trains_as_it_is(tmp_path):
     program(restored, BATCH)
 
 
+@pytest.mark.thorough  # test_sharing_in_each_library.py has both modes
 @pytest.mark.any_jax
 def test_in_mode_manual_it_trains_alike():
     (_, auto, loss_in_auto), (_, manual, loss_in_manual) = trained("auto"), trained("manual")
@@ -88,6 +89,7 @@ def test_in_mode_manual_it_trains_alike():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), manual.params, auto.params)
 
 
+@pytest.mark.thorough  # test_sharing_in_each_library.py
 @pytest.mark.any_jax  # what a step is given does not depend on who wrote it
 def test_a_step_of_ones_own_is_given_whole_modules():
     def init(key):

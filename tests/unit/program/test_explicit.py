@@ -118,6 +118,7 @@ def listed(layout: str) -> str:
     return error_of(lm(untouched, rules, **axes))
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("layout", "sites"),
@@ -304,6 +305,7 @@ def mlp_on_one_device() -> Any:
     return mlp_trained(outlay.Layout(), outlay.mesh(data=1, devices=jax.devices()[:1]))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax  # the edited model above trains there
 @pytest.mark.compiles
 @pytest.mark.parametrize("layout", [outlay.Layout(), outlay.zero1(min_size=8), outlay.zero2(min_size=8)])

@@ -51,6 +51,7 @@ def bits(tree: Any) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 def test_keys_in_state_and_batch_draw_what_they_draw_under_jit(impl: str, tmp_path: Path) -> None:
     def step(state: Any, batch: Any) -> Any:

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # tests/contract/test_modes.py runs there
 
 BATCH = np.arange(48, dtype=np.float32).reshape(16, 3)
 MESH = {"data": 4, "model": 2}

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # tests/contract/test_modes.py runs there
 
 BATCH = np.arange(16, dtype=np.float32)
 WHOLE, SPLIT = outlay.replicate(), P("data")

@@ -67,6 +67,7 @@ def check_equal(step, program, batch=SAMPLES):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), result, expected)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("axes", [{"data": 8}, {"data": 4, "more": 2}])
 def test_independent_operations_move_no_sample(axes):
     def step(state, batch):
@@ -110,6 +111,7 @@ def spectral_training(mode="auto", layout=None, accumulate=1):
     return program, batch
 
 
+@pytest.mark.thorough  # on explicit axes it gathers nothing below
 def test_a_spectral_layer_moves_the_bytes_of_mode_manual():
     (auto, batch), (manual, _) = spectral_training(), spectral_training("manual")
     assert collectives(auto) == []
@@ -119,6 +121,7 @@ def test_a_spectral_layer_moves_the_bytes_of_mode_manual():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *ends)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_ffts_run_in_simulation_where_weights_are_split(accumulate):
     layout = outlay.fsdp(min_size=64) + outlay.data_parallel()

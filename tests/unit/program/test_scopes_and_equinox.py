@@ -44,6 +44,7 @@ def init_of_equinox(key):
     return Stack(Layer(jax.random.key(0)))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -83,6 +84,7 @@ def in_scopes_of_a_scan(params, batch, keys):
     return (x**2).mean(axis=(-1, -2)), {}
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("pattern", "loss", "paths", "times"),
     [

@@ -92,6 +92,7 @@ RULES = {
 
 
 # What is kept and recomputed belongs to the loss, which both modes differentiate; each sees to where a state lives.
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
@@ -111,6 +112,7 @@ def test_the_numbers_are_the_same_and_the_state_stays_where_it_lives(name, mode,
     assert {path for path, kind in kinds.items() if kind == "pinned_host"} == on_host
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("loss", "mode"),
@@ -127,6 +129,7 @@ def test_keeping_one_value_a_layer_takes_less_than_keeping_all_and_more_is_kept_
     assert one + (NUM_LAYERS - 1) * a_layer <= both <= everything - (NUM_LAYERS - 1) * a_layer
 
 
+@pytest.mark.thorough
 @pytest.mark.any_jax
 def test_recomputing_one_value_leaves_the_others_where_they_were():
     saved = temporaries() - temporaries(("up", outlay.layout.recompute()))
@@ -169,6 +172,7 @@ def test_an_evaluation_reads_parameters_from_the_host():
     assert metrics == evaluate(program_of(), program_of().init(jax.random.key(0)), BATCH, loss=scanned)
 
 
+@pytest.mark.thorough  # test_passes.py has both
 @pytest.mark.any_jax
 def test_microbatches_keep_what_they_are_told():
     rules = (("layer_input", outlay.layout.keep()),)

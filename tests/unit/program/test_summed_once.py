@@ -96,6 +96,7 @@ def assert_close(got, want):
     assert np.abs(got - want).max() <= 2e-6 * max(1e-3, np.abs(want).max())
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     "layout", [pytest.param(name, marks=() if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in LAYOUTS]
@@ -119,6 +120,7 @@ def test_sums_over_other_axes_may_be_of_narrow_floats():
     assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=2e-2)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @pytest.mark.compiles
 @pytest.mark.parametrize("layout", ["dp", pytest.param("dp and tensors", marks=pytest.mark.any_jax)])
@@ -193,7 +195,7 @@ def test_a_loss_that_cannot_be_taken_apart_keeps_its_meaning_and_says_why(loss, 
     assert re.search(why, program.why_summed_each_time)
 
 
-@pytest.mark.some_cases(2, newest=1)
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_gradients_that_a_rule_keeps_whole_are_scattered_once_and_parameters_gathered_once(mode):

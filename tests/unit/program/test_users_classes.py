@@ -126,6 +126,7 @@ def assert_same(state: Any, other: Any) -> None:
         np.testing.assert_allclose(leaf, numbers(other)[path], rtol=1e-5, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_training_is_that_of_jit_and_gives_the_users_own_nodes(mode: str) -> None:
     program = made(mode)
@@ -182,6 +183,7 @@ def test_arrays_of_users_nodes_are_put_moved_and_gathered() -> None:
     assert "layer.kernel" in str(outlay.show(program))
 
 
+@pytest.mark.thorough
 def test_reports_verify_fit_and_evaluate_take_such_a_program() -> None:
     program = made("auto")
     assert "params.layer.kernel" in str(outlay.explain(program))

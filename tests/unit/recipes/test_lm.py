@@ -22,6 +22,7 @@ def recipe_and_shapes(request):
     return recipe, jax.eval_shape(recipe.init, jax.eval_shape(lambda: jax.random.key(0)))
 
 
+@pytest.mark.some_cases(12)
 @pytest.mark.compiles
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_shapes, layout):
@@ -88,6 +89,7 @@ def test_the_dtypes_are_those_that_are_asked_for():
     assert len(floats) == 3 * len(jax.tree.leaves(state.params))
 
 
+@pytest.mark.thorough
 @pytest.mark.compiles
 def test_the_choices_reach_the_model():
     plain, other = lm("tiny"), lm("tiny", sequence=32, batch=8, remat="full", accumulate=2, dtype="bfloat16")
@@ -108,6 +110,7 @@ def test_the_data_is_python():
     assert all((row == train).all(axis=1).any() for row in batch[:3])
 
 
+@pytest.mark.thorough  # test_sampling.py and test_same_result.py draw some
 @pytest.mark.compiles
 def test_a_sample_is_drawn_where_the_state_lives():
     """The numbers are those of one device, so the text is the same to the letter."""

@@ -88,7 +88,7 @@ def test_lm_begins_with_the_weights_of_the_file(weights):
     jax.tree.map(np.testing.assert_array_equal, state.params, weights[1])
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_lora.py
 @pytest.mark.parametrize(("layout", "int8", "within"), [("tp", False, 1e-5), ("fsdp", True, 1e-2)])
 def test_adapters_change_nothing_at_first_and_then_learn_alone(weights, expected, layout, int8, within):
     recipe = lora(**HOW, from_=str(weights[0]), rank=2, int8=int8)

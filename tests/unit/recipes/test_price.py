@@ -32,6 +32,7 @@ def test_the_answer_is_a_price_and_the_second_one_was_kept():
     assert price.crossing == ()
 
 
+@pytest.mark.thorough  # test_asked_before.py changes the program
 @pytest.mark.compiles
 def test_another_program_has_another_price():
     assert not answer(job())["was_kept"]

@@ -70,6 +70,7 @@ def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, interr
     assert "after 12 steps, continued after step 8" in result.facts["training"]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("layout", "mesh"), [("dp", "data=8"), ("fsdp", "data=4,model=2"), ("zero1", "data=2,model=4")], ids=str
 )

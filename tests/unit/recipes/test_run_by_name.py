@@ -18,6 +18,7 @@ def test_it_leaves_a_run_folder_and_goes_on_in_it(tmp_path):
     assert result.to_dict()["resumed_after"] == 4
 
 
+@pytest.mark.thorough
 def test_without_a_folder_it_is_called_after_the_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outlay.run(LINE, steps=1)

@@ -133,6 +133,7 @@ def test_bars_that_compare_have_one_scale_and_numbers_do_not_cover_one_another(o
     assert "Options" not in in_sight(browser, "[aria-label='What was compiled'] table")
 
 
+@pytest.mark.thorough
 def test_cards_beside_each_other_fill_their_row(opened):
     browser = opened("explain", width=1200)
     top = "document.querySelector(`[aria-label='${name}']`).getBoundingClientRect().top"

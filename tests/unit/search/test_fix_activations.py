@@ -31,6 +31,7 @@ def init(key):
     return {name: jax.random.normal(key, shape) * 0.1 for name, shape in shapes.items()}
 
 
+@pytest.mark.thorough  # the example of outlay.search.fix moves less
 @pytest.mark.compiles
 def test_less_is_moved_and_the_numbers_stay():
     """An embedding is split along its features, as the compiler then splits all that comes of it."""
@@ -61,6 +62,7 @@ def test_it_says_that_there_is_nothing_to_try():
     assert "nothing to try" in str(fix)
 
 
+@pytest.mark.thorough
 @pytest.mark.compiles
 def test_it_says_that_nothing_helped():
     def everybody_takes_all(params, batch, keys):

@@ -7,7 +7,7 @@ import pytest
 import outlay
 from outlay.core.error_types import ProgramError
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # tests/contract/test_any_loss.py runs there
 
 OPTIMIZER = optax.sgd(0.1)
 BATCH = np.ones((16, 3), np.float32)

@@ -64,6 +64,7 @@ FIRST = init(jax.random.split(jax.random.key(0))[0])
 ASCENT = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("is_chained", [False, True])
 def test_sharpness_aware_minimization(is_chained):
     """Its type says that it takes any argument, and it takes none: also where `chain` passes all of them on."""
@@ -72,6 +73,7 @@ def test_sharpness_aware_minimization(is_chained):
     assert_close(by_outlay(optimizer), by_hand(optimizer, FIRST, jax.grad(mean_loss)))
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", [None, "auto", "manual"])
 def test_sharpness_aware_minimization_that_takes_gradients_itself(mode):
@@ -80,6 +82,7 @@ def test_sharpness_aware_minimization_that_takes_gradients_itself(mode):
     assert_close(by_outlay(optimizer, mode=mode), want)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("mode", [None, pytest.param("manual", marks=pytest.mark.compiles)])
 def test_lookahead(mode):
     optimizer = optax.lookahead(optax.adam(0.1), sync_period=2, slow_step_size=0.5)
@@ -93,6 +96,7 @@ PRIVATE = optax.chain(
 )
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("mode", "layout"),
@@ -135,6 +139,7 @@ def test_gradients_per_example_for_an_optimizer_that_takes_a_mean():
         outlay.train_step(loss, PRIVATE, per_example_gradients=True, accumulate=2, reduction="mean")
 
 
+@pytest.mark.thorough  # test_uncounted.py has weights
 def test_weights_of_examples_scale_their_gradients():
     total = optax.stateless(lambda grads, params: jax.tree.map(lambda g: -g.sum(axis=0), grads))
     weight = np.array([0.0] * 8 + [1.0] * 8, np.float32)

@@ -80,6 +80,7 @@ def test_weights_of_examples_count():
     np.testing.assert_allclose(outlay.evaluate(program, state, examples)["loss"], expected, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.any_jax
 def test_the_reports_take_a_program_that_only_reads():
     program = reading_per_sample()
@@ -113,6 +114,7 @@ def test_steps_of_the_other_kind_are_told_apart():
         reading(per_sample, mode="manual")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("reduction", ["mean", pytest.param("sum", marks=pytest.mark.any_jax)])
 def test_a_loss_of_one_number_a_batch_has_an_exact_mean_over_an_uneven_set(reduction):
     def loss(params, batch, keys):

@@ -6,7 +6,7 @@ import pytest
 
 from outlay.train.precision import state_in
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_step.py trains there
 
 PARAMS = {"w": jnp.array([1.0, -2.0, 300.0])}
 GRADS = {"w": jnp.array([0.1, 0.2, -0.3])}
@@ -40,6 +40,7 @@ def test_master_copies_add_up_steps_that_are_too_small_for_the_parameters():
     np.testing.assert_allclose(state.master["w"], exact, rtol=2e-3)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_moments_are_kept_in_the_dtype_and_follow_those_of_float32(dtype):
     _, plain = trained(optax.adam(1e-2), PARAMS)

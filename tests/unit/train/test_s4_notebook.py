@@ -56,6 +56,7 @@ def test_s4_17_metric_shapes_are_known_without_compiling(batch):
     assert "lowered" not in vars(built)
 
 
+@pytest.mark.thorough  # test_digits.py learns
 @pytest.mark.compiles
 def test_s4_18_sixteen_steps_on_one_batch_learn_it(batch):
     """Under FSDP; that data parallel training computes the same is tested in test_acceptance_s4.py."""

@@ -50,6 +50,7 @@ def test_dropout_differs_from_step_to_step():
     assert problem.step()(later, problem.batch())[1]["loss"] != metrics["loss"]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @pytest.mark.parametrize("accumulate", [4, pytest.param(64, marks=pytest.mark.any_jax)])
 def test_accumulation_changes_nothing_but_rounding(accumulate):
@@ -89,6 +90,7 @@ def test_gradients_of_bfloat16_parameters_are_accumulated_in_float32():
     assert float(new.params["w"]) == -1.0
 
 
+@pytest.mark.thorough  # tests/contract/test_layouts.py
 def test_the_numbers_do_not_depend_on_the_mesh():
     """With microbatches and dropout; the contract of modes tries other layouts, and whole batches too."""
     expected = problem.init(jax.random.key(1))
@@ -174,6 +176,7 @@ def searched_by_hand():
     return losses, params
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax  # what an optimizer is given does not depend on JAX
 @pytest.mark.parametrize(("mode", "accumulate"), [("auto", 4), ("manual", 1)])
 def test_optimizers_that_ask_for_the_loss_itself(mode, accumulate):

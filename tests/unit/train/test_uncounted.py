@@ -77,6 +77,7 @@ def assert_close(got, want):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), jax.device_get(got), want)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_as_if_the_sample_was_not_there(case):
     loss, batch = CASES[case]
@@ -86,6 +87,7 @@ def test_it_is_as_if_the_sample_was_not_there(case):
     assert_close(trained(loss, batch, accumulate=4), want)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual", "explicit"])
 def test_devices_that_hold_no_other_sample(mode):

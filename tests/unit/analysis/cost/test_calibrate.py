@@ -24,6 +24,7 @@ def user_file(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.thorough  # test_calibrate.py of the command measures some
 def test_every_kind_of_collective_is_measured_for_every_size_of_group(calibration):
     measured = calibration.measured
     kinds = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_findings.py has findings there
 
 KINDS = ("sum-in-loop", "same-in-each-turn")
 

@@ -18,7 +18,7 @@ from outlay.analysis.findings.findings import ranked
 from outlay.analysis.findings.offered_rules import with_rules
 from outlay.analysis.hlo.hlo_module import SourceLine
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_findings.py has findings there
 
 LINE = SourceLine("model.py", 73, "layer")
 

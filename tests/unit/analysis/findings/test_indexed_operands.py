@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_findings.py has findings there
 BATCH = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
 GATHERED = BATCH.nbytes * 7 // 8
 

@@ -53,6 +53,7 @@ def test_text_that_was_cut(name, data):
     ask_everything(text[: data.draw(st.integers(0, len(text)))])
 
 
+@pytest.mark.thorough  # changed text above
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=60))
 def test_text_of_pieces(pieces):

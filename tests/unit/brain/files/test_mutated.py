@@ -68,7 +68,7 @@ def mutate(data: dict, rng: random.Random) -> None:
         parent.append(parent[key])
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_scfg.py refuses each mistake
 @pytest.mark.parametrize(
     ("file", "shapes", "seed"),
     [

@@ -138,6 +138,7 @@ def test_arguments_of_another_kind_are_told(options, message):
     assert message in str(error.value)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("layout", "units"), [("copies", 10**9), ("by-neuron", 10**7), ("by-module", 10**9)])
 def test_sizes_are_weighed_before_anything_is_made(layout, units):
     neurons = Neuron(units, delays=N2NDelays(8.0))

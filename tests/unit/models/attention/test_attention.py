@@ -72,6 +72,7 @@ def dtypes_masks_and_lengths():
             yield pytest.param(dtypes[(row + column) % 2], mask, *length, id=f"{mask}-{length[0]}")
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.compiles
 @pytest.mark.parametrize(("dtype", "mask", "num_tokens", "has_segments"), [*dtypes_masks_and_lengths()])
 def test_values_and_gradients_are_those_of_the_plain_form(dtype, mask, num_tokens, has_segments):
@@ -145,6 +146,7 @@ def test_no_array_grows_with_the_square_of_the_sequence():
     assert largest(2048) == largest(8192) == 6 * BLOCK**2
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("how", ["auto", "manual"])
 def test_batch_and_heads_stay_split(how):
@@ -221,6 +223,7 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
     assert compiled_work(parse_hlo(text)).flops_by_dtype == {"bfloat16": 2 * (2 + 5) * 4 * 4 * seen * 64 / 8}
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("heads", [(4, 2), (3, 1)])
 def test_on_tpus_that_are_not_here_the_layout_splits_it_where_nobody_says_how(heads):

@@ -74,6 +74,7 @@ def of_jax(*given):
 
 
 # Every two of kernels, layout and number of heads meet in one.
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("layout", "kernels", "heads", "key_heads", "attend", "of_a_device"),
     [
@@ -95,6 +96,7 @@ def test_the_fused_kernel_gets_samples_and_heads_of_a_device(layout, kernels, he
         assert (int(dims[0]), str(num_heads) in dims[1:3]) == (samples, True), dims
 
 
+@pytest.mark.thorough  # test_attention.py compiles for them
 @pytest.mark.filterwarnings("ignore:attention runs block by block")
 def test_it_compiles_for_tpus():
     def packed(*given):

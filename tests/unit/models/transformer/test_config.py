@@ -12,6 +12,7 @@ from outlay.models.transformer.published import MODELS
 TINY = MODELS["tiny"].config
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("name", ["tiny", "llama3-70b", "llama3.2-1b", "mpt-7b", "maxtext-16b"])
 @pytest.mark.parametrize("other", [{}, {"biases": True}, {"norm": "layer", "gated": False}])
 def test_the_parameters_are_counted_exactly_and_none_is_made(name, other):

@@ -41,6 +41,7 @@ def losses_in_numpy(params, config):
     return np.array(losses)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_computes_what_plain_numpy_computes(tied):
@@ -61,6 +62,7 @@ def test_no_position_sees_its_own_token_or_a_later_one():
     assert difference[6:].min() > 1e-3
 
 
+@pytest.mark.thorough  # test_storing.py has recomputation
 @pytest.mark.compiles
 def test_remat_changes_memory_and_no_number():
     params = shaken(SMALL)
@@ -111,6 +113,7 @@ def test_layers_do_not_start_alike():
     assert (np.abs(kernel[0] - kernel[1]) > 1e-6).mean() > 0.99
 
 
+@pytest.mark.thorough
 @pytest.mark.compiles
 def test_before_training_every_byte_is_about_as_likely():
     """Logits much above one would be certain of something, and the first steps would unlearn it."""
@@ -128,6 +131,7 @@ def test_the_logits_are_never_kept_in_float32():
     assert [leaf.dtype for leaf in jax.tree.leaves(residuals) if leaf.size >= logits.size] == [jnp.bfloat16]
 
 
+@pytest.mark.thorough  # test_s4_notebook.py learns one
 @pytest.mark.compiles
 def test_it_learns_a_batch_by_heart():
     _, loss = language_model(SMALL)

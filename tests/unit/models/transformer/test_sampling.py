@@ -24,6 +24,7 @@ def sample(window, temperature, seed=0):
     return drawn(shaken(SMALL), jax.random.key(seed), window, temperature).tolist()
 
 
+@pytest.mark.thorough  # as the example of sample_tokens
 def test_cold_it_takes_the_likeliest_token_that_follows_the_last_ones():
     """The window is shorter than the text, so it has to slide."""
     leaves, text, window = dict(flatten_paths(shaken(SMALL))[0]), PROMPT.tolist(), 5

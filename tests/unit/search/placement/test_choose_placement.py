@@ -76,7 +76,7 @@ def measured():
     return choose_placement(GraphLoop(WAVES), init_of(WAVES), inputs(), Target.parse("cpu:3"), recipe="waves")
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough  # test_choose_brain.py runs what was chosen
 def test_on_attached_devices_the_best_of_each_kind_is_run(measured):
     assert measured.costs.is_measured
     assert measured.costs.num_cores
@@ -88,6 +88,7 @@ def test_on_attached_devices_the_best_of_each_kind_is_run(measured):
     assert "measured" in str(measured)
 
 
+@pytest.mark.thorough
 @pytest.mark.compiles
 def test_the_file_is_a_layout_that_runs(measured, tmp_path):
     file = tmp_path / "chosen.toml"

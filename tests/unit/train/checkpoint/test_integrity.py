@@ -59,6 +59,7 @@ def mutated(manifest, dice):
     return data
 
 
+@pytest.mark.thorough  # test_damage.py
 @pytest.mark.compiles
 def test_three_hundred_mutations_end_in_outlays_errors_or_in_the_same_state(checkpoints, target):
     path, dice = checkpoints.path / "10" / "checkpoint.json", random.Random(0)

@@ -20,6 +20,7 @@ def submesh(num, **axes):
     return jax.make_mesh(sizes, tuple(axes), devices=devices, axis_types=(AxisType.Auto,) * len(sizes))
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "other",
     [

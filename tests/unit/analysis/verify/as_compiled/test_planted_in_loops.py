@@ -71,6 +71,7 @@ SEEN_STATICALLY = {
 }
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("name", ["none", *PLANTED])
 def test_a_fault_in_the_text_is_called_different(monkeypatch, name):
     changed = PLANTED[name]() if name in PLANTED else text()
