@@ -72,10 +72,10 @@ def timed(words: str, folder: Path | None) -> dict[str, Any]:
     device = jax.devices()[0]
     row: dict[str, Any] = {"device": device.device_kind}
     here = prepared(words)
-    said = {"attached": here.program}
+    programs = {"attached": here.program}
     if target := TARGETS.get(device.device_kind):
-        said["absent"] = prepared(words, target).program
-    for name, program in said.items():
+        programs["absent"] = prepared(words, target).program
+    for name, program in programs.items():
         explained = outlay.explain(program)
         estimate, memory, compiled = outlay.estimate(explained), explained.memory, program.compiled.as_text()
         assert memory is not None

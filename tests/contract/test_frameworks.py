@@ -197,6 +197,7 @@ def test_an_example_runs_as_printed_and_computes_what_one_device_computes(
     _assert_computes_what_one_device_computes(framework, program)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @pytest.mark.parametrize("make", [_boxed_linen, _split_nnx])
 def test_another_way_to_use_a_framework_computes_what_one_device_computes(make: Callable[[], Framework]) -> None:

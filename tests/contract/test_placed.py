@@ -42,7 +42,7 @@ def new_program_at(places, near=1, far=1, mode="placed"):
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout, mesh=mesh, mode=mode)
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("places", "near", "far"),
     [
