@@ -89,6 +89,10 @@ class Arguments:
     at: tuple[Any, Any]
 
 
+_RUNS_QUICKLY = 2**25
+"""A step on a state of more bytes runs for longer than it is compiled."""
+
+
 class Variant:
     """A step on a mesh, to run in its own dtypes or to replay in float64."""
 
@@ -113,6 +117,7 @@ class Variant:
         self._has_gradients = True
         # Parts of a graph compute the same bits wherever they run, if they are compiled alike.
         is_quick = mesh.devices.flat[0].platform == "cpu" and not program.is_exact and not program.is_graph
+        is_quick = is_quick and program.plan.bytes_total <= _RUNS_QUICKLY
         self._options = quick_options() if is_quick else None
 
     def traced(self) -> ClosedJaxpr:
