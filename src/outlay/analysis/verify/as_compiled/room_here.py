@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from outlay.arrays.check_arrays import host_memory
-from outlay.core.quantities import format_bytes
+from outlay.core.quantities import counted, format_bytes
 from outlay.program.program import Program
 
 MOST_DEVICES = 32
@@ -35,7 +35,7 @@ def why_no_room(program: Program, steps: int) -> str:
         return ""
     return (
         f"its state of {format_bytes(program.plan.bytes_total)} is held about {needed / program.plan.bytes_total:.0f} "
-        f"times by a proof of {steps} steps, which makes {format_bytes(needed)}, and this machine has "
+        f"times by a proof of {counted(steps, 'step')}, which makes {format_bytes(needed)}, and this machine has "
         f"{format_bytes(memory)}"
     )
 

@@ -115,6 +115,7 @@ def test_a_state_that_does_not_fit_says_how_often_it_is_held():
         mesh=outlay.mesh(data=8, target="h100:1x8"),
     )
     assert "its state of 256.0 GiB is held about 22 times by a proof of 3 steps" in why_no_room(wide, 3)
+    assert "times by a proof of 1 step, which makes" in why_no_room(wide, 1)
     assert why_no_room(full(), 3) == ""
 
 
