@@ -21,7 +21,6 @@ from outlay.cli.options import (
     with_program_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
-from outlay.devices.target import Target
 
 if TYPE_CHECKING:
     from outlay.report.explain.explain_diff import Saved
@@ -150,6 +149,8 @@ def _of_one_recipe(
     here = Environment.at(None)
     there = Environment.at(env) if env is not None else here
     second = options if against is None else replace(options, compiler_options=against)
+    from outlay.devices.target import Target
+
     simulated = "cpu" if options.devices else ""
     kind = Target.parse(options.target).hardware.kind if options.target else simulated
     names = [here.named(there, kind), there.named(here, kind)] if there is not here else ["", ""]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from outlay.program.compiler_faults import CompilerFault
 
 _DISABLED_PASSES = "xla_disable_hlo_passes"  # with commas between them
-
-RequestedOptions: TypeAlias = "Mapping[str, Value] | Path | str | CompilerOptions"
-"""`preset`, `none`, options by name, the name of a file of them, one `--name=value` after another, or a program's."""
 
 MICROBATCHES = "microbatches"
 """The scope that `outlay.train_step` opens around its loop over microbatches, by which the loop is known."""
@@ -100,6 +97,10 @@ class CompilerOptions(OneLine):
     def __str__(self) -> str:
         names = ", ".join(f"{name.removeprefix('xla_')}={flag_text(value)}" for name, value in self.values.items())
         return f"{self.source}{': ' if names else ''}{names}"
+
+
+RequestedOptions = Mapping[str, Value] | Path | str | CompilerOptions
+"""`preset`, `none`, options by name, the name of a file of them, one `--name=value` after another, or a program's."""
 
 
 def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> CompilerOptions:
