@@ -32,11 +32,6 @@ def estimate(
     If the program does not fit on the target, the report ends with changes that should make it fit.
     """
     check_outputs(html, force=force)
-    from outlay.cli.asked_before import Question
-
-    # An answer that is kept is what was printed: it would write no files.
-    question = Question(recipe, options, context.args, ask=cache and not html)
-    question.answer_again()
     prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit
     from outlay.report.explain.explain import estimate as estimate_program
@@ -48,12 +43,7 @@ def estimate(
     if explained.from_cache:
         say("not compiled again: the compiler's output was read from the cache", err=True)
 
-    def tell() -> int:
-        for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
-            say(line, err=True)
-        print_facts(estimated, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways])
-        return 0
-
-    tell()
-    question.keep(tell)
+    for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
+        say(line, err=True)
+    print_facts(estimated, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways])
     write_page(html, estimated, force=force)

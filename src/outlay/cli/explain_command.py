@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,11 +76,6 @@ def explain(
     be attached.
     """
     check_outputs(html, trace, force=force)
-    from outlay.cli.asked_before import Question
-
-    # An answer that is kept is what was printed: it would write no files.
-    question = Question(recipe, options, context.args, ask=cache and not (html or trace or fix))
-    question.answer_again()
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
@@ -109,28 +103,23 @@ def explain(
             fixed = fix_activations(prepared.program, explanation=explanation)
     with_fix = {"fix": fixed.to_dict()} if fixed else {}
 
-    def tell(explanation: Explanation) -> int:
-        print_facts(explanation, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways], **with_fix)
-        if not as_json:
-            if fixed:
-                print_picture(fixed)
-            from outlay.recipes.ways_to_fit import what_would_fit
+    print_facts(explanation, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways], **with_fix)
+    if not as_json:
+        if fixed:
+            print_picture(fixed)
+        from outlay.recipes.ways_to_fit import what_would_fit
 
-            for line in what_would_fit(explanation, ways, recipe, context.args, options.target):
-                say(line, err=True)
-        broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
-        for limit in broken:
-            say(f"over budget: {limit}", err=True)
-        return CHECK_FAILED if broken else 0
-
-    code = tell(explanation)
-    question.keep(lambda: tell(replace(explanation, from_cache=True, compile_seconds=None)))
+        for line in what_would_fit(explanation, ways, recipe, context.args, options.target):
+            say(line, err=True)
+    broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
+    for limit in broken:
+        say(f"over budget: {limit}", err=True)
     write_page(html, explanation, force=force)
     if trace is not None:
         from outlay.report.explain.timeline_trace import timeline_trace
 
         write_trace(trace, lambda: timeline_trace(explanation), force=force)
-    raise typer.Exit(code)
+    raise typer.Exit(CHECK_FAILED if broken else 0)
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:

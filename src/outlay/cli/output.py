@@ -220,38 +220,6 @@ def print_json(facts: Any) -> None:
         typer.echo(text, file=_answer.stream)
 
 
-class _Record(io.StringIO):
-    """What is printed, as it would look on another stream."""
-
-    def __init__(self, like: TextIO) -> None:
-        super().__init__()
-        self._is_terminal = like.isatty()
-
-    def isatty(self) -> bool:
-        """Return whether the other stream is a terminal."""
-        return self._is_terminal
-
-
-@contextlib.contextmanager
-def recording() -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Record what a command prints, instead of printing it: on stdout, and on stderr."""
-    stdout = _answer.stream or sys.stdout
-    printed, messages = _Record(stdout), _Record(sys.stderr)
-    before = _answer.stream, _answer.is_printed
-    _answer.stream = printed
-    try:
-        with contextlib.redirect_stdout(messages if _answer.as_json else printed), contextlib.redirect_stderr(messages):
-            yield printed, messages
-    finally:
-        _answer.stream, _answer.is_printed = before
-
-
-def print_again(text: str) -> None:
-    """Print what was recorded of stdout."""
-    _answer.is_printed = True
-    typer.echo(text, file=_answer.stream, nl=False)
-
-
 def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
     """Print what a command found: with `--json` its `to_dict()` and more, else a picture of it, or its text."""
     if as_json:
