@@ -79,7 +79,7 @@ def test_verdicts_that_differ_are_a_difference_and_set_the_exit_code():
     assert not diff_reports(REPORT, {**REPORT, "compile_seconds": 3.0}, numbers=())
 
 
-def test_what_only_stands_at_another_line_is_the_same_in_two_environments():
+def test_another_line_or_a_price_that_rounds_otherwise_is_no_difference_of_two_environments():
     def report(line, count):
         source = {"file": "model.py", "line": line}
         one = {"kind": "all-gather", "axes": ["data"], "phase": "forward", "leaf": "params.w", "source": source}
@@ -91,6 +91,8 @@ def test_what_only_stands_at_another_line_is_the_same_in_two_environments():
         "all-gather over data, forward: params.w at model.py:3",
     ]
     assert len(diff_reports(report(3, 1), report(7, 1)).lines) == 2  # of two layouts the line says what changed
+    times = [{**REPORT, "estimate": {"seconds": seconds}} for seconds in (1.0, 1.0001, 1.01)]
+    assert [bool(diff_reports(times[0], other, numbers=())) for other in times] == [False, False, True]
 
 
 def test_an_environment_is_named_by_what_compiles_for_the_target():

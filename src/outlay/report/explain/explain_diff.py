@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,9 +119,9 @@ def diff_reports(
     totals = _differing(_totals(before), _totals(after))
     lines = _differing(_lines(before), _lines(after))
     if numbers is not None:
-        # Two compilers name another line for the same exchange, such as that of the loop that it stands in.
-        elsewhere = {(one.what, one.unit) for one in _differing(_lines(before, at=False), _lines(after, at=False))}
-        lines = [one for one in lines if (one.what.partition(_AT)[0], one.unit) in elsewhere]
+        # Two compilers give the same exchange another line, such as that of its loop, and its value another name.
+        kinds = {(one.what, one.unit) for one in _differing(*map(_by_kind, map(_lines, (before, after))))}
+        lines = [one for one in lines if (_kind(one.what), one.unit) in kinds]
     largest = sorted(lines, key=lambda one: -abs(one.after - one.before))
     made = () if numbers is None else tuple(_differing(_seconds_to_make(before), _seconds_to_make(after)))
     return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest), sides, made, numbers or ())
@@ -150,6 +151,7 @@ _MOST_LINES = 50
 
 _NEEDED = ("name", "bytes_per_step", "collectives", "memory", "work", "estimate")
 _AT = " at "
+_SAME_TIME = 1e-3  # prices are sums, whose order is not the same in every version; of bytes and runs every one counts
 _OF_MEMORY = ("peak", "arguments", "outputs", "temporaries", "constants", "on_host")
 
 Figures = dict[tuple[str, str], float]
@@ -178,10 +180,21 @@ def _seconds_to_make(report: Saved) -> Figures:
     return {(what, "seconds"): seconds for what, seconds in known.items() if seconds is not None}
 
 
-def _lines(report: Saved, *, at: bool = True) -> Figures:
-    """Return what moves something, with its line or without."""
+def _by_kind(lines: Figures) -> Figures:
     figures: Figures = {}
-    where = _at if at else lambda one: ""
+    for (what, unit), number in lines.items():
+        key = _kind(what), unit
+        figures[key] = figures.get(key, 0) + number
+    return figures
+
+
+def _kind(what: str) -> str:
+    """Return what a line does, without the value and the line of the source."""
+    return what.partition(": ")[0].partition(_AT)[0]
+
+
+def _lines(report: Saved) -> Figures:
+    figures: Figures = {}
 
     def add(what: str, unit: str, number: float) -> None:
         figures[what, unit] = figures.get((what, unit), 0) + number
@@ -189,16 +202,16 @@ def _lines(report: Saved, *, at: bool = True) -> Figures:
     for one in report["collectives"]:
         axes = "+".join(one["axes"]) or f"{one['group_size']} devices"
         moved = starred(one["leaf"] or one["value"])
-        what = f"{one['kind']} over {axes}, {one['phase']}: {moved}{where(one)}"
+        what = f"{one['kind']} over {axes}, {one['phase']}: {moved}{_at(one)}"
         add(what, "bytes", one["bytes_per_step"])
         add(what, "runs", one["count"])
     # Reports that are saved in a repository may be older than these two lists.
     for one in report.get("host_copies", ()):
         way = "to the host" if one["to_host"] else "from the host"
-        add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{where(one)}", "bytes", one["bytes_per_step"])
+        add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{_at(one)}", "bytes", one["bytes_per_step"])
     for one in report.get("recomputed", ()):
         add(
-            f"recomputed{': ' * bool(one['module'])}{starred(one['module'])}{where(one)}",
+            f"recomputed{': ' * bool(one['module'])}{starred(one['module'])}{_at(one)}",
             "FLOPs",
             one["flops_per_step"],
         )
@@ -213,7 +226,12 @@ def _at(one: Saved) -> str:
 def _differing(before: Figures, after: Figures) -> list[Difference]:
     both = dict.fromkeys((*before, *after))
     pairs = {key: Difference(*key, before.get(key, 0), after.get(key, 0)) for key in both}
-    differing = [pair for pair in pairs.values() if pair.before != pair.after]
+    tolerances = {"seconds": _SAME_TIME}
+    differing = [
+        pair
+        for pair in pairs.values()
+        if not math.isclose(pair.before, pair.after, rel_tol=tolerances.get(pair.unit, 0.0))
+    ]
     compared = {pair.what for pair in differing if pair.unit == "bytes"}
     # As many runs as before may move more: bytes then say all, and a line of runs would repeat it.
     return [pair for pair in differing if pair.unit != "runs" or pair.what not in compared]
