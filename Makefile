@@ -62,7 +62,7 @@ WITH_NEWEST := newest and $(if $(THOROUGH),(any_jax or thorough),not any_jax and
 test-here: $(VENV)
 	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice .pytest_cache $(BIN)/$(PYTEST) -n 3 -m '$(HERE)'
 
-# Python 3.11 runs everything, and the newest JAX what another JAX could break. What failed is noted in a folder of its own, or
+# Python 3.11 runs all kinds of tests, and the newest JAX what another JAX could break. What failed is noted in a folder of its own, or
 # the other Python's would be forgotten.
 test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \

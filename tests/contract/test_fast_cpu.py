@@ -153,7 +153,6 @@ def test_every_spike_of_the_recorded_run_is_the_same_with_any_number_of_threads(
         np.testing.assert_allclose(state[name]["synapses"]["kernel"][SAMPLED], record[f"{name}.kernelT"], atol=2e-6)
 
 
-@pytest.mark.thorough
 @pytest.mark.any_jax
 def test_the_longest_delays_leave_the_same_bits():
     """Where plain JAX gathers traces, the pass selects them."""

@@ -135,7 +135,6 @@ def operations(folder, prepared, dice):
     return often, [metrics, record]
 
 
-@pytest.mark.thorough
 def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepared, monkeypatch):
     dice = random.Random(0)
     put(tmp_path, FOREIGN)

@@ -94,7 +94,6 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # which the command sets
 
 
-@pytest.mark.thorough
 def test_nothing_fits(tmp_path, own_cache, monkeypatch):
     (tmp_path / "targets.toml").write_text('[small]\nlike = "cpu"\nmemory_bytes = 52000\n')
     monkeypatch.setenv("OUTLAY_TARGETS", "targets.toml")

@@ -159,7 +159,6 @@ def test_a_file_that_is_not_there(pair):
     assert "none.toml" in missing.stderr
 
 
-@pytest.mark.thorough
 def test_a_file_that_does_not_say_the_shapes_of_its_inputs_runs_with_shape(pair):
     newest = str(Path(__file__).parents[2] / "data" / "spark_1_2.scfg")
     for command in ("run", "show", "verify"):

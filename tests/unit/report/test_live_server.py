@@ -115,7 +115,6 @@ def recipe():
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.processes
 def test_a_run_of_two_processes_is_followed_while_it_trains(browser, tmp_path):
     (tmp_path / "mine.py").write_text(WAITS)

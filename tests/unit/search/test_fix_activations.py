@@ -62,7 +62,6 @@ def test_it_says_that_there_is_nothing_to_try():
     assert "nothing to try" in str(fix)
 
 
-@pytest.mark.thorough
 @pytest.mark.compiles
 def test_it_says_that_nothing_helped():
     def everybody_takes_all(params, batch, keys):

@@ -86,7 +86,6 @@ def test_only_on_attached_devices():
         measure_parts(graph_loop, init, {"x": np.arange(2.0)}, device=device)
 
 
-@pytest.mark.thorough
 @pytest.mark.compiles
 def test_exchange():
     exchange = measure_exchange(jax.devices()[:3])
