@@ -37,7 +37,7 @@ _USED = (
     "outlay",  # before JAX, to see what starts it
     *("flax.nnx", "grain", "jax", "matplotlib.backends.backend_agg", "optax", "orbax.checkpoint", "rich.console"),
     *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.jobs.run_job", "outlay.program.make"),
-    *("outlay.jobs.slurm_script", "outlay.recipes.choose", "outlay.recipes.digits", "outlay.recipes.lm"),
+    *("outlay.slurm.slurm_script", "outlay.recipes.choose", "outlay.recipes.digits", "outlay.recipes.lm"),
     *("outlay.recipes.training_run", "outlay.report.run_page", "outlay.report.show", "outlay.search"),
     *("outlay.train.checkpoint.checkpoints", "outlay.train.loop"),
 )

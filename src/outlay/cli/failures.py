@@ -20,7 +20,7 @@ from outlay.cli.command_guesses import instead_of
 from outlay.cli.command_help import write_groups
 from outlay.core.error_types import ArgumentError, OutlayError
 from outlay.core.user_code import users_traceback
-from outlay.jobs.exit_codes import Explained, is_echo
+from outlay.jobs.exit_codes import Explained, NoticedExit, is_echo
 from outlay.recipes.plugins import EXTRAS
 
 CHECK_FAILED = 1
@@ -91,7 +91,9 @@ class Commands(TyperGroup):
                 code = end.code
                 if code:
                     output.print_failure(Failure(_number(code), "SystemExit", str(end)).to_dict())
-                raise
+                if isinstance(end, NoticedExit):
+                    raise
+                raise NoticedExit(code) from end  # so that the other processes of a job hear of it, and of its code
             except BaseException as error:
                 code = self._fail(error.args[0] if isinstance(error, _Ended) else error, words)
             code = output.finish(code if isinstance(code, int) else 0, closed_pipe=_CLOSED_PIPE, unwritten=WRONG_USE)

@@ -86,7 +86,7 @@ def main() -> None:
     # Python does took a twentieth of a run of a few steps.
     gc.set_threshold(10_000)
     interrupt.answer()
-    output.last()
+    output.survive_closed_pipes()
     warnings.formatwarning = formatted_warning
     try:
         app()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import typer
 
@@ -21,73 +21,56 @@ ANSWERS = "OUTLAY_ANSWERS"
 """The variable that names the folder in which a launcher looks for the JSON document of its job."""
 
 
-class Lasting(io.RawIOBase):
-    """A stream that outlives its reader: what can no longer be written is dropped, and the work continues.
+class PipeTolerantStream:
+    """A text stream that outlives its reader: what can no longer be written is dropped, and the work continues.
 
     Args:
-        descriptor: the descriptor of the file to write to; None if there is none.
+        stream: the stream; None where the program was started without.
 
     Attributes:
+        stream: the stream that raises.
         failure: what went wrong first; None if nothing did.
-        raises: raise the failure once, instead of dropping everything silently from then on.
     """
 
-    raises = False
+    def __init__(self, stream: TextIO | None) -> None:
+        self.failure = OSError(errno.EBADF, os.strerror(errno.EBADF)) if stream is None else None
+        self.stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream  # noqa: SIM115  # for good
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-        self.failure: OSError | None = None if descriptor is not None else _closed()
+    def write(self, text: str) -> int:
+        """Write text, or drop it once a write has failed."""
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
 
-    def writable(self) -> bool:
-        """Return True: the stream is written to, not read."""
-        return True
+    def flush(self) -> None:
+        """Write what is held back."""
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self._drop(error)
 
-    def fileno(self) -> int:
-        """Return the file descriptor."""
-        if self._descriptor is None:
-            raise _closed()
-        return self._descriptor
+    def _drop(self, error: OSError) -> None:
+        self.failure = self.failure or error
+        with contextlib.suppress(OSError, ValueError):  # what is held back would fail again when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
-    def isatty(self) -> bool:
-        """Return whether it is a terminal."""
-        return self._descriptor is not None and os.isatty(self._descriptor)
-
-    def write(self, data: Any, /) -> int:
-        """Write data, or drop it once a write has failed."""
-        if self.failure is None and self._descriptor is not None:
-            try:
-                return os.write(self._descriptor, data)
-            except OSError as error:
-                self.failure = error
-                if self.raises:
-                    raise
-        return len(data)  # what is dropped counts as written: the buffer above would try again for ever
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
-def _closed() -> OSError:
-    return OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-def last() -> None:
+def survive_closed_pipes() -> None:
     """Make stdout and stderr of this process outlive their readers."""
-    sys.stdout = _lasting(sys.stdout, 1)
-    sys.stderr = _lasting(sys.stderr, 2)
+    sys.stdout = cast(TextIO, PipeTolerantStream(sys.stdout))
+    sys.stderr = cast(TextIO, PipeTolerantStream(sys.stderr))
 
 
 def raise_when_unread() -> None:
     """Make stdout and stderr raise when nobody reads them any more: a launcher has to know."""
-    for stream in (sys.stdout, sys.stderr):
-        raw = getattr(getattr(stream, "buffer", None), "raw", None)
-        if isinstance(raw, Lasting):
-            raw.raises = True
-
-
-def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
-    raw = Lasting(descriptor if stream is not None else None)
-    encoding = stream.encoding if stream is not None else "utf-8"
-    # As Python's own streams; a launcher sets the variable, so that it sees lines when they are printed.
-    at_once = raw.isatty() or descriptor == 2 or bool(os.environ.get("PYTHONUNBUFFERED"))
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=at_once)
+    sys.stdout, sys.stderr = (getattr(stream, "stream", stream) for stream in (sys.stdout, sys.stderr))
 
 
 class _Answer:
@@ -105,43 +88,19 @@ _answer = _Answer()
 
 @contextlib.contextmanager
 def answering(*, as_json: bool) -> Iterator[None]:
-    """Collect the answer of a command; with `as_json`, everything else printed to stdout goes to stderr.
+    """Collect the answer of a command; with `as_json`, everything else that Python prints to stdout goes to stderr.
 
     Args:
         as_json: whether the command was asked for JSON.
     """
     global _answer
-    before, stdout = _answer, sys.stdout
-    _answer = _Answer()
-    _answer.stream, _answer.as_json = stdout, as_json
-    descriptor = _give_stdout_to_stderr() if as_json else None
+    before, _answer = _answer, _Answer()
+    _answer.stream, _answer.as_json = sys.stdout, as_json
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             yield
     finally:
         _answer = before
-        if descriptor is not None:
-            stdout.flush()
-            os.dup2(descriptor, 1)
-            os.close(descriptor)
-
-
-def _give_stdout_to_stderr() -> int | None:
-    """Send what children and native code print to stderr too; return the descriptor for facts from now on."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if not isinstance(raw, Lasting) or raw._descriptor is None:
-        return None
-    sys.stdout.flush()  # what it still holds was meant for stdout
-    raw._descriptor = os.dup(1)
-    os.dup2(2, 1)
-    return raw._descriptor
-
-
-def give_back() -> None:
-    """Restore stdout, before this process becomes another program."""
-    raw = getattr(getattr(_answer.stream, "buffer", None), "raw", None)
-    if _answer.as_json and isinstance(raw, Lasting) and raw._descriptor is not None:
-        os.dup2(raw._descriptor, 1)
 
 
 def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
@@ -179,7 +138,7 @@ def _failure() -> OSError | None:
     if _answer.stream is None:
         return None
     _answer.stream.flush()
-    return getattr(getattr(getattr(_answer.stream, "buffer", None), "raw", None), "failure", None)
+    return getattr(_answer.stream, "failure", None)
 
 
 def say(text: str, *, err: bool = False) -> None:

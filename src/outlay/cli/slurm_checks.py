@@ -11,8 +11,8 @@ from pathlib import Path
 
 from outlay.core.error_types import LaunchError
 from outlay.core.suggest import did_you_mean
-from outlay.jobs.slurm_script import python_file
 from outlay.recipes.plugins import FILE_WORDS, FILES, LAYOUTS, RECIPES
+from outlay.slurm.slurm_script import python_file
 
 
 def check_names(recipe: str | None, words: Sequence[str], program: tuple[str, ...], *, has_modules: bool) -> None:

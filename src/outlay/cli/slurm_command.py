@@ -17,8 +17,8 @@ from outlay.core.error_types import LaunchError, visible
 from outlay.core.suggest import TYPO
 
 if TYPE_CHECKING:
-    from outlay.jobs.slurm_preset import Preset
-    from outlay.jobs.slurm_script import Script
+    from outlay.slurm.slurm_preset import Preset
+    from outlay.slurm.slurm_script import Script
 
 slurm = command_group(
     "slurm",
@@ -104,10 +104,10 @@ def run(
     Options that are not known go to `outlay run` there; a program of one's own, and its options, come after two dashes.
     """
     from outlay.cli import slurm_checks
-    from outlay.jobs.sbatch_options import read_sbatch_options
-    from outlay.jobs.slurm_preset import combined, read_presets
-    from outlay.jobs.slurm_script import Script, render
-    from outlay.jobs.slurm_script import submit as hand_in
+    from outlay.slurm.sbatch_options import read_sbatch_options
+    from outlay.slurm.slurm_preset import combined, read_presets
+    from outlay.slurm.slurm_script import Script, render
+    from outlay.slurm.slurm_script import submit as hand_in
 
     arguments, program = _words(context, recipe)
     start = combined(preset or (), read_presets())
@@ -195,7 +195,7 @@ def _cpus(cpus_per_task: int | None, start: Preset, gpus: int, tasks: int) -> in
 
 def _say_if_apart(script: Script) -> None:
     """Say on stderr that a program of several processes may not join them: each would compute everything."""
-    from outlay.jobs.slurm_script import python_file
+    from outlay.slurm.slurm_script import python_file
 
     file = python_file(script.program)
     if file is None or script.num_tasks == 1:

@@ -12,7 +12,7 @@ import typer
 
 from outlay.cli.output import say
 from outlay.core.error_types import LaunchError
-from outlay.jobs.slurm_preset import DEFAULT, FILE, SHAPES, Preset, config_folder, preset_text, read_presets
+from outlay.slurm.slurm_preset import DEFAULT, FILE, SHAPES, Preset, config_folder, preset_text, read_presets
 
 _QUESTIONS = {
     "gpus_per_node": "GPUs of a node (0 for the CPUs)",
@@ -54,7 +54,7 @@ def write_preset(name: str, preset: Preset) -> Path:
     Raises:
         LaunchError: there is such a preset already, or a value is none of a batch script.
     """
-    from outlay.jobs.sbatch_options import read_sbatch_options
+    from outlay.slurm.sbatch_options import read_sbatch_options
 
     file = config_folder(os.environ) / FILE
     text = preset_text(name, preset)

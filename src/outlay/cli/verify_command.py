@@ -18,7 +18,7 @@ from outlay.cli.options import (
     load_recipe,
     with_program_options,
 )
-from outlay.cli.output import check_outputs, give_back, print_facts, say, write_page
+from outlay.cli.output import check_outputs, print_facts, say, write_page
 
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
@@ -162,5 +162,4 @@ def _start_again_with_several_devices() -> None:
     # exec drops what is still in the buffers of this process.
     sys.stdout.flush()
     sys.stderr.flush()
-    give_back()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--devices", str(ENOUGH)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+from typing import Any, ClassVar
 
 STUCK = 1
 """Exit code where no process failed, but the job could not go on."""
@@ -25,7 +27,36 @@ STOPPING = (STOPPED, TERMINATED)
 INTERRUPTED = 128 + signal.SIGINT
 
 
-class Explained(SystemExit):
+class NoticedExit(SystemExit):
+    """A `SystemExit` that is remembered if it ends the program: hooks at the end of a program cannot ask Python for it.
+
+    Whoever catches it may ask for its code. If nobody has, Python itself asks, with no frame above.
+
+    Args:
+        status: as of `sys.exit`.
+        stack: where the program ends; empty where it has printed why.
+    """
+
+    last: ClassVar[NoticedExit | None] = None
+
+    def __init__(self, status: Any = None, stack: str = "") -> None:
+        super().__init__(status)
+        self.status, self.stack = status, stack
+
+    @property
+    def code(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What `sys.exit` was given."""
+        if sys._getframe().f_back is None:
+            NoticedExit.last = self
+        return self.status
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the process, as Python makes it of what `sys.exit` was given."""
+        return self.status & 0xFF if isinstance(self.status, int) else int(self.status is not None)
+
+
+class Explained(NoticedExit):
     """Ends a program with an exit code after it has printed the reason, so that no traceback is shown."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import faulthandler
 import os
@@ -16,10 +17,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
 
-from outlay.jobs.exit_codes import INTERRUPTED, STOPPING, UNCAUGHT, Explained, is_echo
+from outlay.jobs.exit_codes import INTERRUPTED, STOPPING, UNCAUGHT, NoticedExit, is_echo
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import FINISHED, Failure, JobFolder
-from outlay.jobs.own_codes import watch_codes
 from outlay.jobs.peer_watch import PeerWatch, leave
 
 
@@ -128,11 +128,6 @@ def _leave_fork() -> NoReturn:
     leave(0 if failed is None else failed.exit_code if failed.kind == "SystemExit" else 1)
 
 
-_ending: SystemExit | None = None
-_status: Any = None  # its code
-_stacks: dict[int, str] = {}  # of calls of `sys.exit`, by the exception's identity; only the last one is kept
-
-
 @dataclass(frozen=True)
 class ExitReason:
     """Why a program ends as a failure.
@@ -151,23 +146,27 @@ class ExitReason:
 
 
 def watch_exits() -> None:
-    """Remember from now on the `SystemExit` that ends the program: atexit hooks cannot ask Python for it."""
+    """Have `sys.exit`, `exit` and `quit` end the program in a way that is noticed from now on.
+
+    A `SystemExit` that the program raises itself is not: Python tells nobody that it ends the program.
+    """
     sys.exit = _exit
-    watch_codes(_end_with)
+    for name in {"exit", "quit"} & set(vars(builtins)):
+        setattr(builtins, name, _exit)
 
 
-def _end_with(error: SystemExit, code: Any) -> None:
-    global _ending, _status
-    _ending, _status = error, code
+def _exit(status: Any = None, /) -> NoReturn:
+    """Do what `sys.exit` does, and remember the stack."""
+    stack = "".join(traceback.format_stack(sys._getframe(1)))
+    error = NoticedExit(status)
+    error.stack = f"Traceback (most recent call last):\n{stack}SystemExit: {_text_of(error)}\n"
+    raise error
 
 
 def end_of_program() -> ExitReason | None:
-    """Return why the program ends in failure; None if it ends well."""
-    if _ending is not None:
-        status = _status
-        code = status & 0xFF if isinstance(status, int) else int(status is not None)
-        text = "" if isinstance(_ending, Explained) else _stacks.get(id(_ending)) or _traceback(_ending)
-        return ExitReason("SystemExit", _text_of(_ending), text, code) if code else None
+    """Return why the program ends in failure; None if it ends well, as far as can be known."""
+    if last := NoticedExit.last:
+        return ExitReason("SystemExit", _text_of(last), last.stack, last.exit_code) if last.exit_code else None
     error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
     # By its type: `isinstance` asks an object for its `__class__`, which may be anything.
     if issubclass(type(error), BaseException) and not issubclass(type(error), SystemExit) and not hasattr(sys, "ps1"):
@@ -210,19 +209,3 @@ def _shown_somehow(show: Callable[[], object], reason: ExitReason | None = None)
         if reason:
             with contextlib.suppress(BaseException):
                 print(reason.text, end="", file=sys.stderr)
-
-
-def _exit(status: Any = None, /) -> NoReturn:
-    """Do what `sys.exit` does, and remember the stack."""
-    error = SystemExit(status)
-    stack = "".join(traceback.format_stack(sys._getframe(1)))
-    _stacks.clear()
-    _stacks[id(error)] = f"Traceback (most recent call last):\n{stack}SystemExit: {_text_of(error)}\n"
-    raise error
-
-
-def _traceback(error: SystemExit) -> str:
-    trace = _formatted(error)
-    if error.__traceback__ is not None:
-        return trace
-    return f"{trace.rstrip()}\n  (Python does not say where; with sys.exit(...) it would)\n"

@@ -1,8 +1,8 @@
 """The job's folder: the files that processes write for the launcher, and that it writes for them.
 
-Every process has up to four files: `0.who.json` once it has joined, `0.beat` while it works, `0.error.json` when it
-fails, and `0.stacks` when it is asked for its stacks. Flags are empty files. The folder is private to the user, and
-`launcher` is locked as long as its launcher lives.
+Every process has up to five files: `0.who.json` once it has joined, `0.beat` and `0.wait` while it works,
+`0.error.json` when it fails, and `0.stacks` when it is asked for its stacks. Flags are empty files. The folder is
+private to the user, and `launcher` is locked as long as its launcher lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outlay.jobs import process_info
 from outlay.jobs.proc_files import find
 
 BEAT_SIZE = 256
-"""Bytes of a beat file: one JSON object, padded with blanks, so that it is overwritten in place."""
+"""Bytes of a beat file, and of a wait file: one JSON object, padded with blanks, so that it is overwritten in place."""
 
 JOINING = ("joining", "meeting the others")
 """What the heartbeats of a process say until it has joined."""
@@ -79,6 +79,21 @@ class Beat:
     of: int | None = None
 
 
+@dataclass(frozen=True)
+class Wait:
+    """For how long a process has waited in JAX, as it says itself.
+
+    Attributes:
+        seconds: how long; 0 where it does not wait.
+        works_unseen: whether its devices may work without a sign of it in the process.
+        sample: which of its looks at itself this is; none is a sign that it cannot look.
+    """
+
+    seconds: float
+    works_unseen: bool
+    sample: int
+
+
 def is_after_the_last(beat: Beat) -> bool:
     """Return whether a process reports that it has taken all its steps."""
     done = beat.of is not None and beat.step is not None and beat.step >= beat.of
@@ -130,6 +145,10 @@ class JobFolder:
         """Return the file that a process overwrites with each beat."""
         return self.path / f"{process}.beat"
 
+    def wait_path(self, process: int) -> Path:
+        """Return the file that a process overwrites with each look at whether it waits."""
+        return self.path / f"{process}.wait"
+
     def stacks_path(self, process: int) -> Path:
         """Return the file to which a process appends the stacks of its threads."""
         return self.path / f"{process}.stacks"
@@ -172,10 +191,11 @@ class JobFolder:
 
     def beat(self, process: int) -> Beat | None:
         """Return the last heartbeat of a process; None before the first, and while it is being written."""
-        try:
-            return Beat(**json.loads(self.beat_path(process).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
+        return _overwritten(self.beat_path(process), Beat)
+
+    def wait(self, process: int) -> Wait | None:
+        """Return for how long a process waits; None before it knows, and while it is being written."""
+        return _overwritten(self.wait_path(process), Wait)
 
     def clear(self) -> None:
         """Remove what the processes wrote of themselves; the output stays, and that the job has begun."""
@@ -203,6 +223,13 @@ class JobFolder:
             with contextlib.suppress(FileNotFoundError):  # not yet
                 self._read[path] = kind(**json.loads(path.read_text(encoding="utf-8")))
         return self._read.get(path)
+
+
+def _overwritten(path: Path, kind: type[Any]) -> Any:
+    try:
+        return kind(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def own_job_folder() -> JobFolder | None:
@@ -247,9 +274,9 @@ def _remove_old(where: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def padded(beat: Beat) -> bytes:
-    """Return a heartbeat as the bytes of its file."""
-    text = json.dumps(asdict(beat)).encode()
-    if len(text) > BEAT_SIZE:
-        text = json.dumps(asdict(replace(beat, doing=beat.doing[:32]))).encode()[:BEAT_SIZE]
+def padded(facts: Beat | Wait) -> bytes:
+    """Return a heartbeat, or a wait, as the bytes of its file."""
+    text = json.dumps(asdict(facts)).encode()
+    if isinstance(facts, Beat) and len(text) > BEAT_SIZE:
+        text = json.dumps(asdict(replace(facts, doing=facts.doing[:32]))).encode()[:BEAT_SIZE]
     return text.ljust(BEAT_SIZE)

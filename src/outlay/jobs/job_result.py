@@ -11,6 +11,7 @@ from outlay.jobs.exit_codes import STOPPED, STOPPING, STUCK, TERMINATED, UNCAUGH
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process
+from outlay.jobs.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -29,22 +30,19 @@ class JobResult:
 
 
 def after_failure(
-    processes: Sequence[Process],
-    failed: Mapping[int, float],
-    folder: JobFolder,
-    output: MergedOutput,
-    held: Sequence[int] = (),
+    result: Verdict, processes: Sequence[Process], folder: JobFolder, output: MergedOutput, held: Sequence[int] = ()
 ) -> JobResult:
     """Return the result of a job in which processes failed.
 
     Args:
+        result: the verdict.
         processes: all processes of the job, ended.
-        failed: by process that failed by itself, when it did, in seconds since the epoch.
         folder: the folder of the job.
         output: the output of the job.
         held: the processes that a signal held when the first failed.
     """
-    first = processes[_first(processes, failed, folder, output)]
+    assert result.first is not None
+    first = processes[result.first]
     failure = folder.failure(first.number)
     error_text = failure.traceback if failure else output.last_errors(first.number)
     if failure and failure.type == "SystemExit":  # its traceback shows only where; what was printed before says why
@@ -52,16 +50,17 @@ def after_failure(
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
         lines.append(f"{counted(num, 'line')} from the other processes, which only followed, left out ({output.log})")
-    missing, why = [processes[number] for number in held], "gave no sign of life, held by a signal (SIGSTOP)"
-    if not missing:
-        missing, why = [process for process in processes if process.exit_code == 0], "ended early, with exit code 0"
-    if missing and is_echo(error_text):  # the one to blame comes last, and is not the one that failed
-        error_text += (
-            f"{_name(missing)} of {len(processes)} {why}: "
-            f"process {first.number} ended because of {_pronoun(missing)}, {_reason(first, folder)}\n"
-        )
-    else:
+    if result.culprits == (first.number,):
         lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
+    else:  # the one to blame comes last, and is not the one that failed
+        culprits = [processes[number] for number in result.culprits]
+        codes = ", ".join(sorted({str(one.exit_code) for one in culprits}))
+        is_held = all(one.number in held for one in culprits)
+        why = "gave no sign of life, held by a signal (SIGSTOP)" if is_held else f"ended early, with exit code {codes}"
+        error_text += (
+            f"{_name(culprits)} of {len(processes)} {why}: "
+            f"process {first.number} ended because of {_pronoun(culprits)}, {_reason(first, folder)}\n"
+        )
     return JobResult(_code(first, failure), "\n".join([*lines, error_text]))
 
 
@@ -127,22 +126,16 @@ def _headed(stacks: Mapping[int, str]) -> list[str]:
     return [f"\nprocess {number} is here:\n{text.rstrip()}" for number, text in sorted(stacks.items())]
 
 
-def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: JobFolder, output: MergedOutput) -> int:
-    """Return the process that failed first, without those whose errors only say that another one has gone."""
-    causes = [number for number in failed if is_cause(processes[number], folder, output)] or list(failed)
-    return min(causes, key=lambda number: failed[number])
-
-
-def is_cause(process: Process, folder: JobFolder, output: MergedOutput) -> bool:
-    """Return whether a process that has failed did so by itself, and does not only say that another one has gone."""
+def is_echo_of_another(process: Process, folder: JobFolder, output: MergedOutput) -> bool:
+    """Return whether a process that has failed only says that another one has gone."""
     # A signal is a cause of its own, except SIGABRT: JAX ends a process with it that has lost another one.
     if (process.exit_code or 0) < 0 and process.exit_code != -signal.SIGABRT:
-        return True
+        return False
     failure = folder.failure(process.number)
     error_text = failure.message if failure else ""
     if failure is None or failure.type == "SystemExit":  # what it printed before says why
         error_text += output.last_errors(process.number)
-    return not is_echo(error_text)
+    return is_echo(error_text)
 
 
 def _reason(process: Process, folder: JobFolder) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -14,7 +15,7 @@ from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.core.flag_check import check_flags
 from outlay.jobs import process_info
 from outlay.jobs.exit_hooks import ExitHooks
-from outlay.jobs.heartbeat import ask_of_devices, beat, start_beating
+from outlay.jobs.heartbeat import beat, start_beating
 from outlay.jobs.job_folder import JOINED, JoinedProcess, own_job_folder
 from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.peer_watch import PeerWatch
@@ -22,6 +23,7 @@ from outlay.jobs.proc_files import namespace
 from outlay.jobs.process import die_with_parent
 from outlay.jobs.process_info import ProcessInfo, read_process_info
 from outlay.jobs.rendezvous import Rendezvous, meet
+from outlay.jobs.waiting import Devices
 
 # Seconds without an answer after which a machine counts as lost. A machine that is held for less, such as a virtual one
 # during migration, goes on.
@@ -179,8 +181,8 @@ def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_aft
     met = meet(info, timeout, lost_after)
     os.environ[process_info.JOINED] = f"{os.getpid()} {_key(info)}"
     # Under the launcher it is the launcher that ends the others: it sees more.
-    ask_of_devices(_work_unseen)
-    hooks.peer_watch = PeerWatch(met, acts=folder is None, stuck_after=stuck_after)
+    devices = Devices(_work_unseen, _is_pending)
+    hooks.peer_watch = PeerWatch(met, acts=folder is None, stuck_after=stuck_after, devices=devices)
     hooks.peer_watch.start()
     _initialize(met, timeout, lost_after)
     _check_own_job(met)
@@ -205,6 +207,19 @@ def _work_unseen() -> bool:
     from outlay.core.jax_compat import backend_is_started
 
     return backend_is_started() and jax.default_backend() != "cpu"
+
+
+def _is_pending() -> bool:
+    """Return whether this process has asked its devices for a value that is not there yet."""
+    import jax
+
+    from outlay.core.jax_compat import backend_is_started
+
+    if not backend_is_started():
+        return False
+    with contextlib.suppress(RuntimeError):  # deleted by another thread meanwhile
+        return any(not array.is_deleted() and not array.is_ready() for array in jax.live_arrays())
+    return False
 
 
 def _set_devices() -> None:

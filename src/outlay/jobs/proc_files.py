@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import struct
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "_OUTLAY_JOB"
@@ -22,89 +22,17 @@ MARK = "_OUTLAY_JOB"
 
 _PROC = Path("/proc")
 _RUNNING = {"R", "D"}  # on a core or waiting for one; waiting for a disk
-_STACK = 1 << 16  # bytes of a stack that are looked at
-_IN_PYTHON = 3  # addresses in a row that are the interpreter's, and so a frame of Python
-_BELOW_ALL = ("libc.", "libc-", "libpthread", "ld-", "libstdc++", "libgcc", "libm.", "[vdso]")
-_ACCELERATED = ("jaxlib", "jax_plugins", "libjax", "xla", "libtpu", "cuda", "nccl", "rocm", "rccl")
 
 
-def is_idle(pid: int) -> bool:
-    """Return whether every thread of a process waits for something other than a core or a disk; False if unknown."""
-    states = [_state(stat) for stat in (_PROC / str(pid) / "task").glob("*/stat")]
-    return bool(states) and not _RUNNING & set(states)
+def is_idle() -> bool:
+    """Return whether no thread of this process but the calling one wants a core or a disk; True where unknown."""
+    own = str(threading.get_native_id())
+    return not _RUNNING & {_state(task / "stat") for task in (_PROC / "self/task").glob("*") if task.name != own}
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether a signal such as SIGSTOP holds a process."""
     return _state(_PROC / str(pid) / "stat") == "T"
-
-
-def waits_at(pid: int) -> str:
-    """Return the system call in which the main thread of a process waits, with its arguments and the program counter.
-
-    The same text twice means the same wait; empty where unknown.
-    """
-    with contextlib.suppress(OSError):
-        return (_PROC / str(pid) / "task" / str(pid) / "syscall").read_text().strip()
-    return ""
-
-
-def waits_in_jax(pid: int) -> bool | None:
-    """Return whether the main thread of a process waits for another thread in JAX's compiled code; None if unknown.
-
-    Its stack tells: of the addresses of code between the wait and Python, most are in JAX's library. Not the innermost
-    one alone: what was left there by an earlier call, or half of it beside another value, may look like an address. A
-    wait for a collective is one; a wait in another library, such as for an upload, is none, and neither is one in
-    Python.
-    """
-    try:
-        wait = waits_at(pid).split()
-        if "futex" not in (_PROC / str(pid) / "wchan").read_text() or wait == ["running"]:
-            return False
-        top = int(wait[-2], 16)
-        code: list[tuple[int, int, str]] = []
-        end = top
-        for line in (_PROC / str(pid) / "maps").read_text().splitlines():
-            addresses, access, *_, name = line.split(None, 5)
-            first, last = (int(address, 16) for address in addresses.split("-"))
-            if first <= top < last:
-                end = last
-            elif "x" in access and not name.rpartition("/")[2].startswith(_BELOW_ALL):
-                code.append((first, last, name))
-        with (_PROC / str(pid) / "mem").open("rb") as memory:
-            memory.seek(top)
-            stack = memory.read(min(end - top, _STACK))
-    except (OSError, ValueError, IndexError):
-        return None
-    words = (word for (word,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8]))
-    return _most_are_in_jax(name for word in words for first, last, name in code if first <= word < last)
-
-
-def _most_are_in_jax(files: Iterable[str]) -> bool | None:
-    """Return whether most addresses before the first frames of Python are in JAX's library; None if there are none.
-
-    Args:
-        files: what each address of the stack is in, innermost first.
-    """
-    above: list[str] = []
-    for file in files:
-        above.append(file)
-        if len(above) >= _IN_PYTHON and all(map(_is_python, above[-_IN_PYTHON:])):
-            break
-    if not above:
-        return None
-    libraries = [file for file in above if not _is_python(file)]
-    return 2 * sum(map(_is_jax, libraries)) > len(libraries)
-
-
-def _is_jax(file: str) -> bool:
-    """Return whether a library is JAX's or an accelerator's, by its package and its name, not by where they lie."""
-    _, is_package, inside = file.rpartition("-packages/")
-    return any(part in (inside if is_package else "/".join(file.split("/")[-2:])) for part in _ACCELERATED)
-
-
-def _is_python(file: str) -> bool:
-    return file.rpartition("/")[2].startswith(("libpython", "python"))
 
 
 def namespace(pid: int | str = "self") -> str:

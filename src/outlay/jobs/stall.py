@@ -107,19 +107,15 @@ class Silence:
         """
         return moment - self.alive_at
 
-    def is_too_long(self, moment: float) -> bool:
-        """Return whether it had been silent for longer than its limit at a moment, as for `seconds`."""
-        limit = self._limit()
-        return limit is not None and self.seconds(moment) > limit
-
     def __str__(self) -> str:
         seconds = self.seconds(time.monotonic())
         if self._beat is None:
             return f"silent for {seconds:.1f} s"
         return f"{self.done}, in {self._beat.doing!r} for {seconds:.1f} s"
 
-    def _limit(self) -> float | None:
-        """Return for how many seconds it may be silent; None for any time."""
+    @property
+    def limit(self) -> float | None:
+        """For how many seconds it may be silent; None for any time."""
         beat = self._beat
         if beat is None or beat.step is None:
             asked = self._limits.before_the_first()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from outlay.jobs.exit_codes import STOPPED, TERMINATED
+from outlay.jobs.exit_codes import STOPPED, TERMINATED, NoticedExit
 from outlay.jobs.job_folder import Flag, JobFolder, own_job_folder
 
 _is_requested = False
@@ -17,7 +17,7 @@ _folder: JobFolder | None = None
 _exit_code = STOPPED
 
 
-class Stopped(SystemExit):
+class Stopped(NoticedExit):
     """Ends a program, unless it is caught: on request, after its state was saved.
 
     Args:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 from rich import progress as bars
@@ -13,25 +14,27 @@ from rich.console import Console
 
 from outlay.core.table import table, to_text
 from outlay.jobs import job_result
-from outlay.jobs.deadlock import DeadlockDetector, collect_stacks
 from outlay.jobs.exit_codes import STOPPING
-from outlay.jobs.job_folder import FINISHED, JOINING, Beat, JobFolder, JoinedProcess
+from outlay.jobs.job_folder import FINISHED, Beat, JobFolder, JoinedProcess, Wait
 from outlay.jobs.job_result import JobResult
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.proc_files import is_stopped
 from outlay.jobs.process import Pipes, Process, end_all
 from outlay.jobs.process_info import origin_text
 from outlay.jobs.screen import is_writable
-from outlay.jobs.stall import BEFORE_THE_FIRST, Limits, Silence
+from outlay.jobs.stacks import collect_stacks
+from outlay.jobs.stall import Limits, Silence
+from outlay.jobs.verdict import Failed, Kind, Patience, ProcessFacts, Verdict, verdict
 
 _LOOK_EVERY = 0.1  # seconds
 _SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
 _OTHERS_TOO = 0.4  # seconds after a failure in which others may fail, so that the first can be told from the last
 _STILL_ENDING = 5.0  # seconds in which one that others have lost may still be ending: writing a core takes that long
+_NO_SAMPLE = 3.0  # seconds without a look of a process at itself, after which nobody knows whether it waits
 
 
 class Supervisor:
-    """Watches the running processes of a job.
+    """Watches the running processes of a job: gathers facts, asks for a verdict, and carries it out.
 
     Args:
         processes: the processes of the job.
@@ -48,11 +51,12 @@ class Supervisor:
         self._folder = folder
         self._output = output
         self._pipes = Pipes(processes, output)
-        self._limits = limits
+        self._patience = Patience(_OTHERS_TOO, _STILL_ENDING, limits.together(), limits.stuck_after is not None)
         self._silence = [Silence(limits) for _ in processes]
-        self._deadlock = DeadlockDetector(folder)
-        self._failed: dict[int, float] = {}
+        self._failed: dict[int, Failed] = {}
+        self._noticed: dict[int, float] = {}
         self._stopped: dict[int, float] = {}
+        self._waits: dict[int, tuple[Wait, float]] = {}
         self._introduced = False
         self.best: int | None = None
 
@@ -71,16 +75,14 @@ class Supervisor:
             looked, before = time.monotonic(), looked
             self._look(looked - before)  # before reading: what the others say after a failure is not shown
             self._read()
-            if self._failed:
-                return self._after_failure()
-            if not any(process.exit_code is None for process in self._processes):
-                return job_result.succeeded(self._processes)
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
             # The slowest process decides how long a step of the job takes.
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
-            if ended := self._without_progress(beats, looked):
-                return ended
+            facts = self._facts(beats, looked)
+            result = verdict(facts, self._patience)
+            if result and (result.kind is not Kind.WELL or not any(one.exit_code is None for one in self._processes)):
+                return self._carry_out(result, facts)
 
     def _wait(self, seconds: float) -> None:
         """Wait for output; while nobody reads what is there already, the processes have to wait with theirs."""
@@ -103,8 +105,8 @@ class Supervisor:
             failure = self._folder.failure(process.number)
             failed = failure or process.exit_code not in (None, 0, *STOPPING)
             if process.number not in self._failed and failed:
-                ended = process.ended or time.time()
-                self._failed[process.number] = failure.time if failure else ended
+                self._failed[process.number] = Failed(failure.time if failure else process.ended or time.time())
+                self._noticed[process.number] = time.monotonic()
                 self._output.hold_errors()
         self._look_for_stopped(since_last)
         if not self._introduced:
@@ -119,8 +121,44 @@ class Supervisor:
         if since_last > _SUSPENDED or (running and held == running):
             for one in self._silence:
                 one.pause(since_last)
-            self._deadlock.pause(since_last)
             self._stopped = dict.fromkeys(held, now)
+
+    def _facts(self, beats: Mapping[int, Beat | None], looked: float) -> list[ProcessFacts]:
+        """Return what is known at a moment; this process may have been held itself since then."""
+        latest = max(self._pipes.last_line.values(), default=None)
+        facts = []
+        for process in self._processes:
+            number, silence, beat = process.number, self._silence[process.number], beats[process.number]
+            # Often only process 0 prints, so a line of any process is a sign of life of those that do not beat.
+            silence.see(beat, self._pipes.last_line.get(number) if beat else latest)
+            failed = self._failed.get(number)
+            if failed:
+                failed = replace(failed, ago=looked - self._noticed[number], is_echo=self._is_echo(number))
+            wait = self._fresh_wait(number, looked)
+            facts.append(
+                ProcessFacts(
+                    number,
+                    failed=failed,
+                    has_exited=process.exit_code in (0, *STOPPING),
+                    has_finished=beat is not None and beat.doing == FINISHED,
+                    beat=beat,
+                    silent=silence.seconds(looked),
+                    limit=silence.limit,
+                    seconds_a_step=silence.seconds_a_step or 0.0,
+                    waits=wait.seconds if wait else 0.0,
+                    works_unseen=wait is not None and wait.works_unseen,
+                    held=max(looked - self._stopped[number], 0.0) if number in self._stopped else None,
+                )
+            )
+        return facts
+
+    def _fresh_wait(self, number: int, looked: float) -> Wait | None:
+        """Return for how long a process waits; None where it has not looked at itself for a while."""
+        wait = self._folder.wait(number)
+        if wait and wait != self._waits.get(number, (None,))[0]:
+            self._waits[number] = (wait, time.monotonic())
+        last, seen = self._waits.get(number, (None, looked))
+        return last if looked - seen < _NO_SAMPLE else None
 
     def _pid(self, number: int) -> int:
         return self._folder.pid(number) or self._processes[number].popen.pid
@@ -131,89 +169,41 @@ class Supervisor:
             self._introduced = True
             self._output.screen.write("stderr", f"{process_table(joined)}\n")
 
-    def _after_failure(self) -> JobResult:
-        held = list(self._stopped)  # by somebody, before this one ends them
-        since = time.monotonic()
-        while any(process.exit_code is None for process in self._processes):
-            waited = time.monotonic() - since
-            if waited > _STILL_ENDING or (waited > _OTHERS_TOO and (held or self._is_explained())):
-                break
-            self._wait(0.05)
-            self._look(0.0)
-            self._read()
-        self._end()
-        return job_result.after_failure(self._processes, self._failed, self._folder, self._output, held)
-
-    def _is_explained(self) -> bool:
-        """Return whether a process has failed by itself, or ended early: others only say that they have lost it."""
-        ended_early = any(process.exit_code == 0 for process in self._processes)
-        return ended_early or any(
-            job_result.is_cause(self._processes[number], self._folder, self._output) for number in self._failed
-        )
-
-    def _without_progress(self, beats: Mapping[int, Beat | None], looked: float) -> JobResult | None:
-        """Judge by how long nothing had come when this process looked; it may have been held itself since then."""
-        last_lines = self._pipes.last_line
-        latest = max(last_lines.values(), default=None)
-        for number, beat in beats.items():
-            # Often only process 0 prints, so a line of any process is a sign of life of those that do not beat.
-            self._silence[number].see(beat, last_lines.get(number) if beat else latest)
-        finished = [p for p in self._processes if p.exit_code is not None or _is(beats[p.number], FINISHED)]
-        others = [p for p in self._processes if p not in finished]
-        if ended := self._never_joined(beats):
-            return ended
-        numbers = [process.number for process in others]
-        if self._is_stuck(numbers, looked):
-            return self._stuck(others)
-        waiting = self._deadlock.waiting(numbers, looked, patience=None if finished else self._limits.together())
-        if waiting and not finished:
-            return self._stuck(others)
-        if waiting:
-            self._output.hold_errors()
-            self._end()
-            return job_result.left_early(self._processes, finished, waiting)
-        return None
-
-    def _is_stuck(self, running: Collection[int], looked: float) -> bool:
-        together = self._limits.together()
-        if any(looked - self._stopped.get(number, looked) > together for number in running):
-            return True
-        if not any(self._silence[number].is_too_long(looked) for number in running):
-            return False
-        # Where nobody waits for anybody, all are at work of their own, such as reading data from a slow disk.
-        is_for_sure = self._limits.stuck_after is not None or self._deadlock.who_waits(running)
-        return bool(is_for_sure) or any(self._silence[number].seconds(looked) > BEFORE_THE_FIRST for number in running)
-
-    def _never_joined(self, beats: Mapping[int, Beat | None]) -> JobResult | None:
-        """Return a result if processes have ended well before they joined, while others wait for them there."""
-        came = {number for number, beat in beats.items() if beat}
-        joining = {number for number in came if _is(beats[number], *JOINING)}
-        ended = {process.number for process in self._processes if process.exit_code is not None}
-        gone = [process for process in self._processes if process.number in ended - (came - joining)]
-        if not gone or not joining - ended:
-            return None
+    def _carry_out(self, result: Verdict, facts: Sequence[ProcessFacts]) -> JobResult:
+        """End all processes, and return what there is to say."""
+        if result.kind is Kind.WELL:
+            return job_result.succeeded(self._processes)
         self._output.hold_errors()
+        held = [one.process for one in facts if one.held is not None]  # by somebody, before this one ends them
+        running = [one.process for one in facts if one.is_running]
+        asks = result.kind in (Kind.STUCK, Kind.LEFT_EARLY)
+        stacks = collect_stacks(self._folder, running) if asks else {}
         self._end()
-        return job_result.never_joined(self._processes, gone)
+        if result.kind is Kind.FAILED:
+            result = verdict(self._read_wholly(facts), replace(self._patience, settle=0.0, echo=0.0)) or result
+            return job_result.after_failure(result, self._processes, self._folder, self._output, held)
+        if result.kind is Kind.STUCK:
+            signal = ", held by a signal (SIGSTOP)"
+            why = {number: f"{self._silence[number]}{signal if number in held else ''}" for number in running}
+            return job_result.stuck(self._processes, why, stacks, result.waiting)
+        early = [self._processes[number] for number in result.culprits]
+        if result.kind is Kind.NEVER_JOINED:
+            return job_result.never_joined(self._processes, early)
+        return job_result.left_early(self._processes, early, stacks)
 
-    def _stuck(self, running: Sequence[Process]) -> JobResult:
-        self._output.hold_errors()
-        why = {}
-        for process in running:
-            held = ", held by a signal (SIGSTOP)" if process.number in self._stopped else ""
-            why[process.number] = f"{self._silence[process.number]}{held}"
-        waiting = self._deadlock.who_waits([process.number for process in running])
-        stacks = collect_stacks(self._folder, [process.number for process in running])
-        self._end()
-        return job_result.stuck(self._processes, why, stacks, waiting)
+    def _read_wholly(self, facts: Sequence[ProcessFacts]) -> list[ProcessFacts]:
+        """Return the facts of failures again: all that the processes have written has been read now."""
+        return [
+            replace(one, failed=replace(one.failed, is_echo=self._is_echo(one.process))) if one.failed else one
+            for one in facts
+        ]
+
+    def _is_echo(self, number: int) -> bool:
+        return job_result.is_echo_of_another(self._processes[number], self._folder, self._output)
 
     def _end(self) -> None:
         end_all(self._processes, self._folder)
         self._pipes.read_rest()
-
-
-def _is(beat: Beat | None, *doing: str) -> bool:
-    return beat is not None and beat.doing in doing
 
 
 _WIDTH = 160

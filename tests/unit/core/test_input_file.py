@@ -25,10 +25,10 @@ from outlay.core.error_types import (
     ProgramError,
 )
 from outlay.core.input_file import check_folder, check_input, open_input, read_text
-from outlay.jobs.slurm_script import _read
 from outlay.layout.read_layout import read_layout
 from outlay.program.compiler_options import _of_file
 from outlay.report.explain.explain_diff import read_report
+from outlay.slurm.slurm_script import _read
 from outlay.train.checkpoint.weight_files import open_weights
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.recording import open_array

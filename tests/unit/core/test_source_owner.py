@@ -12,11 +12,11 @@ import jax
 import numpy as np
 import optax
 import pytest
+from outlay.jobs.deadlock import waits_for_others
 
 import outlay
 from outlay.core.source_owner import OUTLAY, is_below, is_installed, is_of_package, is_standard, part_of_outlay
 from outlay.core.user_code import is_library
-from outlay.jobs.deadlock import waits_for_others
 from outlay.jobs.proc_files import _most_are_in_jax
 from outlay.program.source_names import is_readable
 

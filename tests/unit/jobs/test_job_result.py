@@ -5,9 +5,10 @@ import pytest
 
 from outlay.jobs.exit_codes import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
-from outlay.jobs.job_result import after_failure, never_joined, stuck, succeeded
+from outlay.jobs.job_result import after_failure, is_echo_of_another, never_joined, stuck, succeeded
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.screen import Screen
+from outlay.jobs.verdict import Kind, Verdict
 
 FATAL = "F1122 client.h:80] Terminating process because the JAX distributed service detected fatal errors."
 
@@ -28,7 +29,8 @@ def output(tmp_path):
 def test_who_is_held_by_a_signal_is_to_blame_not_who_gave_up_on_it(tmp_path, output):
     output.add(0, "stderr", [FATAL, *["    @     0x7fc3a6d0b5 (unknown)"] * 20])
     processes = [Ended(0, -signal.SIGABRT), Ended(1, -signal.SIGKILL)]
-    ending = after_failure(processes, {0: 1.0}, JobFolder(tmp_path), output, held=[1])
+    assert is_echo_of_another(processes[0], JobFolder(tmp_path), output)
+    ending = after_failure(Verdict(Kind.FAILED, (1,), 0), processes, JobFolder(tmp_path), output, held=[1])
     assert ending.text.splitlines()[-1] == (
         "process 1 of 2 gave no sign of life, held by a signal (SIGSTOP): process 0 ended because of it, ended by "
         "SIGABRT; exit code 134"
@@ -39,7 +41,8 @@ def test_who_is_held_by_a_signal_is_to_blame_not_who_gave_up_on_it(tmp_path, out
 
 def test_who_ended_early_is_to_blame_not_who_lost_it(tmp_path, output):
     output.add(0, "stderr", [FATAL])
-    ending = after_failure([Ended(0, -signal.SIGABRT), Ended(1, 0)], {0: 1.0}, JobFolder(tmp_path), output)
+    processes = [Ended(0, -signal.SIGABRT), Ended(1, 0)]
+    ending = after_failure(Verdict(Kind.FAILED, (1,), 0), processes, JobFolder(tmp_path), output)
     assert ending.text.splitlines()[-1] == (
         "process 1 of 2 ended early, with exit code 0: process 0 ended because of it, ended by SIGABRT; exit code 134"
     )
@@ -49,7 +52,9 @@ def test_who_ended_early_is_to_blame_not_who_lost_it(tmp_path, output):
 def test_a_failure_of_its_own_is_not_put_on_one_that_is_held(tmp_path, output):
     folder = JobFolder(tmp_path)
     folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n", 13))
-    ending = after_failure([Ended(0, 13), Ended(1, None)], {0: 1.0}, folder, output, held=[1])
+    processes = [Ended(0, 13), Ended(1, None)]
+    assert not is_echo_of_another(processes[0], folder, output)
+    ending = after_failure(Verdict(Kind.FAILED, (0,), 0), processes, folder, output, held=[1])
     assert "process 0 of 2 failed first: ValueError, exit code 13" in ending.text
     assert "SIGSTOP" not in ending.text
 
@@ -57,7 +62,8 @@ def test_a_failure_of_its_own_is_not_put_on_one_that_is_held(tmp_path, output):
 def test_one_that_the_launcher_ended_while_it_said_why_it_fails_ends_with_its_own_code(tmp_path, output):
     folder = JobFolder(tmp_path)
     folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n", 13))
-    ending = after_failure([Ended(0, -signal.SIGTERM), Ended(1, -signal.SIGTERM)], {0: 1.0}, folder, output)
+    processes = [Ended(0, -signal.SIGTERM), Ended(1, -signal.SIGTERM)]
+    ending = after_failure(Verdict(Kind.FAILED, (0,), 0), processes, folder, output)
     assert "process 0 of 2 failed first: ValueError, exit code 13" in ending.text
     assert ending.exit_code == 13
 
@@ -66,7 +72,9 @@ def test_a_command_that_only_says_that_another_process_has_gone_is_not_to_blame(
     folder = JobFolder(tmp_path)
     output.add(0, "stderr", ["error: another process has gone: Gloo AllGather failed: Connection reset by peer"])
     folder.write_failure(0, Failure(1.0, "SystemExit", "2", "Traceback\nSystemExit: 2\n", 2))
-    ending = after_failure([Ended(0, 2), Ended(1, -signal.SIGKILL)], {0: 1.0, 1: 1.2}, folder, output)
+    processes = [Ended(0, 2), Ended(1, -signal.SIGKILL)]
+    assert [is_echo_of_another(one, folder, output) for one in processes] == [True, False]
+    ending = after_failure(Verdict(Kind.FAILED, (1,), 1), processes, folder, output)
     assert "process 1 of 2 failed first: ended by SIGKILL" in ending.text
     assert ending.exit_code == 137
 

@@ -10,14 +10,12 @@ import pytest
 from outlay.jobs import proc_files
 from outlay.jobs.proc_files import (
     MARK,
-    _most_are_in_jax,
     end_marked,
     find,
     is_stopped,
     marked,
     namespace,
     send,
-    waits_in_jax,
 )
 
 pytestmark = pytest.mark.processes
@@ -72,33 +70,14 @@ def test_all_of_a_job_end_and_of_a_job_inside_it_and_nobody_else(start):
     assert not [pid for pid in all_of_it if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 
 
-def test_a_wait_in_python_is_none_in_jax_and_a_stopped_process_is_seen(start):
+def test_a_stopped_process_is_seen(start):
     process = start("a1")
-    assert waits_in_jax(process.pid) is False
+    assert not is_stopped(process.pid)
     os.kill(process.pid, signal.SIGSTOP)
     deadline = time.monotonic() + 280
     while not is_stopped(process.pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert is_stopped(process.pid)
-
-
-JAX, OTHER, PYTHON = "/jaxlib/libjax_common.so", "/site-packages/_tensorstore.so", "/lib/libpython3.11.so.1.0"
-
-
-@pytest.mark.parametrize(
-    ("files", "is_in_jax"),
-    [
-        ([JAX] * 9 + [PYTHON] * 3, True),
-        ([OTHER, JAX, JAX, PYTHON, JAX, PYTHON, PYTHON, PYTHON], True),
-        # What an earlier call left there stands innermost, but what waits is the library that Python called.
-        ([JAX, OTHER, OTHER, OTHER, PYTHON, PYTHON, PYTHON, JAX, JAX, JAX], False),
-        ([PYTHON, PYTHON, PYTHON, JAX, JAX], False),
-        (["/usr/bin/python3.11"] * 3 + [JAX] * 4, False),
-        ([], None),
-    ],
-)
-def test_a_stack_waits_in_jax_where_most_of_what_python_called_is_jax(files, is_in_jax):
-    assert _most_are_in_jax(files) is is_in_jax
 
 
 def test_processes_of_one_number_in_namespaces_of_their_own_are_told_apart(tmp_path, monkeypatch):

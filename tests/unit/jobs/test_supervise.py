@@ -43,13 +43,16 @@ class Spawned(Process):
 @pytest.mark.parametrize("judges", [False, True], ids=["before its judgement", "in the middle of it"])
 def test_held_between_a_look_and_its_judgement_it_looks_again(tmp_path, monkeypatch, judges):
     seen = []
+    place, name = (Supervisor, "_facts") if judges else (JobProgress, "show")
+    own = getattr(place, name)
 
-    def hold(self, beats, *_):
+    def hold(self, beats, *more):
         seen.append(beats[0].step)
         if seen[-2:] == [2, 2]:  # the beat is old, and here this process does not run for a while
             time.sleep(1.5)
+        return own(self, beats, *more)
 
-    monkeypatch.setattr(*((Supervisor, "_never_joined") if judges else (JobProgress, "show")), hold)
+    monkeypatch.setattr(place, name, hold)
     monkeypatch.setattr(supervise, "_SUSPENDED", 0.75)
     output = MergedOutput(1, tmp_path / "output.log", Screen())
     process = Spawned(sys.executable, "-c", "import time; time.sleep(4)")

@@ -1,6 +1,6 @@
 """Batch scripts, as text and as bash runs them.
 
-To write the golden scripts anew: `OUTLAY_UPDATE_GOLDEN=1 pytest tests/unit/jobs/test_slurm_script.py`, then read the
+To write the golden scripts anew: `OUTLAY_UPDATE_GOLDEN=1 pytest tests/unit/slurm/test_slurm_script.py`, then read the
 diff.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from outlay.core.error_types import LaunchError
-from outlay.jobs.slurm_preset import SHAPES, combined
-from outlay.jobs.slurm_script import Script, render, site_template, submit
+from outlay.slurm.slurm_preset import SHAPES, combined
+from outlay.slurm.slurm_script import Script, render, site_template, submit
 
 GOLDEN = Path(__file__).parents[2] / "golden/slurm"
 REQUEUE = Script("digits", ("--checkpoint-every", "50"), requeue=True)

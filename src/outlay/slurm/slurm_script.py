@@ -22,8 +22,8 @@ from outlay.core.error_types import LaunchError
 from outlay.core.input_file import read_text
 from outlay.core.suggest import did_you_mean
 from outlay.jobs.exit_codes import LOST, STOPPED
-from outlay.jobs.sbatch_options import GPUS, names
-from outlay.jobs.slurm_preset import config_folder
+from outlay.slurm.sbatch_options import GPUS, names
+from outlay.slurm.slurm_preset import config_folder
 
 # As SLURM reads them: minutes, minutes:seconds, hours:minutes:seconds, days-hours, and so on.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}")

@@ -1,0 +1,113 @@
+"""For how long this process has waited in JAX for others: what its main thread does, and whether anything else works.
+
+Each process looks at itself, by what Python and JAX say of it: nobody else can ask either.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from outlay.jobs.job_folder import Wait
+from outlay.jobs.proc_files import is_idle
+
+_BUSY = 0.05  # of a core, above which this process works
+_SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work that is seen
+_UNSEEN = 60.0  # seconds that a GPU or TPU may work for one call, without a sign of it in this process
+_JOB_WAITS = str(Path(__file__).with_name("joined.py"))  # where this process waits at JAX's key-value store
+
+NO_WAIT = Wait(0.0, False, 0)
+"""What is known before the first look."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What is asked of JAX, which this file does not import.
+
+    Attributes:
+        work_unseen: whether devices compute without a sign of it in this process.
+        is_pending: whether something that they were asked for is not there yet.
+    """
+
+    work_unseen: Callable[[], bool] = bool
+    is_pending: Callable[[], bool] = bool
+
+
+class Waiting:
+    """The wait of this process's main thread, in samples.
+
+    Args:
+        devices: how to ask JAX of its devices.
+    """
+
+    def __init__(self, devices: Devices | None = None) -> None:
+        self._devices = devices or Devices()
+        self._since: tuple[object, float] | None = None
+        self._sampled: tuple[float, float] | None = None  # time, and time on cores
+        self._wait = NO_WAIT
+
+    def sample(self) -> Wait:
+        """Return for how long this process has waited at one line for JAX without doing anything.
+
+        It has to be called again and again, and looks once in half a second at most. A callback of a program runs in
+        another thread: as long as one works, the process does not count as waiting.
+        """
+        now = time.monotonic()
+        if self._sampled is None or now - self._sampled[0] >= _SAMPLE:
+            seconds = self._look(now)
+            works_unseen = seconds > 0 and self._devices.work_unseen()
+            self._wait = Wait(max(seconds - works_unseen * _UNSEEN, 0.0), works_unseen, self._wait.sample + 1)
+        return self._wait
+
+    def _look(self, now: float) -> float:
+        used = time.process_time()
+        before, self._sampled = self._sampled, (now, used)
+        frames = sys._current_frames()
+        main = frames.pop(threading.main_thread().ident or 0, None)
+        jax = _folder_of_jax()
+        busy = before is None or (used - before[1]) > _BUSY * (now - before[0])
+        if busy or main is None or not jax or any(_is_in(frame, jax) for frame in frames.values()) or not is_idle():
+            self._since = None
+            return 0.0
+        instruction = _instruction(main)
+        if self._since is None or self._since[0] != instruction:
+            self._since = (instruction, now)
+        return now - self._since[1] if self._is_for_jax(main, jax) else 0.0
+
+    def _is_for_jax(self, main: FrameType, jax: str) -> bool:
+        """Return whether the main thread waits in JAX, or in other compiled code while JAX owes it a value.
+
+        Where the last frame of Python is the program's own, it may wait for a collective or for an upload. What it has
+        asked its devices for tells them apart: idle, they have computed all that they can without the other processes.
+        """
+        file = main.f_code.co_filename
+        if file.startswith(jax) or file == _JOB_WAITS:
+            return True
+        is_pythons = file.startswith(_STANDARD_LIBRARY) and "-packages/" not in file
+        return not is_pythons and not _is_in(main.f_back, jax) and self._devices.is_pending()
+
+
+_STANDARD_LIBRARY = (str(Path(threading.__file__).parent), "<frozen ")
+
+
+def _instruction(frame: FrameType) -> object:
+    """Return what is the same as long as a frame stands at one instruction."""
+    return id(frame), frame.f_lasti
+
+
+def _folder_of_jax() -> str:
+    module = sys.modules.get("jax")
+    return f"{Path(module.__file__).parent}/" if module and module.__file__ else ""
+
+
+def _is_in(frame: FrameType | None, folder: str) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(folder):
+            return True
+        frame = frame.f_back
+    return False
