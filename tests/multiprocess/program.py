@@ -52,7 +52,8 @@ def main(fault: str, process: int, mark: str) -> None:
         if fault == "talk":
             print(f"takes step {step + 1}")
             time.sleep(0.3 * joined.process)  # so that process 0 is ahead
-        beat(step + 1, f"step {step + 2}", NUM_STEPS)
+        if fault != "early-silent":
+            beat(step + 1, f"step {step + 2}", NUM_STEPS)
         if fault == "endless":
             if step == FAULT_AT and joined.process == 0:
                 print("running", flush=True)
@@ -111,8 +112,10 @@ def inject(fault: str) -> None:
         if not (worker := os.fork()):
             raise ValueError("a worker's mistake")
         print(f"the worker ended with {os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])}")
-    if fault == "early":
+    if fault in ("early", "early-silent"):
         sys.exit(0)
+    if fault == "raise-exit":
+        raise SystemExit(3)
     if fault == "code":
         sys.exit(7)
     if fault == "os-exit":

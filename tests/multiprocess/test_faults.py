@@ -15,7 +15,7 @@ from tests.multiprocess import jobs
 from tests.unit.cli.command import environment
 
 from outlay.jobs.exit_codes import LOST
-from outlay.jobs.job import free_port
+from outlay.launch.job import free_port
 
 pytestmark = pytest.mark.newest
 
@@ -145,9 +145,12 @@ def test_sigterm_ends_a_process_and_so_all(mark):
     assert "process 1 of 2 failed first: ended by SIGTERM" in done.stderr
 
 
-@pytest.mark.parametrize("process", [0, pytest.param(1, marks=pytest.mark.any_jax)])
-def test_a_process_that_ends_early_does_not_hang_the_others(mark, process):
-    done = jobs.run(fault="early", process=process, mark=mark)
+@pytest.mark.parametrize(
+    ("process", "fault"), [(0, "early-silent"), pytest.param(1, "raise-exit", marks=pytest.mark.any_jax)]
+)
+def test_a_process_that_ends_early_does_not_hang_the_others(mark, process, fault):
+    """Also where no step is reported, and where its code is not known, since it raises `SystemExit` itself."""
+    done = jobs.run(fault=fault, process=process, mark=mark)
     assert done.code == 1
     assert f"process {process} of 2 ended early, while the others wait for it in a collective" in done.stderr
     assert f"process {1 - process} is here:" in done.stderr

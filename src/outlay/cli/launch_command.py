@@ -89,9 +89,9 @@ def launch(
     in_order: InOrderOption = False,
 ) -> None:
     """Run a command in many processes on this machine; if one fails, all end, with its error last."""
-    from outlay.jobs.job import Job
-    from outlay.jobs.run_job import run_job
     from outlay.jobs.stall import Limits
+    from outlay.launch.job import Job
+    from outlay.launch.run_job import run_job
 
     job = Job(
         tuple(command or ()),

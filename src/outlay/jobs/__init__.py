@@ -1,4 +1,4 @@
-"""Start many processes, watch them, end them together; and, inside each, join the others.
+"""Be one of several processes: join the others, report to them, learn what has become of them, end together.
 
 The public names are listed in `__init__.pyi`; each is imported on first use.
 """

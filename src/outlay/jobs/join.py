@@ -19,8 +19,7 @@ from outlay.jobs.heartbeat import beat, start_beating
 from outlay.jobs.job_folder import JOINED, JoinedProcess, own_job_folder
 from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.peer_watch import PeerWatch
-from outlay.jobs.proc_files import namespace
-from outlay.jobs.process import die_with_parent
+from outlay.jobs.proc_files import die_with_parent, namespace
 from outlay.jobs.process_info import ProcessInfo, read_process_info
 from outlay.jobs.rendezvous import Rendezvous, meet
 from outlay.jobs.waiting import Devices
@@ -181,7 +180,7 @@ def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_aft
     met = meet(info, timeout, lost_after)
     os.environ[process_info.JOINED] = f"{os.getpid()} {_key(info)}"
     # Under the launcher it is the launcher that ends the others: it sees more.
-    devices = Devices(_work_unseen, _is_pending)
+    devices = Devices(_work_unseen, _is_pending, _is_compiled)
     hooks.peer_watch = PeerWatch(met, acts=folder is None, stuck_after=stuck_after, devices=devices)
     hooks.peer_watch.start()
     _initialize(met, timeout, lost_after)
@@ -220,6 +219,12 @@ def _is_pending() -> bool:
     with contextlib.suppress(RuntimeError):  # deleted by another thread meanwhile
         return any(not array.is_deleted() and not array.is_ready() for array in jax.live_arrays())
     return False
+
+
+def _is_compiled(value: object) -> bool:
+    import jax
+
+    return isinstance(value, jax.stages.Wrapped | jax.stages.Compiled | jax.Array)
 
 
 def _set_devices() -> None:

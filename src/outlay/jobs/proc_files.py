@@ -10,6 +10,7 @@ Run as a program, this file ends all processes of a job when its stdin ends: wit
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ MARK = "_OUTLAY_JOB"
 """The variable with the marks of the jobs that a process is in: more than one where a job's process launches a job."""
 
 _PROC = Path("/proc")
+_PR_SET_PDEATHSIG = 1  # prctl.h
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _RUNNING = {"R", "D"}  # on a core or waiting for one; waiting for a disk
 
 
@@ -123,6 +126,12 @@ def _state(stat: Path) -> str:
         return stat.read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it ends. Linux only; elsewhere nothing changes."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Each process looks at itself, by what Python and JAX say of it: nobody else can 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from types import FrameType
 
 from outlay.jobs.job_folder import Wait
 from outlay.jobs.proc_files import is_idle
+from outlay.jobs.standing_call import called_by
 
 _BUSY = 0.05  # of a core, above which this process works
 _SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work that is seen
@@ -32,10 +34,12 @@ class Devices:
     Attributes:
         work_unseen: whether devices compute without a sign of it in this process.
         is_pending: whether something that they were asked for is not there yet.
+        is_compiled: whether a value is a function that JAX compiles, or an array.
     """
 
     work_unseen: Callable[[], bool] = bool
     is_pending: Callable[[], bool] = bool
+    is_compiled: Callable[[object], bool] = bool
 
 
 class Waiting:
@@ -82,14 +86,18 @@ class Waiting:
     def _is_for_jax(self, main: FrameType, jax: str) -> bool:
         """Return whether the main thread waits in JAX, or in other compiled code while JAX owes it a value.
 
-        Where the last frame of Python is the program's own, it may wait for a collective or for an upload. What it has
-        asked its devices for tells them apart: idle, they have computed all that they can without the other processes.
+        Where the last frame of Python is the program's own, it may wait for a collective or for an upload. What it
+        calls tells them apart, or what it has asked its devices for: idle, they have computed all that they can alone.
         """
         file = main.f_code.co_filename
         if file.startswith(jax) or file == _JOB_WAITS:
             return True
         is_pythons = file.startswith(_STANDARD_LIBRARY) and "-packages/" not in file
-        return not is_pythons and not _is_in(main.f_back, jax) and self._devices.is_pending()
+        if is_pythons or _is_in(main.f_back, jax):
+            return False
+        with contextlib.suppress(Exception):  # a value of the program may be anything, and must not end the watch
+            return any(map(self._devices.is_compiled, called_by(main))) or self._devices.is_pending()
+        return False
 
 
 _STANDARD_LIBRARY = (str(Path(threading.__file__).parent), "<frozen ")

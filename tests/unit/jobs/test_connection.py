@@ -8,9 +8,9 @@ import pytest
 from outlay.core.error_types import JoinError
 from outlay.jobs import connection
 from outlay.jobs.connection import BIND, Connection, Disconnected, listen
-from outlay.jobs.job import free_port
 from outlay.jobs.process_info import ProcessInfo
 from outlay.jobs.rendezvous import meet
+from outlay.launch.job import free_port
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from outlay.core.error_types import JoinError, LaunchError
 from outlay.core.output_file import raising
 from outlay.core.quantities import counted
 from outlay.jobs.exit_codes import STOPPING, TERMINATED
-from outlay.jobs.job import Job, free_port
 from outlay.jobs.job_folder import Flag, JobFolder, new_job_folder
-from outlay.jobs.job_result import JobResult
-from outlay.jobs.merged_output import MergedOutput
-from outlay.jobs.process import Process, end_all, killing_leftovers
 from outlay.jobs.process_info import read_process_info
-from outlay.jobs.screen import NobodyReads, Screen
-from outlay.jobs.supervise import Supervisor
+from outlay.launch.job import Job, free_port
+from outlay.launch.job_result import JobResult
+from outlay.launch.merged_output import MergedOutput
+from outlay.launch.process import Process, end_all, killing_leftovers
+from outlay.launch.screen import NobodyReads, Screen
+from outlay.launch.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
 _MORE_PROCESSES = "start fewer processes, or raise the limit (ulimit -u for processes)"

@@ -1,9 +1,9 @@
 import pytest
 
-from outlay.jobs import merged_output
 from outlay.jobs.heartbeat import mark
-from outlay.jobs.merged_output import MergedOutput, StepOrder
-from outlay.jobs.screen import Screen
+from outlay.launch import merged_output
+from outlay.launch.merged_output import MergedOutput, StepOrder
+from outlay.launch.screen import Screen
 
 
 def written(step):

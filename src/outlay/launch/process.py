@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import selectors
@@ -16,11 +15,10 @@ from typing import IO
 
 from outlay.jobs import proc_files
 from outlay.jobs.job_folder import Flag, JobFolder
-from outlay.jobs.merged_output import MergedOutput
+from outlay.launch.merged_output import MergedOutput
 
-_PR_SET_PDEATHSIG = 1  # prctl.h
 _PATIENCE = 0.8  # seconds between asking a process to end and ending it
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_IS_LINUX = sys.platform == "linux"
 
 
 class Process:
@@ -40,8 +38,8 @@ class Process:
         launcher = os.getpid()
 
         def end_with_launcher() -> None:
-            die_with_parent()
-            if _LIBC is not None and os.getppid() != launcher:  # it ended before the line above
+            proc_files.die_with_parent()
+            if _IS_LINUX and os.getppid() != launcher:  # it ended before the line above
                 os._exit(1)
 
         self.popen = subprocess.Popen(
@@ -70,12 +68,6 @@ class Process:
             os.killpg(self.popen.pid, number)
 
 
-def die_with_parent() -> None:
-    """Have this process killed when the one that started it ends. Linux only; elsewhere nothing changes."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def killing_leftovers(mark: str) -> Iterator[None]:
     """Kill all processes of a job when this block ends, or when this process is killed. Linux only.
@@ -86,7 +78,7 @@ def killing_leftovers(mark: str) -> Iterator[None]:
     Args:
         mark: the mark of the job.
     """
-    if _LIBC is None:
+    if not _IS_LINUX:
         yield
         return
     guard = subprocess.Popen(

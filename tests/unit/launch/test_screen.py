@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from outlay.jobs.merged_output import Log, MergedOutput
-from outlay.jobs.screen import NobodyReads, Screen
+from outlay.launch.merged_output import Log, MergedOutput
+from outlay.launch.screen import NobodyReads, Screen
 
 
 @pytest.fixture

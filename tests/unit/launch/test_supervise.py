@@ -9,13 +9,13 @@ import time
 import pytest
 from rich.console import Console
 
-from outlay.jobs import supervise
 from outlay.jobs.job_folder import Beat, JobFolder
-from outlay.jobs.merged_output import MergedOutput
-from outlay.jobs.process import Process
-from outlay.jobs.screen import Screen
 from outlay.jobs.stall import Limits
-from outlay.jobs.supervise import JobProgress, Supervisor, slowest
+from outlay.launch import supervise
+from outlay.launch.merged_output import MergedOutput
+from outlay.launch.process import Process
+from outlay.launch.screen import Screen
+from outlay.launch.supervise import JobProgress, Supervisor, slowest
 
 pytestmark = pytest.mark.processes
 

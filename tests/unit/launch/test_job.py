@@ -4,9 +4,9 @@ import socket
 import pytest
 
 from outlay.core.error_types import LaunchError
-from outlay.jobs import job
-from outlay.jobs.job import LOOPBACK, assign_gpus, check_limits, free_port
 from outlay.jobs.process_info import PORTS
+from outlay.launch import job
+from outlay.launch.job import LOOPBACK, assign_gpus, check_limits, free_port
 
 
 @pytest.fixture

@@ -13,18 +13,18 @@ from rich import progress as bars
 from rich.console import Console
 
 from outlay.core.table import table, to_text
-from outlay.jobs import job_result
 from outlay.jobs.exit_codes import STOPPING
 from outlay.jobs.job_folder import FINISHED, Beat, JobFolder, JoinedProcess, Wait
-from outlay.jobs.job_result import JobResult
-from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.proc_files import is_stopped
-from outlay.jobs.process import Pipes, Process, end_all
 from outlay.jobs.process_info import origin_text
-from outlay.jobs.screen import is_writable
-from outlay.jobs.stacks import collect_stacks
 from outlay.jobs.stall import Limits, Silence
 from outlay.jobs.verdict import Failed, Kind, Patience, ProcessFacts, Verdict, verdict
+from outlay.launch import job_result
+from outlay.launch.job_result import JobResult
+from outlay.launch.merged_output import MergedOutput
+from outlay.launch.process import Pipes, Process, end_all
+from outlay.launch.screen import is_writable
+from outlay.launch.stacks import collect_stacks
 
 _LOOK_EVERY = 0.1  # seconds
 _SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from outlay.core.quantities import counted, plural
 from outlay.jobs.exit_codes import STOPPED, STOPPING, STUCK, TERMINATED, UNCAUGHT, is_echo, shell_code
 from outlay.jobs.job_folder import Failure, JobFolder
-from outlay.jobs.merged_output import MergedOutput
-from outlay.jobs.process import Process
 from outlay.jobs.verdict import Verdict
+from outlay.launch.merged_output import MergedOutput
+from outlay.launch.process import Process
 
 
 @dataclass(frozen=True)
