@@ -35,16 +35,16 @@ class PipeTolerantStream:
     def __init__(self, stream: TextIO | None) -> None:
         self.failure = OSError(errno.EBADF, os.strerror(errno.EBADF)) if stream is None else None
         self.stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream  # noqa: SIM115  # for good
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
         """Write text, or drop it once a write has failed."""
         try:
             return self.stream.write(text)
+        except UnicodeEncodeError as error:  # a terminal or a file that cannot show all letters
+            return self.stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         except OSError as error:
             self._drop(error)
-            return len(text)
+        return len(text)
 
     def flush(self) -> None:
         """Write what is held back."""

@@ -92,6 +92,8 @@ CALLED = {
     "outlay.recipes": 'outlay.run("digits"), or outlay.Recipe.training(...) for one of your own',
     "outlay.models": "outlay.models.TransformerConfig(...), or a model of your own",
     "outlay.jobs": "outlay.join() in a script that `outlay launch` starts",
+    "outlay.launch": "outlay launch -n 2 -- python train.py, in a shell, or outlay.run(recipe, processes=2)",
+    "outlay.slurm": "outlay slurm run digits --nodes 2, in a shell",
 }
 """What to write for a module that is called like a function."""
 

@@ -227,7 +227,7 @@ def render(script: Script, template: Path | None = None) -> str:
     """
     file = template or site_template(os.environ)
     environment = ImmutableSandboxedEnvironment(  # a template may be a stranger's, and no more than text is its to make
-        loader=jinja2.PackageLoader("outlay.jobs"),
+        loader=jinja2.PackageLoader("outlay.slurm"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from outlay.jobs import exit_hooks as exits
 from outlay.jobs import process_info, stop_request
 from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
@@ -43,8 +42,7 @@ def test_under_the_launcher_the_signal_asks_for_stacks_and_the_launcher_for_a_st
     assert is_requested()
 
 
-def test_a_stop_ends_the_program_with_its_own_code(monkeypatch):
-    monkeypatch.setattr(exits, "_ending", None)
+def test_a_stop_ends_the_program_with_its_own_code():
     stopped = Stopped("stopped after step 3")
     assert isinstance(stopped, SystemExit)
     assert (stopped.code, str(stopped)) == (75, "stopped after step 3")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.jobs import exit_hooks as exits
 from outlay.jobs import stop_request
 from outlay.jobs.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints
@@ -29,7 +28,6 @@ class Signalled:
 @pytest.fixture(autouse=True)
 def not_asked(monkeypatch):
     monkeypatch.setattr(stop_request, "_is_requested", False)
-    monkeypatch.setattr(exits, "_ending", None)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGUSR1, before)
