@@ -18,7 +18,7 @@ GRACE = 2.0
 
 _NEEDED = 60.0  # seconds of waiting in JAX, after which one that went after its last step is needed still
 _LEFT_EARLY = 1.5  # seconds in which those that remain wait for what cannot come
-_STEPS_LATE = 20  # ... or so many times what they take for a step
+_STEPS_LATE = 20  # times what they take for a step, in which they may do without one
 
 
 class Kind(StrEnum):
@@ -110,13 +110,6 @@ class ProcessFacts:
         return self.beat is not None and self.beat.doing.startswith("step ") and not is_after_the_last(self.beat)
 
     @property
-    def has_steps_left(self) -> bool:
-        """Whether there are steps that it has not taken, wherever it stands."""
-        beat = self.beat
-        is_before_the_last = bool(beat and beat.step is not None and beat.of is not None and beat.step < beat.of)
-        return is_before_the_last or self.is_in_a_step
-
-    @property
     def has_taken_the_last(self) -> bool:
         """Whether it has taken all its steps, after which its end may be one that nobody waits for."""
         return self.beat is not None and self.beat.step is not None and is_after_the_last(self.beat)
@@ -132,12 +125,14 @@ class Patience:
             ending: to write a core takes that long.
         together: seconds after which nothing more can come where all wait for each other, or a signal holds one.
         is_explicit: whether a user has said for how long a process may be silent, so that one is enough.
+        slow_exchange: times what it takes for a step, for which a process may wait in JAX for machines elsewhere.
     """
 
     settle: float = 0.0
     echo: float = GRACE
     together: float = TOGETHER
     is_explicit: bool = False
+    slow_exchange: float = _STEPS_LATE
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,7 @@ def verdict(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None
         return _failed_first(facts, patience)
     if all(one.has_exited or one.has_finished for one in facts) and not any(one.gone for one in facts):
         return Verdict(Kind.WELL)
-    rules = (_lost(facts), _never_joined(facts), _left_early(facts), _stuck(facts, patience))
+    rules = (_lost(facts), _never_joined(facts), _left_early(facts, patience), _stuck(facts, patience))
     return next((result for result in rules if result), None)
 
 
@@ -222,19 +217,21 @@ def _never_joined(facts: Sequence[ProcessFacts]) -> Verdict | None:
     return Verdict(Kind.NEVER_JOINED, tuple(one.process for one in gone)) if gone and joining else None
 
 
-def _left_early(facts: Sequence[ProcessFacts]) -> Verdict | None:
+def _left_early(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None:
     """All that remain wait for those that have finished: in JAX, or in a step more than those took."""
     finished = [one for one in facts if one.has_finished or one.has_exited]
     running = [one for one in facts if one.is_running]
-    too_few_steps = any(one.has_steps_left for one in finished)
-    if not finished or not running or not all(_waits_for_others(one, too_few_steps) for one in running):
+    in_steps = any(one.is_in_a_step for one in finished)
+    if not finished or not running or not all(_waits_for_others(one, in_steps, patience) for one in running):
         return None
     return Verdict(Kind.LEFT_EARLY, tuple(one.process for one in finished), waiting=_waiting(running))
 
 
-def _waits_for_others(one: ProcessFacts, too_few_steps: bool) -> bool:
-    patience = max(_LEFT_EARLY, _STEPS_LATE * one.seconds_a_step)
-    return one.waits > patience or (too_few_steps and one.is_in_a_step and one.silent > patience)
+def _waits_for_others(one: ProcessFacts, in_steps: bool, patience: Patience) -> bool:
+    """Return whether it waits in JAX, or stands in a step, where another one has ended in the middle of its steps."""
+    in_jax = max(_LEFT_EARLY, patience.slow_exchange * one.seconds_a_step)
+    in_a_step = max(_LEFT_EARLY, _STEPS_LATE * one.seconds_a_step)
+    return one.waits > in_jax or (in_steps and one.is_in_a_step and one.silent > in_a_step)
 
 
 def _stuck(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None:

@@ -51,7 +51,8 @@ class Supervisor:
         self._folder = folder
         self._output = output
         self._pipes = Pipes(processes, output)
-        self._patience = Patience(_OTHERS_TOO, _STILL_ENDING, limits.together(), limits.stuck_after is not None)
+        is_explicit = limits.stuck_after is not None
+        self._patience = Patience(_OTHERS_TOO, _STILL_ENDING, limits.together(), is_explicit, slow_exchange=0.0)
         self._silence = [Silence(limits) for _ in processes]
         self._failed: dict[int, Failed] = {}
         self._noticed: dict[int, float] = {}

@@ -10,7 +10,7 @@ from outlay.jobs.job_folder import AFTER_THE_LAST, FINISHED, Beat
 from outlay.jobs.stall import BEFORE_THE_FIRST, BETWEEN_STEPS, OFF, TOGETHER
 from outlay.jobs.verdict import GRACE, Failed, Gone, Kind, Patience, ProcessFacts, verdict
 
-LAUNCHER = Patience(settle=0.4, echo=5.0)
+LAUNCHER = Patience(settle=0.4, echo=5.0, slow_exchange=0.0)
 PEERS = Patience()
 ASKED = Patience(is_explicit=True, together=8.0)  # --stuck-after 8
 
@@ -133,17 +133,27 @@ TABLE = {
         [ProcessFacts(0, beat=HERE, waits=2.0), finished(NO_STEPS)],
         (Kind.LEFT_EARLY, (1,), None),
     ),
-    "the same, where JAX's wait does not show: steps remained": (
-        PEERS,
-        [finished(), steps(silent=2.0)],
+    "os._exit(0) in the middle of a step, and JAX's wait does not show": (
+        LAUNCHER,
+        [exited(STEP), steps(silent=2.0)],
         (Kind.LEFT_EARLY, (0,), None),
     ),
-    "... of no known number": (
-        PEERS,
-        [finished(Beat(3, 1.0, "step 4")), steps(silent=2.0)],
+    "... steps take as long as they take": (LAUNCHER, [exited(STEP), steps(silent=9.0, seconds_a_step=1.0)], GOES_ON),
+    "healthy: all stop before the last step, and one exports": (
+        LAUNCHER,
+        [finished(ENDED_AT_12), steps(silent=9.0)],
+        GOES_ON,
+    ),
+    "steps of ten seconds, on one machine": (
+        LAUNCHER,
+        [exited(), waits(2.0, seconds_a_step=10.0)],
         (Kind.LEFT_EARLY, (0,), None),
     ),
-    "slow steps take as long as they take": (PEERS, [finished(), steps(silent=2.0, seconds_a_step=1.0)], GOES_ON),
+    "healthy: the same between machines, over a slow network": (
+        PEERS,
+        [finished(), waits(20.0, seconds_a_step=10.0)],
+        GOES_ON,
+    ),
     "of three, one still works": (LAUNCHER, [waits(), exited(), steps()], GOES_ON),
     "of three, two have ended": (LAUNCHER, [exited(), waits(), finished()], (Kind.LEFT_EARLY, (0, 2), None)),
     "healthy: an upload after the last step, for hours": (
