@@ -84,13 +84,15 @@ class Wait:
     """For how long a process has waited in JAX, as it says itself.
 
     Attributes:
-        seconds: how long; 0 where it does not wait.
+        seconds: how long, with nothing of it at work; 0 where it does not wait.
         works_unseen: whether its devices may work without a sign of it in the process.
+        in_jax: whether its main thread stands in JAX, whatever else is at work.
         sample: which of its looks at itself this is; none is a sign that it cannot look.
     """
 
     seconds: float
     works_unseen: bool
+    in_jax: bool
     sample: int
 
 

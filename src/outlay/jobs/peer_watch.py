@@ -86,6 +86,7 @@ class _Peer:
             limit=self.silence.limit if reports_steps else None,
             seconds_a_step=self.silence.seconds_a_step or 0.0,
             waits=self.wait.seconds,
+            in_jax=self.wait.in_jax,
             works_unseen=self.wait.works_unseen,
             unheard=now - self.heard_at,
         )

@@ -75,6 +75,7 @@ class ProcessFacts:
         limit: seconds for which it may be silent; None for any time.
         seconds_a_step: what it takes for a step; 0 where unknown.
         waits: seconds for which its main thread has waited in JAX, as for a collective, while nothing of it worked.
+        in_jax: whether its main thread stands in JAX, whatever else is at work.
         works_unseen: whether its devices may work for one call without a sign of it in the process, as GPUs do.
         held: seconds for which a signal has held it; None where none does.
         unheard: seconds for which it has told nothing of itself, which may be the network's fault.
@@ -90,6 +91,7 @@ class ProcessFacts:
     limit: float | None = None
     seconds_a_step: float = 0.0
     waits: float = 0.0
+    in_jax: bool = False
     works_unseen: bool = False
     held: float | None = None
     unheard: float = 0.0
@@ -271,4 +273,4 @@ def _waiting_for_each_other(facts: Sequence[ProcessFacts], patience: Patience) -
 
 
 def _waiting(facts: Sequence[ProcessFacts]) -> tuple[int, ...]:
-    return tuple(one.process for one in facts if one.waits)
+    return tuple(one.process for one in facts if one.waits or one.in_jax)

@@ -23,7 +23,7 @@ _SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work
 _UNSEEN = 60.0  # seconds that a GPU or TPU may work for one call, without a sign of it in this process
 _JOB_WAITS = str(Path(__file__).with_name("joined.py"))  # where this process waits at JAX's key-value store
 
-NO_WAIT = Wait(0.0, False, 0)
+NO_WAIT = Wait(0.0, False, False, 0)
 """What is known before the first look."""
 
 
@@ -51,7 +51,8 @@ class Waiting:
 
     def __init__(self, devices: Devices | None = None) -> None:
         self._devices = devices or Devices()
-        self._since: tuple[object, float] | None = None
+        self._at: object = None  # the instruction
+        self._since: float | None = None  # when it stood there first, with nothing else at work
         self._sampled: tuple[float, float] | None = None  # time, and time on cores
         self._wait = NO_WAIT
 
@@ -63,25 +64,29 @@ class Waiting:
         """
         now = time.monotonic()
         if self._sampled is None or now - self._sampled[0] >= _SAMPLE:
-            seconds = self._look(now)
+            in_jax, seconds = self._look(now)
             works_unseen = seconds > 0 and self._devices.work_unseen()
-            self._wait = Wait(max(seconds - works_unseen * _UNSEEN, 0.0), works_unseen, self._wait.sample + 1)
+            seconds = max(seconds - works_unseen * _UNSEEN, 0.0)
+            self._wait = Wait(seconds, works_unseen, in_jax, self._wait.sample + 1)
         return self._wait
 
-    def _look(self, now: float) -> float:
+    def _look(self, now: float) -> tuple[bool, float]:
+        """Return whether the main thread stands in JAX, and for how long, with nothing else at work."""
         used = time.process_time()
         before, self._sampled = self._sampled, (now, used)
         frames = sys._current_frames()
         main = frames.pop(threading.main_thread().ident or 0, None)
         jax = _folder_of_jax()
-        busy = before is None or (used - before[1]) > _BUSY * (now - before[0])
-        if busy or main is None or not jax or any(_is_in(frame, jax) for frame in frames.values()) or not is_idle():
+        at, self._at = self._at, _instruction(main) if main else None
+        if main is None or not jax or at != self._at or not self._is_for_jax(main, jax):
             self._since = None
-            return 0.0
-        instruction = _instruction(main)
-        if self._since is None or self._since[0] != instruction:
-            self._since = (instruction, now)
-        return now - self._since[1] if self._is_for_jax(main, jax) else 0.0
+            return False, 0.0
+        busy = before is None or (used - before[1]) > _BUSY * (now - before[0])
+        if busy or any(_is_in(frame, jax) for frame in frames.values()) or not is_idle():
+            self._since = None
+            return True, 0.0
+        self._since = self._since or now
+        return True, now - self._since
 
     def _is_for_jax(self, main: FrameType, jax: str) -> bool:
         """Return whether the main thread waits in JAX, or in other compiled code while JAX owes it a value.

@@ -19,6 +19,7 @@ from outlay.jobs.proc_files import is_stopped
 from outlay.jobs.process_info import origin_text
 from outlay.jobs.stall import Limits, Silence
 from outlay.jobs.verdict import Failed, Kind, Patience, ProcessFacts, Verdict, verdict
+from outlay.jobs.waiting import NO_WAIT
 from outlay.launch import job_result
 from outlay.launch.job_result import JobResult
 from outlay.launch.merged_output import MergedOutput
@@ -135,7 +136,7 @@ class Supervisor:
             failed = self._failed.get(number)
             if failed:
                 failed = replace(failed, ago=looked - self._noticed[number], is_echo=self._is_echo(number))
-            wait = self._fresh_wait(number, looked)
+            wait = self._fresh_wait(number, looked) or NO_WAIT
             facts.append(
                 ProcessFacts(
                     number,
@@ -146,8 +147,9 @@ class Supervisor:
                     silent=silence.seconds(looked),
                     limit=silence.limit,
                     seconds_a_step=silence.seconds_a_step or 0.0,
-                    waits=wait.seconds if wait else 0.0,
-                    works_unseen=wait is not None and wait.works_unseen,
+                    waits=wait.seconds,
+                    in_jax=wait.in_jax,
+                    works_unseen=wait.works_unseen,
                     held=max(looked - self._stopped[number], 0.0) if number in self._stopped else None,
                 )
             )

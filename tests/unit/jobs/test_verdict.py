@@ -240,6 +240,9 @@ def test_who_waits_in_jax_is_part_of_the_verdict():
     stuck = verdict(job(waits(301.0), steps(silent=301.0), waits(400.0)), LAUNCHER)
     assert stuck
     assert stuck.waiting == (0, 2)
+    busy = verdict(job(steps(in_jax=True), steps(held=70.0)), LAUNCHER)
+    assert busy
+    assert busy.waiting == (0,)
 
 
 SECONDS = st.sampled_from([0.0, 0.1, 1.0, 3.0, 10.0, 70.0, 400.0, 4000.0])
@@ -255,6 +258,7 @@ FACTS = st.builds(
     limit=st.sampled_from([None, 8.0, BETWEEN_STEPS, BEFORE_THE_FIRST]),
     seconds_a_step=st.sampled_from([0.0, 0.05, 2.0]),
     waits=SECONDS,
+    in_jax=st.booleans(),
     works_unseen=st.booleans(),
     held=st.none() | SECONDS,
     unheard=SECONDS,

@@ -44,7 +44,7 @@ def in_python(go_on):
 
 
 def in_own_code(go_on):
-    while not go_on.is_set():
+    while not go_on._flag:  # not `is_set`, in which this thread would stand at times
         pass
 
 
@@ -57,6 +57,15 @@ def test_a_line_of_the_program_waits_for_jax_where_jax_owes_it_a_value(wait_of_m
     monkeypatch.setattr(waiting, "_instruction", lambda frame: 1)
     assert wait_of_main(in_own_code, is_pending=lambda: True)[-1].seconds > 0
     assert wait_of_main(in_own_code, is_pending=lambda: False)[-1].seconds == 0
+
+
+def test_a_thread_that_has_just_woken_does_not_hide_where_the_main_thread_stands(wait_of_main, monkeypatch):
+    """Nobody knows then for how long it waits; who is stuck is told by where it stands."""
+    monkeypatch.setattr(waiting, "_instruction", lambda frame: 1)
+    monkeypatch.setattr(waiting, "is_idle", lambda: False)
+    last = wait_of_main(in_own_code, is_pending=lambda: True)[-1]
+    assert last.in_jax
+    assert last.seconds == 0.0
 
 
 def test_devices_that_may_work_unseen_have_a_minute_more(wait_of_main, monkeypatch):
@@ -84,5 +93,5 @@ def test_a_wait_is_read_by_the_launcher_as_it_was_written(tmp_path):
     assert folder.wait(0) is None
     folder.wait_path(0).write_bytes(b" " * 256)
     assert folder.wait(0) is None
-    folder.wait_path(0).write_text('{"seconds": 2.5, "works_unseen": true, "sample": 7}')
-    assert folder.wait(0) == Wait(2.5, True, 7)
+    folder.wait_path(0).write_text('{"seconds": 2.5, "works_unseen": true, "in_jax": true, "sample": 7}')
+    assert folder.wait(0) == Wait(2.5, True, True, 7)
