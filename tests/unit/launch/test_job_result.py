@@ -68,6 +68,14 @@ def test_one_that_the_launcher_ended_while_it_said_why_it_fails_ends_with_its_ow
     assert ending.exit_code == 13
 
 
+def test_one_that_the_launcher_ended_while_it_said_that_it_lost_another_is_not_to_blame(tmp_path, output):
+    folder = JobFolder(tmp_path)
+    lost = "Gloo AllGather failed: Connection closed by peer"
+    folder.write_failure(0, Failure(1.0, "ValueError", lost, f"Traceback\nValueError: {lost}\n", 13))
+    assert is_echo_of_another(Ended(0, -signal.SIGTERM), folder, output)
+    assert not is_echo_of_another(Ended(1, -signal.SIGTERM), folder, output)
+
+
 def test_a_command_that_only_says_that_another_process_has_gone_is_not_to_blame(tmp_path, output):
     folder = JobFolder(tmp_path)
     output.add(0, "stderr", ["error: another process has gone: Gloo AllGather failed: Connection reset by peer"])
