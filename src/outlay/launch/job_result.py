@@ -129,7 +129,7 @@ def _headed(stacks: Mapping[int, str]) -> list[str]:
 def is_echo_of_another(process: Process, folder: JobFolder, output: MergedOutput) -> bool:
     """Return whether a process that has failed only says that another one has gone."""
     failure = folder.failure(process.number)
-    # A signal is a cause of its own, except SIGABRT: JAX ends a process with it that has lost another one. But where the
+    # A signal is a cause of its own, except SIGABRT: JAX ends a process with it that has lost another one. Where the
     # process has written why it fails, the signal may be the launcher's.
     if failure is None and (process.exit_code or 0) < 0 and process.exit_code != -signal.SIGABRT:
         return False
