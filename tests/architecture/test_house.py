@@ -44,7 +44,11 @@ ON_THEIR_OWN = {
     "outlay.analysis.verify.ratio_names": "the names of ratios, which know nothing of leaves",
     "outlay.analysis.verify.same_operations": "comparing two traces, which knows nothing of proofs",
     "outlay.analysis.verify.static.computed_results": "what is certain of a trace, which knows nothing of devices",
-    "outlay.analysis.verify.static.entrywise_rules": "one of the kinds of operations, each a table",
+    "outlay.analysis.verify.as_compiled.own_rounding": "what a step allows, which knows nothing of comparing",
+    "outlay.analysis.verify.static.attention_rules": "one of the kinds of operations, each a table",
+    "outlay.analysis.verify.static.convolution_rules": "one of the kinds of operations, each a table",
+    "outlay.analysis.verify.static.one_device": "what one device keeps, a question of a choice alone",
+    "outlay.analysis.verify.static.where_lost": "a look at what was followed, once it was",
     "outlay.analysis.verify.static.expected_spreads": "what a plan says, beside what a program does",
     "outlay.analysis.verify.static.neighbours": "arithmetic of permutations, which knows nothing of values",
 }

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import numpy as np
+
 from outlay.analysis.hlo.execute.elementwise import ELEMENTWISE
-from outlay.analysis.verify.static.spreads import GONE, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.device_numbers import count_after
+from outlay.analysis.verify.static.one_device import on_one_device
+from outlay.analysis.verify.static.spreads import (
+    GONE,
+    NOWHERE,
+    SUMMED,
+    Split,
+    Spread,
+    Tree,
+    Value,
+    mixed,
+    split_along,
+    summand_of,
+)
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 Form = Literal["sum", "product", "quotient", "linear", "choice", "maximum", "minimum", "or", "and", "other"]
@@ -28,16 +42,55 @@ _WRAPS = frozenset(("and", "divide", "or", "remainder", "shift-right-logical", "
 def entrywise(visit: Visit, form: Form = "other") -> Tree:
     """Return how the result of an operation is spread that works entry by entry."""
     values = visit.arrays
+    if form == "choice" and (chosen := on_one_device(visit)) is not None:
+        return chosen
     rank = len(visit.shape.dims)
     every = frozenset(range(rank))
     # A number that stands for all entries, such as a bound or a condition.
     uniform = [every if not visit.dims_of(at) and rank else value.uniform for at, value in enumerate(values)]
     spreads = visit.by_axis(lambda axis, held: _spread(visit, axis, held, values, uniform, form), values)
     if visit.instruction.opcode in _WRAPS and visit.shape.dtype[0] in "su":
-        spreads = tuple(replace(one, is_loose=True) if one.kind == "varying" else one for one in spreads)
+        spreads = tuple(_wrapped(one) for one in spreads)
     keeps_zero = form in ("linear", "sum") and all(one.is_zero for one in values)
     is_unscaled = form in ("linear", "sum") and all(one.is_unscaled for one in values)
-    return Value(spreads, frozenset.intersection(every, *uniform), keeps_zero, is_unscaled=is_unscaled)
+    spreads = _counted(visit, values, spreads)
+    shift = _shift(visit, values)
+    return Value(spreads, frozenset.intersection(every, *uniform), keeps_zero, is_unscaled=is_unscaled, shift=shift)
+
+
+def _wrapped(one: Spread) -> Spread:
+    if one.kind == "varying" or any(split.dim == GONE for split in one.splits):
+        return Spread("varying", is_loose=True, cause=one.cause)
+    return one
+
+
+def _counted(visit: Visit, values: list[Value], spreads: tuple[Spread, ...]) -> tuple[Spread, ...]:
+    """Return the spreads of a sum of numbers that each device counts and of the number at which it starts."""
+    numbers = [value.numbers for value in values if value.numbers is not None]
+    if visit.instruction.opcode != "add" or len(values) != 2 or len(numbers) != 2:
+        return spreads
+    count, starts = numbers if len(numbers[0]) == 1 else numbers[::-1]
+    if len(count) > 1 or starts.size != len(starts) or starts.size == 1:
+        return spreads
+    parts = count_after(count, starts.reshape(-1), visit.reading.axes)
+    return tuple(split_along([parts[axis]], one.cause) if axis in parts else one for axis, one in enumerate(spreads))
+
+
+def _shift(visit: Visit, values: list[Value]) -> np.ndarray | None:
+    """Return what each device has subtracted from integers that are alike along the axes on which that depends."""
+    name = visit.instruction.opcode
+    if name == "convert" and visit.shape.dtype[0] in "su" and values:
+        return values[0].shift
+    if name not in ("add", "subtract") or visit.shape.dtype[0] not in "su" or len(values) != 2:
+        return None
+    whole, own = values if values[1].numbers is not None or name == "subtract" else values[::-1]
+    if own.numbers is None or own.numbers.size != len(own.numbers) or len(own.numbers) == 1:
+        return None
+    differing = [axis for axis, one in enumerate(own.spreads) if one.kind != "replicated"]
+    if any(whole.spreads[axis].kind != "replicated" for axis in differing):
+        return None
+    numbers = own.numbers.reshape(-1).astype(np.int64)
+    return numbers if name == "subtract" else -numbers
 
 
 def _spread(
@@ -53,22 +106,39 @@ def _spread(
         _check_dims(visit, axis, split)
     for one, dims in zip(held, uniform, strict=True):
         if one.kind == "replicated":
-            readings = frozenset(reading for reading in readings if reading.dim in dims or reading.dim == GONE)
-    if form == "product" and len(split) > 1 and any(reading.dim == GONE for reading in readings):
-        # A product of what each device has one of may be a summand.
-        return mixed(held, visit.here)
+            readings = frozenset(reading for reading in readings if reading.dim in dims or reading.dim in NOWHERE)
+    readings = _with_summands(readings, held, values, form)
     return split_along(readings, split[0].cause) if readings else mixed(held, visit.here)
+
+
+def _with_summands(readings: frozenset[Split], held: list[Spread], values: list[Value], form: Form) -> frozenset[Split]:
+    """Return the readings in which devices may have a summand each, if the result may be one, and the others."""
+    num_split = sum(one.kind == "split" for one in held)
+    if form == "product" and num_split > 1:
+        # A product of what each device has one of may be a summand.
+        certain = frozenset(one for one in readings if one.dim != SUMMED)
+        return certain | {Split(SUMMED, 1, one.below) for one in certain if one.dim == GONE}
+    rest = zip(held[1:], values[1:], strict=True) if form == "choice" else zip(held, values, strict=True)
+    all_added = form in ("sum", "choice") and all(one.kind == "split" or value.is_zero for one, value in rest)
+    all_added = all_added and (form == "sum" or held[0].kind == "replicated")
+    is_scaled = form == "product" or (form == "quotient" and held[0].kind == "split" and num_split == 1)
+    if form == "linear" or all_added or is_scaled:
+        return readings
+    return frozenset(one for one in readings if one.dim != SUMMED)
 
 
 def _check_dims(visit: Visit, axis: int, split: list[Spread]) -> None:
     """Note arrays that meet entry by entry although they are split along different dims."""
-    dims = {reading.dim for one in split for reading in one.splits}
+    places = {(reading.dim, reading.below) for one in split for reading in one.splits}
+    dims = {dim for dim, _ in places}
     is_certain = all(len(one.splits) == 1 for one in split)
-    is_certain = is_certain and GONE not in dims and all(visit.shape.dims[dim] > 1 for dim in dims)
-    if len(dims) > 1 and is_certain and visit.reading.by_compiler:
-        listed = " and ".join(map(str, sorted(dims)))
-        words = f"meets entry by entry what is split over the same devices along another dim ({listed})"
-        visit.note("part of another", axis, split[-1], words)
+    is_certain = is_certain and not dims & NOWHERE and all(visit.shape.dims[dim] > 1 for dim in dims)
+    if len(places) < 2 or not is_certain or not visit.reading.by_compiler:
+        return
+    listed = " and ".join(map(str, sorted(dims)))
+    words = f"along another dim ({listed})" if len(dims) > 1 else f"along dim {listed} in another order"
+    words = f"meets entry by entry what is split over the same devices {words}"
+    visit.note("part of another", axis, split[-1], words)
 
 
 def _of_summands(visit: Visit, axis: int, held: list[Spread], values: list[Value], form: Form) -> Spread:
@@ -84,7 +154,7 @@ def _of_summands(visit: Visit, axis: int, held: list[Spread], values: list[Value
         zeros = [value.is_zero for value in (values[1:] if form == "choice" else values)]
         if form in ("sum", "choice") and (form == "sum" or whole[0]):
             if all(one.kind == "partial" or zero for one, zero in zip(rest, zeros, strict=True)):
-                return first
+                return summand_of([one for one in rest if one.kind == "partial"])
             known = all(one.kind == "partial" or value.is_unscaled for one, value in zip(held, values, strict=True))
             if form == "sum" and known and all(one.kind in ("partial", "replicated") for one in rest):
                 return _with_a_whole(visit, axis, held, first)

@@ -10,9 +10,9 @@ import numpy as np
 
 from outlay.analysis.hlo.groups import Groups, axes_of, groups_of
 from outlay.analysis.verify.static.device_numbers import axis_steps, value_of
-from outlay.analysis.verify.static.neighbours import odd_pairs
+from outlay.analysis.verify.static.neighbours import odd_groups, odd_pairs
 from outlay.analysis.verify.static.reduction_rules import combiner_of
-from outlay.analysis.verify.static.spreads import REPLICATED, UNKNOWN, Split, Spread, Tree, Value, split_along
+from outlay.analysis.verify.static.spreads import GONE, REPLICATED, UNKNOWN, Split, Spread, Tree, Value, split_along
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 _STARTS = "-start"
@@ -38,9 +38,25 @@ class Exchange:
 def exchange_of(visit: Visit) -> Exchange | None:
     """Return who exchanges with whom; None if the text does not tell, or if nobody does."""
     groups = groups_of(visit.reading.module, visit.instruction)
-    if not groups or len({len(group) for group in groups}) > 1:
+    if not groups:
+        return None
+    if visit.reading.by_compiler:
+        _check_groups(visit, groups)
+    if len({len(group) for group in groups}) > 1:
         return None
     return _exchange(groups, visit.reading.axes)
+
+
+_odd_groups = functools.lru_cache(maxsize=1024)(odd_groups)
+
+
+def _check_groups(visit: Visit, groups: Groups) -> None:
+    sizes = tuple(size for _, size in visit.reading.axes)
+    for value in visit.arrays:
+        differing = tuple(axis for axis, one in enumerate(value.spreads) if one.kind != "replicated")
+        if odd := _odd_groups(groups, sizes, differing):
+            visit.note("numbers of devices", (*differing, 0)[0], Spread("varying"), f"exchanges {odd}")
+            return
 
 
 @functools.lru_cache(maxsize=1024)
@@ -56,7 +72,7 @@ def _exchange(groups: Groups, axes: tuple[tuple[str, int], ...]) -> Exchange:
         members = coordinates[:, list(group)]
         touched.update(axis for axis in range(len(sizes)) if (members[axis] != members[axis][0]).any())
     grid = axis_steps(places, axes)
-    steps = {axis: grid[1][axis] for axis in whole} if grid else {}
+    steps = {axis: grid[1][axis] for axis in whole} if grid and grid[0] == 0 else {}
     return Exchange(whole, tuple(sorted(touched)), steps, len(groups[0]))
 
 
@@ -122,6 +138,9 @@ def _beside(visit: Visit, axis: int, one: Spread, combiner: str) -> Spread:
 def _scattered(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Exchange) -> Value:
     dim = visit.number("dimensions", 0)
     summed = _all_reduced(visit, value, dims, exchange)
+    if exchange.axes and not exchange.steps and visit.reading.by_compiler:
+        words = "gives parts to devices in an order that follows no grid"
+        visit.note("order of parts", exchange.axes[0], Spread("split"), words)
     size = dims[dim] // exchange.size
     spreads = []
     for axis, one in enumerate(summed.spreads):
@@ -229,15 +248,27 @@ def _turned(visit: Visit, value: Value, dims: tuple[int, ...], exchange: Exchang
     spreads = []
     for axis, one in enumerate(value.spreads):
         if axis in exchange.axes and axis in exchange.steps and one.kind in ("replicated", "split"):
-            back = any(split.dim == dim and split.inner == size for split in one.splits)
-            inner = dims[dim] if back else size
-            one = split_along([Split(dim, inner, exchange.steps[axis])], one.cause or visit.here)
+            one = split_along(_turned_to(one, dim, dims, size, exchange.steps[axis]), one.cause or visit.here)
         elif axis in exchange.touched:
             one = visit.used_whole(axis, [one]) if one.kind == "partial" else UNKNOWN
         elif one.kind == "split":
             one = split_along(_finer(one, dim, dims[dim], size, exchange.size), one.cause)
         spreads.append(one)
     return Value(tuple(spreads))
+
+
+def _turned_to(one: Spread, dim: int, dims: tuple[int, ...], size: int, below: int) -> list[Split]:
+    """Return the readings of a value whose parts along a dim went to one device each."""
+    back = {split for split in one.splits if split.dim == dim and split.inner == size}
+    readings = [Split(dim, dims[dim], below)] if back else []
+    if back and back == one.splits:
+        return readings
+    if size > 1:
+        return [*readings, Split(dim, size, below)]
+    # Each piece was an entry: which dim it is a part of, the text does not tell. It is none that is whole now.
+    others = {*range(len(dims))} - {dim} - {split.dim for split in one.splits}
+    gone = [Split(dim, 1, below), Split(GONE, 1, below)]
+    return [*readings, *gone, *(Split(other, dims[other], below) for other in others)]
 
 
 def _permuted(visit: Visit) -> Tree:

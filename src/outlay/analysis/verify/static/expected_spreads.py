@@ -9,7 +9,7 @@ from typing import Any
 from jax.sharding import NamedSharding
 
 from outlay.analysis.hlo.hlo_module import Shape
-from outlay.analysis.verify.static.spreads import GONE, REPLICATED, UNKNOWN, Cause, Split, Spread, Value
+from outlay.analysis.verify.static.spreads import NOWHERE, REPLICATED, UNKNOWN, Cause, Split, Spread, Value
 
 
 def planned(sharding: Any, shape: Shape, axes: Sequence[tuple[str, int]], cause: Cause | None = None) -> Value:
@@ -49,7 +49,7 @@ def as_planned(result: Value, plan: Value, axis: int) -> bool | None:
         return held.kind == "replicated"
     (part,) = expected.splits
     if held.kind == "split":
-        return part in held.splits or (None if any(split.dim == GONE for split in held.splits) else False)
+        return part in held.splits or (None if any(split.dim in NOWHERE for split in held.splits) else False)
     if held.kind == "varying":
         return None
     return held.kind == "replicated" and (part.dim in result.uniform or result.is_zero)
@@ -63,7 +63,7 @@ def in_words(spread: Spread, axis: str) -> str:
         "split over 'data' along dim 0"
     """
     if spread.kind == "split":
-        dims = sorted({split.dim for split in spread.splits} - {GONE})
+        dims = sorted({split.dim for split in spread.splits} - NOWHERE)
         if not dims:
             return f"split over {axis!r}"
         return f"split over {axis!r} along dim {' or '.join(map(str, dims))}"

@@ -7,10 +7,13 @@ only what all agree on is known.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import Computation, HloModule
 from outlay.analysis.hlo.loops import contradicting_trip_counts
+from outlay.analysis.verify.static.attention_rules import ATTENTION, is_splash_attention, splash_attention
+from outlay.analysis.verify.static.convolution_rules import CONVOLUTION, LIBRARY_CONVOLUTION
 from outlay.analysis.verify.static.device_numbers import computed, value_of
 from outlay.analysis.verify.static.entrywise_rules import ENTRYWISE
 from outlay.analysis.verify.static.exchange_rules import EXCHANGE
@@ -66,9 +69,18 @@ def _result(visit: Visit) -> Tree:
     if one.opcode in _NUMBERED:
         known = [value.numbers for value in visit.arrays if value.numbers is not None]
         if known and len(known) == len(one.operands) and (numbers := computed(one, known)) is not None:
-            return value_of(numbers, visit.reading.axes, visit.here)
+            return _both(value_of(numbers, visit.reading.axes, visit.here), _RULES[one.opcode](visit))
     rule = _RULES.get(one.opcode)
     return rule(visit) if rule is not None else _nothing_known(visit)
+
+
+def _both(value: Value, by_rule: Tree) -> Tree:
+    """Return numbers that are known, which may be split as the rule of their operation says."""
+    if not isinstance(by_rule, Value):
+        return value
+    pairs = zip(value.spreads, by_rule.spreads, strict=True)
+    spreads = tuple(rule if one.kind == "varying" and rule.kind == "split" else one for one, rule in pairs)
+    return replace(value, spreads=spreads)
 
 
 def _nothing_known(visit: Visit) -> Tree:
@@ -201,6 +213,10 @@ def _unknown_call(visit: Visit) -> Tree:
     return tuple(result for _ in visit.instruction.shapes) if len(visit.instruction.shapes) != 1 else result
 
 
+def _kernel(visit: Visit) -> Tree:
+    return splash_attention(visit) if is_splash_attention(visit) else _unknown_call(visit)
+
+
 def _blank(visit: Visit) -> Tree:
     """Follow memory that is set aside and not written to yet, which may be taken for zeros."""
     every = frozenset(range(len(visit.shape.dims)))
@@ -223,6 +239,8 @@ def _async_collective_done(visit: Visit) -> Tree:
 
 
 _CALLS: dict[str, Rule] = {
+    **ATTENTION,
+    **LIBRARY_CONVOLUTION,
     **LIBRARY_PRODUCT,
     **REDUCTION_CALLS,
     **dict.fromkeys(
@@ -238,6 +256,7 @@ _CALLS: dict[str, Rule] = {
     "AsyncCollectiveStart": _async_collective_start,
     "ConcatBitcast": SHAPE["concatenate"],
     "X64Combine": ENTRYWISE["complex"],
+    "tpu_custom_call": _kernel,
 }
 _CONTROL: Rules = {
     "async-done": _second,
@@ -258,7 +277,7 @@ _CONTROL: Rules = {
     "slice-start": _slice_start,
     "while": _while,
 }
-_RULES: dict[str, Rule] = {**ENTRYWISE, **SHAPE, **REDUCTION, **PRODUCT, **INDEX, **EXCHANGE, **_CONTROL}
+_RULES: dict[str, Rule] = {**ENTRYWISE, **SHAPE, **REDUCTION, **PRODUCT, **CONVOLUTION, **INDEX, **EXCHANGE, **_CONTROL}
 
 
 def is_known(value: Tree) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from outlay.analysis.verify.static.split_dims import rank_map
 from outlay.analysis.verify.static.spreads import (
     GONE,
     REPLICATED,
+    SUMMED,
     UNKNOWN,
     Split,
     Spread,
@@ -21,6 +22,7 @@ from outlay.analysis.verify.static.spreads import (
     Value,
     mixed,
     split_along,
+    summand_of,
 )
 from outlay.analysis.verify.static.visit import Rules, Visit
 
@@ -56,14 +58,21 @@ def _dynamic_slice(visit: Visit) -> Tree:
     return Value(tuple(spreads), whole.uniform, whole.is_zero)
 
 
-def _grid(visit: Visit, start: Value, size: int, full: int) -> dict[int, int] | None:
+def _grid(visit: Visit, start: np.ndarray | None, size: int, full: int | None) -> dict[int, int] | None:
     """Return for each axis along which devices take different parts of a dim over how many devices it is finer split.
 
-    None if the parts are not all of the dim, each once, in order.
+    Args:
+        visit: the instruction.
+        start: where the part of each device begins.
+        size: how many entries a part has.
+        full: how many entries the dim has; None for those of all parts.
+
+    Returns:
+        None if the parts are not all of the dim, each once, in order.
     """
-    if start.numbers is None or start.numbers.ndim != 1 or len(start.numbers) == 1:
+    if start is None or start.ndim != 1 or len(start) == 1:
         return None
-    steps = axis_steps(start.numbers, visit.reading.axes)
+    steps = axis_steps(start, visit.reading.axes)
     if steps is None or steps[0] != 0:
         return None
     below, expected = {}, 1
@@ -72,7 +81,7 @@ def _grid(visit: Visit, start: Value, size: int, full: int) -> dict[int, int] | 
             return None
         below[axis] = expected
         expected *= visit.reading.axes[axis][1]
-    return below if expected * size == full else None
+    return below if full is None or expected * size == full else None
 
 
 def _after_cuts(
@@ -85,17 +94,29 @@ def _after_cuts(
             readings.add(split)
         elif split.inner == before[split.dim]:
             size = visit.shape.dims[split.dim]
-            if _grid(visit, starts[split.dim], size, before[split.dim]):
+            if _grid(visit, starts[split.dim].numbers, size, before[split.dim]):
                 readings.add(Split(split.dim, size, split.below * before[split.dim] // size))
     return split_along(readings, one.cause or visit.here)
 
 
 def _cut_by_device(visit: Visit, axis: int, starts: list[Value], dim: int, before: tuple[int, ...]) -> Spread:
     size = visit.shape.dims[dim]
-    below = _grid(visit, starts[dim], size, before[dim])
+    below = _grid(visit, starts[dim].numbers, size, before[dim])
+    _check_ends(visit, starts[dim], axis, size, before[dim])
     if below is None or axis not in below:
         return mixed((REPLICATED, starts[dim].spreads[axis]), visit.here)
     return split_along([Split(dim, size, below[axis])], visit.here)
+
+
+def _check_ends(visit: Visit, start: Value, axis: int, size: int, full: int) -> None:
+    """Note parts of equal size that begin so late that the last one is not there: it is cut elsewhere."""
+    if start.numbers is None or not visit.reading.by_compiler:
+        return
+    numbers = start.numbers.ravel().astype(np.int64)
+    is_by_parts = full % size == 0 and not (numbers % size).any()
+    if is_by_parts and full == size * len(set(numbers.tolist())) and numbers.max() > full - size:
+        words = f"takes parts of {size} entries from {numbers.min()} to {numbers.max() + size} of {full}"
+        visit.note("numbers of devices", axis, start.spreads[axis], words)
 
 
 def _check_grid(visit: Visit, values: list[Value], result: np.ndarray) -> None:
@@ -144,7 +165,7 @@ def _written(
     if kinds == {"replicated"}:
         return REPLICATED
     if kinds <= {"partial", "replicated"}:
-        summand = one if one.kind == "partial" else other
+        summand = summand_of([each for each in (one, other) if each.kind == "partial"])
         zero = (one.kind == "partial" or whole.is_zero) and (other.kind == "partial" or part.is_zero)
         if zero and {one.combiner, other.combiner} <= {"add", ""}:
             return summand
@@ -155,6 +176,7 @@ def _written(
                 readings &= spread.splits
             else:
                 readings = frozenset(split for split in readings if split.dim in value.uniform or split.dim == GONE)
+        readings = frozenset(split for split in readings if split.dim != SUMMED)
         return split_along((split for split in readings if split.dim not in cut), one.cause or other.cause)
     result = visit.used_whole(axis, (one, other))
     blank = whole.is_zero or len(whole.uniform) == len(visit.dims_of(0))
@@ -167,8 +189,47 @@ def _without_vector(visit: Visit, number: int) -> list[int]:
     return [dim for dim in range(len(visit.dims_of(number))) if dim != vector]
 
 
+def _by_rows(visit: Visit, dims: tuple[int, ...]) -> tuple[Value, list[tuple[int, int, int]]]:
+    """Return places without those that only count the rows of a device, and the dims that such a count pairs.
+
+    A compiler writes what goes row by row as places of which one part is the number of the row.
+
+    Args:
+        visit: a gather or a scatter.
+        dims: the dim of the array in which each number of a place counts.
+
+    Returns:
+        The places; for each count the dim of the array, that of the places, and how many places a row has.
+    """
+    indices = visit.array(1)
+    vector = visit.number("index_vector_dim", len(visit.dims_of(1)))
+    parts = [part for part in indices.parts if part.dim == vector and part.end - part.start == 1]
+    if len(parts) != len(dims):
+        return indices, []
+    rows = {at: _counting(part.value, visit.dims_of(0)[dims[at]]) for at, part in enumerate(parts)}
+    others = [part.value for at, part in enumerate(parts) if rows[at] is None]
+    if len(others) == len(parts) or not others or any(one.spreads != others[0].spreads for one in others):
+        return indices, []
+    paired = [(dims[at], *row) for at, row in rows.items() if row is not None]
+    return replace(indices, spreads=others[0].spreads), paired
+
+
+def _counting(value: Value, size: int) -> tuple[int, int] | None:
+    """Return the dim along which numbers count all entries of a dim, from zero on each device, and how often each."""
+    numbers = value.numbers
+    if numbers is None or len(numbers) > 1 or numbers.size % size:
+        return None
+    if size == 1:  # one row on each device
+        return None if numbers.any() else (GONE, 1)
+    times = numbers.size // size
+    counting = [dim for dim, entries in enumerate(numbers.shape[1:]) if entries > 1]
+    is_count = len(counting) == 1 and np.array_equal(numbers.ravel(), np.arange(numbers.size) // times)
+    return (counting[0], times) if is_count else None
+
+
 def _gather(visit: Visit) -> Tree:
-    whole, indices = sliced(visit.array(0)), visit.array(1)
+    whole = sliced(visit.array(0))
+    indices, rows = _by_rows(visit, visit.numbers("start_index_map"))
     offset = visit.numbers("offset_dims")
     collapsed = {*visit.numbers("collapsed_slice_dims"), *visit.numbers("operand_batching_dims")}
     sizes, before = visit.numbers("slice_sizes"), visit.dims_of(0)
@@ -176,9 +237,8 @@ def _gather(visit: Visit) -> Tree:
     whole_places = {dim: at for dim, at in zip(window, offset, strict=False) if sizes[dim] == before[dim]}
     batch = [dim for dim in range(len(visit.shape.dims)) if dim not in offset]
     index_places = dict(zip(_without_vector(visit, 1), batch, strict=False))
-    paired = list(
-        zip(visit.numbers("operand_batching_dims"), visit.numbers("start_indices_batching_dims"), strict=True)
-    )
+    batching = (visit.numbers(f"{name}_batching_dims") for name in ("operand", "start_indices"))
+    paired = [*((one, other, 1) for one, other in zip(*batching, strict=True)), *rows]
 
     def rule(axis: int, held: list[Spread]) -> Spread:
         one, at = held
@@ -191,7 +251,7 @@ def _gather(visit: Visit) -> Tree:
             allowed = {pair[1] for pair in paired if pair[0] not in whole.uniform}
             return split_along(_mapped((s for s in at.splits if s.dim not in allowed), index_places), at.cause)
         elif at.kind == one.kind == "split":
-            shared = [s for s in at.splits for o in one.splits if (o.dim, s.dim) in paired and o[1:] == s[1:]]
+            shared = [s for s in at.splits if any(_in_row(s, pair) in one.splits for pair in paired)]
             if shared:
                 return split_along(_mapped(shared, index_places), at.cause)
         return visit.used_whole(axis, held)
@@ -206,7 +266,8 @@ def _mapped(splits: Iterable[Split], places: dict[int, int]) -> list[Split]:
 def _scatter(visit: Visit) -> Tree:
     if len(visit.operands) != 3:
         return opaque(visit)
-    whole, indices, updates = (visit.array(number) for number in range(3))
+    whole, updates = visit.array(0), visit.array(2)
+    indices, rows = _by_rows(visit, visit.numbers("scatter_dims_to_operand_dims"))
     window = visit.numbers("update_window_dims")
     inserted = {*visit.numbers("inserted_window_dims"), *visit.numbers("input_batching_dims")}
     remaining = [dim for dim in range(len(visit.dims_of(0))) if dim not in inserted]
@@ -214,21 +275,22 @@ def _scatter(visit: Visit) -> Tree:
     from_window = {u: o for u, o in zip(window, remaining, strict=False) if sizes[u] == before[o]}
     counting = [dim for dim in range(len(sizes)) if dim not in window]
     from_index = dict(zip(_without_vector(visit, 1), counting, strict=False))
-    batched = dict(
-        zip(visit.numbers("scatter_indices_batching_dims"), visit.numbers("input_batching_dims"), strict=True)
-    )
+    batching = (visit.numbers(f"{name}_batching_dims") for name in ("input", "scatter_indices"))
+    batched = [*((one, other, 1) for one, other in zip(*batching, strict=True)), *rows]
     combiner = combiner_of(visit.reading.module.called(visit.instruction, "to_apply"))
+    own = _own_parts(visit, indices, visit.numbers("scatter_dims_to_operand_dims"))
 
     def rule(axis: int, held: list[Spread]) -> Spread:
         one, at, new = held
-        if at.kind == "split" and new.kind == "split":
-            pairs = [s for s in at.splits if Split(from_index.get(s.dim, -1), s.inner, s.below) in new.splits]
-            if pairs and all(s.dim not in batched for s in pairs):
-                summand = Spread("partial", combiner="add", cause=visit.here)
-                is_sum = combiner == "add" and (one.kind == "partial" or whole.is_zero)
-                return summand if is_sum else visit.used_whole(axis, held)
-            to_batch = [Split(batched[s.dim], s.inner, s.below) for s in pairs if s.dim in batched]
-            return _written(visit, axis, (one, whole), (split_along(to_batch, new.cause), updates), set())
+        if at.kind == "split" and (pairs := _row_by_row(at, new, updates, from_index)):
+            if to_batch := [place for s in pairs for pair in batched if (place := _in_row(s, pair))]:
+                return _written(visit, axis, (one, whole), (split_along(to_batch, new.cause), updates), set())
+            summand = Spread("partial", combiner="add", cause=visit.here)
+            is_sum = combiner == "add" and (one.kind == "partial" or whole.is_zero)
+            return summand if is_sum else visit.used_whole(axis, held)
+        if axis in own and new.kind == "replicated":
+            # Places in the whole, turned into those in a device's part: what lies elsewhere is left out.
+            return _written(visit, axis, (one, whole), (split_along([own[axis]], visit.here), updates), set())
         if at.kind != "replicated":
             return visit.used_whole(axis, held)
         if new.kind == "split":
@@ -243,6 +305,39 @@ def _scatter(visit: Visit) -> Tree:
         return _written(visit, axis, (readings, whole), (new, part), set())
 
     return Value(visit.by_axis(rule, (whole, indices, updates)))
+
+
+def _in_row(split: Split, pair: tuple[int, int, int]) -> Split | None:
+    """Return how an array is split of which each row has so many places, by how these are split."""
+    dim, of_places, times = pair
+    if split.dim != of_places or split.inner % times:
+        return None
+    return Split(dim, split.inner // times, split.below)
+
+
+def _row_by_row(at: Spread, new: Spread, updates: Value, from_index: Mapping[int, int]) -> list[Split]:
+    """Return the readings of places in which updates are split as they are, or are the same number for all of them."""
+    pairs = []
+    for split in at.splits:
+        dim = from_index.get(split.dim, GONE)
+        is_alike = new.kind == "replicated" and (dim in updates.uniform or (len(updates.uniform) and dim == GONE))
+        if is_alike or Split(dim, split.inner, split.below) in new.splits:
+            pairs.append(split)
+    return pairs
+
+
+def _own_parts(visit: Visit, indices: Value, dims: tuple[int, ...]) -> dict[int, Split]:
+    """Return by axis which parts of an array devices have whose places are counted from where their part begins."""
+    components = [indices]
+    vector = visit.number("index_vector_dim", len(visit.dims_of(1)))
+    if len(dims) > 1:
+        components = [part.value for part in indices.parts if part.dim == vector and part.end - part.start == 1]
+    parts: dict[int, Split] = {}
+    for dim, component in zip(dims, components, strict=False):
+        size = visit.dims_of(0)[dim]
+        grid = _grid(visit, component.shift, size, None)
+        parts.update({axis: Split(dim, size, below) for axis, below in (grid or {}).items()})
+    return parts
 
 
 INDEX: Rules = {

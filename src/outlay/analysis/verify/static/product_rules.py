@@ -1,4 +1,4 @@
-"""How values are spread after matrix products, convolutions and attention, those of libraries included.
+"""How values are spread after matrix products, those of libraries included.
 
 A product over a dim that both operands have a part of leaves each device with a summand of the result.
 """
@@ -6,12 +6,22 @@ A product over a dim that both operands have a part of leaves each device with a
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outlay.analysis.verify.static.spreads import GONE, REPLICATED, Split, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.spreads import (
+    GONE,
+    NOWHERE,
+    REPLICATED,
+    SUMMED,
+    Split,
+    Spread,
+    Tree,
+    Value,
+    mixed,
+    split_along,
+)
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 Places = Mapping[int, int]
@@ -47,6 +57,14 @@ def product(
         return _spread(visit, axis, held, (left, right), contracted, (left_places, right_places), batched)
 
     spreads = visit.by_axis(rule, (left, right))
+    if terms := [
+        product(visit, one, other, contracted, left_places, right_places)
+        for one, other in _joined_alike(left, right, contracted)
+    ]:
+        spreads = tuple(
+            held[0] if all(one == held[0] for one in held) else spreads[axis]
+            for axis, held in enumerate(zip(*(term.spreads for term in terms), strict=True))
+        )
     uniform = {left_places[dim] for dim in left.uniform if dim in left_places}
     uniform ^= {right_places[dim] for dim in right.uniform if dim in right_places}
     both = set(batched.values())
@@ -68,6 +86,16 @@ def product(
     ]
     uniform = frozenset(dim for dim in uniform if dim not in both)
     return Value(spreads, uniform, is_unscaled=not (left.is_zero or right.is_zero), parts=tuple(parts))
+
+
+def _joined_alike(left: Value, right: Value, contracted: Sequence[tuple[int, int]]) -> list[tuple[Value, Value]]:
+    """Return the pairs of which a product is the sum, of arrays that were joined along a dim that is summed over."""
+    for dim, other in contracted:
+        ones = [part for part in left.parts if part.dim == dim]
+        others = [part for part in right.parts if part.dim == other]
+        if ones and [part[1:3] for part in ones] == [part[1:3] for part in others]:
+            return [(one.value, another.value) for one, another in zip(ones, others, strict=True)]
+    return []
 
 
 def _spread(
@@ -96,8 +124,9 @@ def _spread(
         results = set(_of_one_split(held[side].splits, places[side], pairs, shared, values[1 - side].uniform))
     if results == {None}:
         return Spread("partial", combiner="add", cause=visit.here)
-    if results and None not in results:
-        return split_along((one for one in results if one is not None), held[0].cause or held[1].cause)
+    if results:
+        certain = [Split(SUMMED, 1, 1) if one is None else one for one in results]
+        return split_along(certain, held[0].cause or held[1].cause)
     return mixed([Spread("varying", cause=visit.here)], visit.here)
 
 
@@ -128,7 +157,7 @@ def _of_one_split(
     uniform: frozenset[int],
 ) -> Iterable[Split | None]:
     for one in splits:
-        if one.dim == GONE:
+        if one.dim in NOWHERE:
             yield one
         elif one.dim in contracted:
             if contracted[one.dim] in uniform:
@@ -159,41 +188,8 @@ def _of_dims(
     return product(visit, visit.array(0), visit.array(1), contracted, left_places, right_places)
 
 
-def _convolution(visit: Visit) -> Tree:
-    labels = re.split(r"_|->", visit.instruction.attributes.get("dim_labels", ""))
-    grouped = visit.number("feature_group_count", 1) > 1 or visit.number("batch_group_count", 1) > 1
-    if len(labels) != 3:
-        return visit.unknown
-    image, kernel, out = labels
-    left = {image.index("b"): out.index("b")}
-    right = {} if grouped else {kernel.index("o"): out.index("f")}
-    contracted = [] if grouped else [(image.index("f"), kernel.index("i"))]
-    return product(visit, visit.array(0), visit.array(1), contracted, left, right)
-
-
-def _cudnn_forward(visit: Visit) -> Tree:
-    result = _convolution(visit)
-    activation = _configuration(visit, "cudnn_conv_backend_config").get("activation_mode", "kNone")
-    if len(visit.arrays) > 2 or activation not in ("kNone", "0"):
-        result = _after(visit, result, visit.arrays[2:], is_linear=False)
-    return _with_workspace(visit, result)
-
-
-def _cudnn_backward(visit: Visit, *, of_image: bool) -> Tree:
-    """Follow a gradient of the convolution whose labels the call has."""
-    image, kernel, out = re.split(r"_|->", visit.instruction.attributes["dim_labels"])
-    if of_image:  # of the result's gradient and the kernel
-        places = {out.index("b"): image.index("b")}, {kernel.index("i"): image.index("f")}
-        contracted = [(out.index("f"), kernel.index("o"))]
-    else:  # of the image and the result's gradient
-        places = {image.index("f"): kernel.index("i")}, {out.index("f"): kernel.index("o")}
-        contracted = [(image.index("b"), out.index("b"))]
-    if visit.number("feature_group_count", 1) > 1:
-        places, contracted = ({}, {}), []
-    return _with_workspace(visit, product(visit, visit.array(0), visit.array(1), contracted, *places))
-
-
-def _configuration(visit: Visit, name: str) -> Mapping[str, Any]:
+def configuration(visit: Visit, name: str) -> Mapping[str, Any]:
+    """Return a part of what the compiler wrote beside a call for the library; empty without it."""
     try:
         config = json.loads(visit.instruction.attributes.get("backend_config", "{}"))
     except ValueError:
@@ -202,10 +198,10 @@ def _configuration(visit: Visit, name: str) -> Mapping[str, Any]:
 
 
 def _cublas(visit: Visit) -> Tree:
-    config = _configuration(visit, "gemm_backend_config")
+    config = configuration(visit, "gemm_backend_config")
     dims = config.get("dot_dimension_numbers")
     if not isinstance(dims, dict):
-        return _with_workspace(visit, visit.unknown)
+        return with_workspace(visit, visit.unknown)
     names = (
         *("lhs_contracting_dimensions", "rhs_contracting_dimensions"),
         *("lhs_batch_dimensions", "rhs_batch_dimensions"),
@@ -213,17 +209,18 @@ def _cublas(visit: Visit) -> Tree:
     result: Tree = _of_dims(visit, *(tuple(map(int, dims.get(name, ()))) for name in names))
     if float(config.get("alpha_real", 1)) != 1 and isinstance(result, Value):
         result = replace(result, is_unscaled=False, parts=())
-    others = visit.arrays[2:]
+    others = list(range(2, len(visit.operands)))
     if float(config.get("beta", 0)) and others:
-        result = _after(visit, result, [others.pop(0)], is_linear=True)
+        result = after(visit, result, [others.pop(0)], is_linear=True)
     epilogue = str(config.get("epilogue", "DEFAULT"))
     if epilogue != "DEFAULT" or others:
-        result = _after(visit, result, others, is_linear=False)
-    return _with_workspace(visit, result)
+        result = after(visit, result, others, is_linear=False)
+    return with_workspace(visit, result)
 
 
-def _after(visit: Visit, result: Tree, others: list[Value], *, is_linear: bool) -> Tree:
-    """Return what becomes of a product to which the same call adds an array, or does more to its entries."""
+def after(visit: Visit, result: Tree, numbers: Sequence[int], *, is_linear: bool) -> Tree:
+    """Return what becomes of a product to which the same call adds operands, or does more to its entries."""
+    others = [visit.array(number) for number in numbers]
     if not isinstance(result, Value):
         return result
     if is_linear:
@@ -238,10 +235,20 @@ def _after(visit: Visit, result: Tree, others: list[Value], *, is_linear: bool) 
         rest = [other.spreads[axis] for other in others]
         keeps = one.kind in ("replicated", "split", "varying") and all(other.kind == "replicated" for other in rest)
         if one.kind == "split" and any(other.kind == "split" for other in rest):
-            last = len(visit.shape.dims) - 1
-            keeps = all(split.dim == last for split in one.splits)
+            one, keeps = _with_splits(visit, one, rest, numbers)
         spreads.append(one if keeps else visit.used_whole(axis, [one, *rest]))
     return Value(tuple(spreads))
+
+
+def _with_splits(visit: Visit, one: Spread, rest: list[Spread], numbers: Sequence[int]) -> tuple[Spread, bool]:
+    """Return a split product after others are added, of its own dims or of the last one, and whether they fit."""
+    last, readings = len(visit.shape.dims) - 1, one.splits
+    for other, number in zip(rest, numbers, strict=True):
+        if len(visit.dims_of(number)) == last + 1:
+            readings &= other.splits
+        else:
+            readings = frozenset(s for s in readings if (s.dim == last) == (other.kind == "split"))
+    return (split_along(readings, one.cause), True) if readings else (one, False)
 
 
 def _added(visit: Visit, axis: int, one: Spread, other: Spread, is_zero: bool) -> Spread:
@@ -253,45 +260,16 @@ def _added(visit: Visit, axis: int, one: Spread, other: Spread, is_zero: bool) -
     return visit.used_whole(axis, (one, other))
 
 
-def _with_workspace(visit: Visit, result: Tree) -> Tree:
+def with_workspace(visit: Visit, result: Tree) -> Tree:
     """Return the results, the memory that the library works in among them."""
     more = len(visit.instruction.shapes) - 1
     return (result, *(visit.replicated for _ in range(more))) if more else result
 
 
-def _attention(visit: Visit) -> Tree:
-    """Follow cuDNN's attention: of (B, T, heads, dim) it makes (B, heads, T, dim), each example and head alone."""
-    values = visit.arrays
-    num_inputs = 3 if len(values) < 5 else 5
-    places = {0: 0, 2: 1}
-
-    def rule(axis: int, held: list[Spread]) -> Spread:
-        if any(one.kind == "partial" for one in held):
-            return visit.used_whole(axis, held)
-        if any(one.kind != "split" for one in held[:3]):
-            return mixed(held, visit.here)
-        readings = [split for split in held[0].splits if split.dim in places]
-        for dim, inner, below in list(readings):
-            shared = all(any((one.dim, one.below) == (dim, below) for one in other.splits) for other in held[1:3])
-            if not shared:
-                readings.remove(Split(dim, inner, below))
-        mapped = {Split(places[one.dim], visit.shape.dims[places[one.dim]], one.below) for one in readings}
-        return split_along(mapped, held[0].cause) if mapped else mixed(held, visit.here)
-
-    result = Value(visit.by_axis(rule, values[:num_inputs]))
-    return tuple(result for _ in visit.instruction.shapes) if len(visit.instruction.shapes) > 1 else result
-
-
-PRODUCT: Rules = {"convolution": _convolution, "dot": _dot}
+PRODUCT: Rules = {"dot": _dot}
 
 LIBRARY_PRODUCT: Rules = {
     "__cublas$gemm": _cublas,
     "__cublas$lt$matmul": _cublas,
     "__cublas$lt$matmul$f8": _cublas,
-    "__cudnn$convForward": _cudnn_forward,
-    "__cudnn$convBiasActivationForward": _cudnn_forward,
-    "__cudnn$convBackwardInput": lambda visit: _cudnn_backward(visit, of_image=True),
-    "__cudnn$convBackwardFilter": lambda visit: _cudnn_backward(visit, of_image=False),
-    "__cudnn$fmhaSoftmax": _attention,
-    "__cudnn$fmhaSoftmaxBackward": _attention,
 }

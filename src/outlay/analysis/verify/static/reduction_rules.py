@@ -7,7 +7,18 @@ from outlay.analysis.hlo.execute.reducing import read_window
 from outlay.analysis.hlo.hlo_module import Computation
 from outlay.analysis.verify.static.shape_rules import kept_dims
 from outlay.analysis.verify.static.split_dims import rank_map
-from outlay.analysis.verify.static.spreads import GONE, REPLICATED, Spread, Tree, Value, mixed, split_along
+from outlay.analysis.verify.static.spreads import (
+    GONE,
+    NOWHERE,
+    REPLICATED,
+    SUMMED,
+    Split,
+    Spread,
+    Tree,
+    Value,
+    mixed,
+    split_along,
+)
 from outlay.analysis.verify.static.visit import Rules, Visit
 
 
@@ -27,13 +38,22 @@ def _reduce(visit: Visit) -> Tree:
     combiner = combiner_of(visit.reading.module.called(visit.instruction, "to_apply")) if half == 1 else ""
     results = [_reduced(visit, visit.array(at), visit.dims_of(at), reduced, combiner) for at in range(half)]
     if half > 1:  # such as a largest entry with its place: each result follows from all
-        spreads = visit.by_axis(lambda axis, held: _alike(held, visit), results)
+        spreads = visit.by_axis(lambda axis, held: _together(visit, axis, held, results), results)
         results = [Value(spreads, one.uniform) for one in results]
     return results[0] if half == 1 else tuple(results)
 
 
-def _alike(held: list[Spread], visit: Visit) -> Spread:
-    return held[0] if all(one == held[0] for one in held) else mixed(held, visit.here)
+def _together(visit: Visit, axis: int, held: list[Spread], values: list[Value]) -> Spread:
+    """Return how arrays are spread of which each entry follows from those of all at its place."""
+    if any(one.kind == "partial" for one in held):
+        return visit.used_whole(axis, held)
+    split = [one for one in held if one.kind == "split"]
+    whole = [value for one, value in zip(held, values, strict=True) if one == REPLICATED]
+    if len(split) + len(whole) < len(held):
+        return mixed(held, visit.here)
+    readings = frozenset.intersection(*(one.splits for one in split))
+    readings = frozenset(one for one in readings if one.dim == GONE or all(one.dim in v.uniform for v in whole))
+    return split_along(readings, split[0].cause)
 
 
 def _reduced(visit: Visit, value: Value, dims: tuple[int, ...], reduced: set[int], combiner: str) -> Value:
@@ -57,9 +77,11 @@ def _of_split(visit: Visit, one: Spread, places: dict[int, int], dims: tuple[int
     if len(stay) == len(one.splits):
         return split_along(stay, one.cause)
     # A dim of size one may be split or not: then it is not known what the reduction is to mean.
-    is_certain = not stay and any(dims[split.dim] > 1 for split in one.splits if split.dim != GONE)
+    is_certain = not stay and any(dims[split.dim] > 1 for split in one.splits if split.dim not in NOWHERE)
     if is_certain and combiner:
         return Spread("partial", combiner=combiner, cause=visit.here)
+    if combiner == "add":
+        return split_along([*stay, Split(SUMMED, 1, 1)], one.cause)
     return Spread("varying", cause=visit.here)
 
 
@@ -81,18 +103,7 @@ def _sort(visit: Visit) -> Tree:
     dim = visit.number("dimensions", 0)
     values = [kept_dims(value, {dim}, False) for value in visit.arrays]
 
-    def rule(axis: int, held: list[Spread]) -> Spread:
-        if any(one.kind == "partial" for one in held):
-            return visit.used_whole(axis, held)
-        split = [one for one in held if one.kind == "split"]
-        whole = [value for one, value in zip(held, values, strict=True) if one == REPLICATED]
-        if len(split) + len(whole) < len(held):
-            return mixed(held, visit.here)
-        readings = frozenset.intersection(*(one.splits for one in split))
-        readings = frozenset(one for one in readings if all(one.dim in value.uniform for value in whole))
-        return split_along(readings, split[0].cause)
-
-    result = Value(visit.by_axis(rule, values))
+    result = Value(visit.by_axis(lambda axis, held: _together(visit, axis, held, values), values))
     return tuple(result for _ in values) if len(values) > 1 else result
 
 

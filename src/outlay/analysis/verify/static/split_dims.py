@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from outlay.analysis.hlo.hlo_module import Shape
-from outlay.analysis.verify.static.spreads import GONE, Split
+from outlay.analysis.verify.static.spreads import GONE, NOWHERE, Split
 
 _NUMBER = re.compile(r"\d+")
 
@@ -32,8 +32,9 @@ def reshaped(splits: Iterable[Split], before: Sequence[int], after: Sequence[int
     groups = list(_groups(before, after))
     readings: set[Split] = set()
     for split in splits:
-        if split.dim == GONE:
+        if split.dim in NOWHERE:
             readings.add(split)
+        if split.dim == GONE:
             readings.update(Split(dim, 1, split.below) for dim, size in enumerate(after) if size == 1)
         for old, new in groups:
             if split.dim in old:
@@ -97,6 +98,30 @@ def uniform_after(uniform: frozenset[int], before: Sequence[int], after: Sequenc
     )
 
 
+def part_after(
+    dim: int, start: int, end: int, before: Sequence[int], after: Sequence[int]
+) -> tuple[int, int, int] | None:
+    """Return the dim, start and end of a part of an array after a reshape; None if it is no part along one dim then.
+
+    Examples:
+        >>> part_after(1, 4, 8, (2, 8, 3), (2, 24)), part_after(1, 6, 24, (2, 24), (2, 8, 3))
+        ((1, 12, 24), (1, 2, 8))
+        >>> part_after(1, 4, 8, (2, 8), (16,)) is None
+        True
+    """
+    for old, new in _groups(tuple(before), tuple(after)):
+        if dim in old:
+            leading = next((place for place in new if after[place] > 1), None)
+            if leading is None or any(before[above] > 1 for above in old if above < dim):
+                return None
+            inner = math.prod(before[below] for below in old if below > dim)
+            stride = math.prod(after[below] for below in new if below > leading)
+            if start * inner % stride or end * inner % stride:
+                return None
+            return leading, start * inner // stride, end * inner // stride
+    return None
+
+
 def order_of(shape: Shape) -> tuple[int, ...]:
     """Return the dims in the order of memory, slowest first."""
     listed = tuple(map(int, _NUMBER.findall(shape.layout.partition(":")[0])))
@@ -105,11 +130,11 @@ def order_of(shape: Shape) -> tuple[int, ...]:
 
 def permuted(splits: Iterable[Split], order: Sequence[int]) -> frozenset[Split]:
     """Return the readings after a transpose, whose new dims are old ones in this order."""
-    place = {GONE: GONE} | {old: new for new, old in enumerate(order)}
+    place = {one: one for one in NOWHERE} | {old: new for new, old in enumerate(order)}
     return frozenset(Split(place[split.dim], split.inner, split.below) for split in splits)
 
 
 def rank_map(splits: Iterable[Split], places: dict[int, int]) -> frozenset[Split]:
     """Return the readings of dims that are kept, by their new places; others are left out."""
-    places = {GONE: GONE, **places}
+    places = {**{one: one for one in NOWHERE}, **places}
     return frozenset(Split(places[one.dim], one.inner, one.below) for one in splits if one.dim in places)

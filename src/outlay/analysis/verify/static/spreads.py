@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -21,14 +21,17 @@ class Cause:
     instruction: Instruction
 
 
-GONE = -1
+GONE, SUMMED = -1, -2
+NOWHERE = frozenset((GONE, SUMMED))
+"""What stands in a reading in place of a dim."""
 
 
 class Split(NamedTuple):
     """One reading of a value that is split over an axis.
 
     Attributes:
-        dim: the dim of the device's array; `GONE` if it had one entry on each device, and was left out.
+        dim: the dim of the device's array; `GONE` if it had one entry on each device, and was left out; `SUMMED` if
+            the devices may have a summand each instead, of a sum over a dim of which they had one entry each.
         inner: how many of its last entries, counted within the dim, lie below the split: all of them, unless another
             dim was merged in front.
         below: over how many devices, along other axes, the same place of the dim is split more finely.
@@ -50,6 +53,7 @@ class Spread:
         combiner: of a partial value, what is still missing: `add`, `maximum`, `minimum`, ...
         is_loose: whether a varying value may be the same in part, or with others: what came from other devices,
             and what was put together from parts that vary and parts that do not.
+        is_on_one: whether of a partial value one device may have all of it, and the others nothing.
         cause: where they began to differ.
     """
 
@@ -57,6 +61,7 @@ class Spread:
     splits: frozenset[Split] = frozenset()
     combiner: str = ""
     is_loose: bool = False
+    is_on_one: bool = False
     cause: Cause | None = field(default=None, compare=False, repr=False)
 
 
@@ -68,6 +73,12 @@ def split_along(splits: Iterable[Split], cause: Cause | None) -> Spread:
     """Return a split with these readings; without any it is only known to vary."""
     readings = frozenset(splits)
     return Spread("split", splits=readings, cause=cause) if readings else Spread("varying", cause=cause)
+
+
+def summand_of(spreads: Sequence[Spread]) -> Spread:
+    """Return what partial values are once they are added."""
+    first = spreads[0]
+    return first if first.is_on_one == all(one.is_on_one for one in spreads) else replace(first, is_on_one=False)
 
 
 def mixed(spreads: Iterable[Spread], cause: Cause | None = None) -> Spread:
@@ -98,6 +109,9 @@ class Value:
         is_unscaled: whether it is the result of a product, a reduction or an exchange, or a parameter, as it came: no
             multiple of a value that all have, which may stand for a sum of copies of it.
         parts: of arrays that were joined to one, each with where it begins and ends, so that it can be taken out again.
+        shift: of integers from which each device has subtracted a number of its own, such as of places in a whole array
+            that it turns into places in its part: these numbers, by device.
+        cut: of a slice along one dim, that of which it is one, with where it begins and ends.
     """
 
     spreads: tuple[Spread, ...]
@@ -107,6 +121,8 @@ class Value:
     parameter: int | None = None
     is_unscaled: bool = False
     parts: tuple[Part, ...] = ()
+    shift: np.ndarray | None = None
+    cut: Part | None = None
 
     def same_as(self, other: Value) -> bool:
         """Return whether the same is known of both."""
@@ -114,14 +130,16 @@ class Value:
             return False
         if (self.parameter, self.is_unscaled) != (other.parameter, other.is_unscaled):
             return False
-        if self.numbers is None or other.numbers is None:
-            return self.numbers is other.numbers
-        return np.array_equal(self.numbers, other.numbers)
+        return _same_numbers(self.numbers, other.numbers) and _same_numbers(self.shift, other.shift)
 
     def with_spread(self, axis: int, spread: Spread) -> Value:
         """Return it with another spread over one axis."""
         spreads = (*self.spreads[:axis], spread, *self.spreads[axis + 1 :])
-        return replace(self, spreads=spreads, numbers=None, is_zero=False, parameter=None)
+        return replace(self, spreads=spreads, numbers=None, is_zero=False, parameter=None, shift=None)
+
+
+def _same_numbers(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 class Part(NamedTuple):
@@ -191,6 +209,8 @@ def _joined_spread(left: Spread, right: Spread, one: Value, other: Value, in_loo
         whole, part = (one, right) if left.kind == "replicated" else (other, left)
         if readings := [split for split in part.splits if split.dim in whole.uniform]:
             return split_along(readings, part.cause)
+    elif kinds == {"partial"} and left.combiner == right.combiner:
+        return replace(left, is_on_one=left.is_on_one or right.is_on_one)
     elif kinds == {"split"}:
         return split_along(left.splits & right.splits, right.cause)
     if "replicated" in kinds and not in_loop:

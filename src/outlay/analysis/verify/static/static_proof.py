@@ -26,12 +26,28 @@ from outlay.analysis.verify.static.expected_spreads import as_planned, in_words,
 from outlay.analysis.verify.static.follow import followed, is_known
 from outlay.analysis.verify.static.spreads import Cause, Spread, Tree, Value
 from outlay.analysis.verify.static.static_verification import FaultKind, StaticFault, StaticVerification
+from outlay.analysis.verify.static.stored_over import overwritten
 from outlay.analysis.verify.static.visit import BY_USER, Reading, Suspect
+from outlay.analysis.verify.static.where_lost import where_lost
 from outlay.arrays.shardings import shardings
 from outlay.core.jax_compat import text_with_constants
+from outlay.core.jax_tracing import operations
 from outlay.core.paths import under
 from outlay.core.quantities import counted
 from outlay.program.program import Program
+
+_EXCHANGES = (
+    "psum",
+    "pmax",
+    "pmin",
+    "ppermute",
+    "pgather",
+    "all_gather",
+    "all_to_all",
+    "ragged_all_to_all",
+    "reduce_scatter",
+)
+"""How the names of JAX's operations begin by which devices exchange."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +96,23 @@ def of_text(program: Program, compiled: jax.stages.Compiled, module: HloModule) 
     results = [*(state if program.donate else []), *outputs]
     traced = program.traced_step
     computed = computed_results(traced) if traced is not None else []
-    return statically_verified(module, axes, taken, results, words, computed if len(computed) == len(results) else ())
+    by_compiler = _is_by_compiler(module) or _names_no_exchange(program)
+    computed = computed if len(computed) == len(results) else []
+    return statically_verified(module, axes, taken, results, words, computed, by_compiler=by_compiler)
+
+
+def _names_no_exchange(program: Program) -> bool:
+    """Return whether no part of the step as it is lowered, whose devices are programmed one by one, exchanges anything.
+
+    A kernel in a `shard_map` exchanges nothing: all sums around it are the compiler's.
+    """
+    lowered = program.lowered_trace()
+    if lowered is None:
+        return False
+    inside = (
+        one.primitive.name for part in operations(lowered, "shard_map") for one in operations(part.params["jaxpr"])
+    )
+    return not any(name.startswith(_EXCHANGES) for name in inside)
 
 
 def _planned_leaves(program: Program) -> tuple[list[Placed], list[Placed]]:
@@ -98,6 +130,8 @@ def statically_verified(
     results: Sequence[Placed],
     words: str,
     computed: Sequence[bool] = (),
+    *,
+    by_compiler: bool | None = None,
 ) -> StaticVerification:
     """Return the proof of a compiled program's text.
 
@@ -108,8 +142,9 @@ def statically_verified(
         results: what it returns, in order.
         words: what it is, in words.
         computed: for each result whether it is certainly computed; empty if that is not known.
+        by_compiler: whether all its exchanges are the compiler's; None for what the text tells.
     """
-    reading = Reading(module, axes, _is_by_compiler(module))
+    reading = Reading(module, axes, _is_by_compiler(module) if by_compiler is None else by_compiler)
     facts = StaticVerification(words, 0, 0, 0, len(results), (), (), reading.by_compiler)
     if module.num_devices != math.prod(size for _, size in axes):
         doubt = f"the text is for {module.num_devices} devices and the mesh has {math.prod(dict(axes).values())}: "
@@ -128,8 +163,12 @@ def statically_verified(
     if len(held) != len(results):
         doubt = f"its text returns {len(held)} arrays and the step {len(results)}"
         return dataclasses.replace(facts, doubts=(doubt,))
-    faults, undecided = _judged(reading, held, results)
+    faults, undecided, axes_of_undecided = _judged(reading, held, results)
     faults += _not_computed(reading, held, parameters, results, computed)
+    for one in overwritten(module):
+        place = Cause(module.entry, one.made_by)
+        suspect = Suspect("memory of another", "", place, Cause(module.entry, one.reader), one.words)
+        faults.append(_fault(module, suspect, (results[one.result].path,) if one.result < len(results) else ()))
     num_known = sum(map(is_known, reading.seen.values()))
     return dataclasses.replace(
         facts,
@@ -138,6 +177,7 @@ def statically_verified(
         num_collectives=len(collectives_of(module)),
         undecided=tuple(undecided),
         faults=tuple(faults),
+        lost_at=tuple(where_lost(reading, axes_of_undecided)) if undecided else (),
     )
 
 
@@ -171,13 +211,16 @@ def _parameters(module: HloModule, axes: tuple[tuple[str, int], ...], parameters
     return {one.number or 0: value for one, value in zip(ones, values, strict=True)}
 
 
-def _judged(reading: Reading, held: Sequence[Tree], results: Sequence[Placed]) -> tuple[list[StaticFault], list[str]]:
-    """Return the faults, each with the results that show it, and the paths of results of which nothing is known."""
+def _judged(
+    reading: Reading, held: Sequence[Tree], results: Sequence[Placed]
+) -> tuple[list[StaticFault], list[str], set[int]]:
+    """Return the faults, each with the results that show it; the undecided results; over which axes they are so."""
     entry = reading.module.computations[reading.module.entry]
     root = entry.root
     shown: dict[tuple[str, str, str], list[str]] = {}
     odd: dict[tuple[str, str, str], Suspect] = {}
     undecided: list[str] = []
+    open_axes: set[int] = set()
     for number, (value, result) in enumerate(zip(held, results, strict=True)):
         made_by = _made_by(entry.instructions, root, number)
         if not isinstance(value, Value) or made_by is None:
@@ -187,6 +230,7 @@ def _judged(reading: Reading, held: Sequence[Tree], results: Sequence[Placed]) -
         answers = [as_planned(value, plan, axis) for axis in range(len(reading.axes))]
         if None in answers:
             undecided.append(result.path)
+            open_axes.update(axis for axis, answer in enumerate(answers) if answer is None)
         for axis, answer in enumerate(answers):
             if answer is False:
                 suspect = _of_result(reading, value.spreads[axis], plan.spreads[axis], axis, Cause(entry.name, made_by))
@@ -196,7 +240,11 @@ def _judged(reading: Reading, held: Sequence[Tree], results: Sequence[Placed]) -
     suspects: dict[tuple[str, str, str], Suspect] = {}
     for suspect in (*reading.suspects.values(), *odd.values()):
         suspects.setdefault((suspect.axis, suspect.cause.computation, suspect.cause.instruction.name), suspect)
-    return [_fault(reading.module, one, tuple(shown.get(key, ()))) for key, one in suspects.items()], undecided
+    return (
+        [_fault(reading.module, one, tuple(shown.get(key, ()))) for key, one in suspects.items()],
+        undecided,
+        open_axes,
+    )
 
 
 def _not_computed(

@@ -21,6 +21,7 @@ FaultKind = Literal[
     "numbers of devices",
     "not computed",
     "rounds of a loop",
+    "memory of another",
 ]
 StaticVerdict = Literal["no fault found", "different", "unknown"]
 
@@ -35,8 +36,8 @@ class StaticFault(OneLine):
     Attributes:
         kind: `sum missing`, `sum doubled`, `order of parts` (put together in another order), `replicas differ`, `part
             of another` (split along another dim than what it meets, or than planned), `numbers of devices` (that follow
-            no grid or pattern), `not computed` (a result that is an argument), or `rounds of a loop`
-            (another number than the compiler noted).
+            no grid or pattern), `not computed` (a result that is an argument), `rounds of a loop` (another number than
+            the compiler noted), or `memory of another` (a result that is stored over an argument which is still read).
         axis: the mesh axis along which devices hold what they should not; empty if it is not about one.
         instruction: the instruction from which on they do, such as `dot %dot.3`.
         source: the user's line of that instruction; None if the compiler kept none.
@@ -77,6 +78,7 @@ class StaticVerification(Report):
         faults: what no right program has, in the order of the text.
         by_compiler: whether all its exchanges are the compiler's, so that each can be judged by itself.
         doubts: why nothing is known, in words.
+        lost_at: if results are undecided, the operations with their lines after which something is not known any more.
     """
 
     program: str
@@ -88,6 +90,7 @@ class StaticVerification(Report):
     faults: tuple[StaticFault, ...]
     by_compiler: bool
     doubts: tuple[str, ...] = ()
+    lost_at: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> StaticVerdict:
@@ -121,6 +124,8 @@ class StaticVerification(Report):
         ]
         if self.undecided:
             notes.append(f"not decided: {counted(len(self.undecided), 'result')}: {listed(self.undecided, 4)}")
+        if self.lost_at:
+            notes.append(f"what devices hold is not known from here on: {'; '.join(self.lost_at)}")
         if not self.by_compiler:
             notes.append(
                 "the step names exchanges of its own (in a shard_map), which may mean what they like: only results "

@@ -90,6 +90,23 @@ def test_parts_are_gathered_in_their_order(groups, expected):
     assert kinds(verification) == expected
 
 
+@pytest.mark.parametrize(
+    ("groups", "expected"), [("{{0,2},{1,3}}", []), ("{{2,0},{3,1}}", [("order of parts", "data")])]
+)
+def test_a_scattered_sum_gives_parts_in_their_order(groups, expected):
+    scattered = f"ROOT %s = f32[2,8]{{1,0}} reduce-scatter(%y), {GROUPS}{groups}, dimensions={{0}}, to_apply=%add"
+    square = "%y = f32[4,8]{1,0} dot(%a, %b), lhs_contracting_dims={0}, rhs_contracting_dims={0}"
+    lines = ["%a = f32[3,4]{1,0} parameter(0)", "%b = f32[3,8]{1,0} parameter(1)", square, scattered]
+    assert kinds(proof(lines, [P("data"), P("data")], [P("data")])) == expected
+
+
+def test_parts_in_another_order_meet_entry_by_entry():
+    lines = [X, "%w = f32[4,8]{1,0} parameter(1)", "ROOT %z = f32[4,8]{1,0} add(%x, %w)"]
+    both, turned = P(("data", "model")), P(("model", "data"))
+    assert kinds(proof(lines, [both, both], [both])) == []
+    assert ("part of another", "model") in kinds(proof(lines, [both, turned], [both]))
+
+
 def test_a_sum_replaced_by_a_gather():
     lines = [X, W, PRODUCT, f"%g = f32[8,6]{{1,0}} all-gather(%y), {GROUPS}{OVER_MODEL}, dimensions={{0}}"]
     lines.append("ROOT %z = f32[4,6]{1,0} slice(%g), slice={[0:4], [0:6]}")
@@ -148,7 +165,11 @@ def test_what_a_ring_passes_on_is_not_known_to_differ():
 
 def test_operations_without_a_meaning_are_unknown_where_operands_differ():
     kernel = 'ROOT %k = f32[4,8]{1,0} custom-call(%x), custom_call_target="someones_kernel"'
-    assert proof([X, kernel], [P("data")], [P("data")]).undecided == ("out0",)
+    line = ', metadata={op_name="jit(step)/kernel" source_file="/home/me/f.py" source_line=3}'
+    verification = proof([X, kernel + line], [P("data")], [P("data")])
+    assert verification.undecided == ("out0",)
+    assert verification.lost_at == ("custom-call someones_kernel (/home/me/f.py:3) over 'data'",)
+    assert "not known from here on: custom-call someones_kernel" in str(verification).replace("\n", " ")
     assert proof([X, kernel], [P()], [P()]).undecided == ()
 
 
