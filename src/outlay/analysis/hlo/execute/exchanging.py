@@ -86,9 +86,24 @@ def _summed(operation: Operation, members: Any) -> Any:
 
 
 def _all_reduce(operation: Operation) -> Any:
+    groups = groups_of(operation.module, operation.instruction)
+    if len({len(group) for group in groups}) > 1:
+        return _returned(operation, [_sum_by_sizes(operation, value, groups) for value in operation.operands])
     groups = _groups(operation)
     sums = [_summed(operation, _of_group(operation, value, groups)) for value in operation.operands]
     return _returned(operation, sums)
+
+
+def _sum_by_sizes(operation: Operation, value: Any, groups: Groups) -> Any:
+    """Return the sums over groups of different sizes: no right program has such, and a wrong one is to be computed."""
+    result = value
+    for size in sorted({len(group) for group in groups}):
+        alike = tuple(group for group in groups if len(group) == size)
+        takes_part = np.zeros(operation.module.num_devices, bool)
+        takes_part[[device for group in alike for device in group]] = True
+        total = _summed(operation, _of_group(operation, value, alike))
+        result = jnp.where(jnp.asarray(takes_part)[_device_number(operation)], total, result)
+    return result
 
 
 def _reduce_scatter(operation: Operation) -> Any:

@@ -6,13 +6,15 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from outlay.analysis.attribution.provenance import origin_of
+from outlay.analysis.hlo.hlo_module import BARRIERS, CONTROL, FUSIONS, NAMES, HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.verify.as_compiled.structure import Axes, Collective, structure_of
 from outlay.core.jax_compat import without_compilation_cache
@@ -23,9 +25,11 @@ _KEEPS: Mapping[str, Any] = {
     "xla_dump_large_constants": True,
 }
 # `module_0012.jit_step.0020.collective-optimizations.after_algsimp.before_dce.txt`
-_NAME = re.compile(r"module_(\d+)\..*\.(\d{4})\.[^.]+\.after_(.+?)(?:\.before_.*)?\.txt")
-_PARTITIONED = "spmd-partitioning"
+_NAME = re.compile(r"module_(\d+)\..*\.(\d{4})\.([^.]+)\.after_(.+?)(?:\.before_.*)?\.txt")
+_PARTITIONED = ("spmd-partitioning", "tpu-spmd-partitioning")
 _NO_PASS = "pipeline-start"
+# What computes nothing, or is named by what it contains.
+_SILENT = NAMES | BARRIERS | CONTROL | FUSIONS | {"constant", "copy", "iota", "broadcast"}
 
 IsRight = Callable[[str], bool | None]
 """Whether a text computes what it should; None if it cannot be computed."""
@@ -38,10 +42,12 @@ class AfterPass:
     Attributes:
         name: the pass; `pipeline-start` before the first of several.
         text: the program.
+        pipeline: the name of those several.
     """
 
     name: str
     text: str
+    pipeline: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,18 +95,18 @@ def after_each_pass(lowered: jax.stages.Lowered, options: Mapping[str, Any], dev
 
 def in_order(folder: str) -> list[AfterPass]:
     """Return the texts that a compiler has kept in a folder, from partitioning on."""
-    of_modules: dict[str, list[tuple[int, str, Path]]] = {}
+    of_modules: dict[str, list[tuple[int, str, str, Path]]] = {}
     for path in Path(folder).iterdir():
         if match := _NAME.fullmatch(path.name):
-            of_modules.setdefault(match[1], []).append((int(match[2]), match[3], path))
+            of_modules.setdefault(match[1], []).append((int(match[2]), match[4], match[3], path))
     # Fusions are compiled alone as well, to be timed: the program is the module that was partitioned.
     for texts in of_modules.values():
         texts.sort(key=lambda one: one[0])
-        names = [name for _, name, _ in texts]
-        if _PARTITIONED in names:
+        first = next((at for at, one in enumerate(texts) if one[1] in _PARTITIONED), None)
+        if first is not None:
             return [
-                AfterPass(name, path.read_text(encoding="utf-8", errors="replace"))
-                for _, name, path in texts[names.index(_PARTITIONED) :]
+                AfterPass(name, path.read_text(encoding="utf-8", errors="replace"), pipeline)
+                for _, name, pipeline, path in texts[first:]
             ]
     return []
 
@@ -136,22 +142,36 @@ def first_wrong(texts: Sequence[AfterPass], is_right: IsRight, seconds: float) -
     if time.monotonic() >= end and len(candidates) > 1:
         return None
     name = candidates[0] if len(candidates) == 1 else ""
+    if not candidates:  # compilers for TPUs keep the text at the start of most pipelines, not after each pass
+        candidates = (f"between the starts of {texts[last_right].pipeline} and {texts[wrong].pipeline}",)
     return Blamed(name, candidates, texts[last_right].text, texts[wrong].text)
 
 
 def changed(blamed: Blamed, axes: Axes) -> list[str]:
     """Return which exchanges a program has before a pass alone and after it alone, with their lines.
 
+    If it has the same exchanges before and after, the other operations that differ are returned.
+
     Args:
         blamed: the pass.
         axes: name and size of each axis of the program's mesh, the slowest first.
     """
-    before, after = (Counter(structure_of(parse_hlo(text), axes).order) for text in (blamed.before, blamed.after))
-    gone, come = before - after, after - before
-    return [
-        *(f"before it {_collective_in_words(one)}" for one in gone),
-        *(f"after it {_collective_in_words(one)}" for one in come),
-    ]
+    modules = [parse_hlo(text) for text in (blamed.before, blamed.after)]
+    before, after = (
+        Counter(_collective_in_words(one) for one in structure_of(module, axes).order) for module in modules
+    )
+    if before == after:
+        before, after = (Counter(_operations(module)) for module in modules)
+    return [*(f"before it {one}" for one in before - after), *(f"after it {one}" for one in after - before)]
+
+
+def _operations(module: HloModule) -> Iterator[str]:
+    """Yield what the operations of a program compute, with their lines."""
+    for computation, one in module.instructions():
+        if one.opcode not in _SILENT and one.shapes:
+            source = origin_of(module, computation.name, one).source
+            dims = ",".join(map(str, one.shapes[0].dims))
+            yield f"{one.opcode} {one.shapes[0].dtype}[{dims}]" + (f" ({source})" if source else "")
 
 
 def _collective_in_words(facts: Collective) -> str:

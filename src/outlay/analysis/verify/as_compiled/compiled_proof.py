@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -26,12 +26,12 @@ from outlay.analysis.verify.as_compiled.closeness import (
     NUM_MOVED,
     Results,
     close,
-    coarsest_float,
     from_same_start,
     longest_sum,
     moved,
 )
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
+from outlay.analysis.verify.as_compiled.own_rounding import coarsest_allowed
 from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room, why_no_room_for_a_step
 from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
 from outlay.analysis.verify.batches import KINDS, in_float64, made_up_words, make_up, take
@@ -40,6 +40,7 @@ from outlay.analysis.verify.host import by_path, default_kind, to_host
 from outlay.analysis.verify.runs import Leaves
 from outlay.analysis.verify.sides import OneDevice
 from outlay.analysis.verify.stages import Stage
+from outlay.analysis.verify.static.stored_over import overwritten
 from outlay.analysis.verify.verification import Kind, LeafCheck, Verification
 from outlay.core.jax_compat import text_with_constants, without_compilation_cache
 from outlay.core.jax_pallas import interpreted_on_cpus, kernels_in
@@ -121,17 +122,19 @@ class CompiledProof:
             names = listed([str(one) for one in unknown], 20)
             doubt = f"the compiled program has operations whose meaning is not known here: {names}"
             return self._verification(words, (), doubts=(doubt,))
-        steps = self._on_one_device(state, numbers, coarsest_float(module))
+        coarsest = coarsest_allowed(module, self.one_device.variant.traced, self.platform)
+        steps = self._on_one_device(state, numbers, coarsest)
         self.stage(f"the compiled program on {self.program.mesh.size} simulated devices, in another process")
         try:
             answer = run_apart(self._job(compiled, steps))
             checks = self._checked(answer, steps, longest_sum(module))
-            if any(check.fault for check in checks) and coarsest_float(module).itemsize < _FLOAT32.itemsize:
+            if any(check.fault for check in checks) and coarsest.itemsize < _FLOAT32.itemsize:
                 steps = [self._with_precise(step) for step in steps]
                 checks = self._checked(answer, steps, longest_sum(module))
             wrong = {(check.kind, check.path) for check in checks if check.fault}
             places = self._places(compiled, module, wrong) if wrong else []
             causes = (*places, *self._causes(steps, longest_sum(module))) if wrong else ()
+            checks, stored_over = self._stored_over(module, checks)
         except JudgeStoppedError as error:
             doubt = f"the process that computes the compiled program ended without an answer ({error})"
             return self._verification(words, (), doubts=(doubt,))
@@ -139,7 +142,20 @@ class CompiledProof:
             _judged_words(module, kernels, self.program.mesh.size),
             self._precision_words(answer, steps[0].before),
         )
+        causes = causes or stored_over
         return self._verification(words, checks, causes=causes, limits=tuple(filter(None, limits)))
+
+    def _stored_over(
+        self, module: HloModule, checks: tuple[LeafCheck, ...]
+    ) -> tuple[tuple[LeafCheck, ...], tuple[str, ...]]:
+        """Return the checks with the results as faults that are stored over arguments: values alone do not show it."""
+        by_key = {self._keys[one.result]: one for one in overwritten(module) if one.result < len(self._keys)}
+        if not by_key:
+            return checks, ()
+        places = [f"memory of another: {one.in_words(module)}" for one in by_key.values()]
+        faults = {key: one.words for key, one in by_key.items()}
+        marked = (replace(one, fault=one.fault or faults.get((one.kind, one.path), "")) for one in checks)
+        return tuple(marked), tuple(places[:_MAX_PLACES])
 
     def _on_one_device(self, state: Leaves, numbers: list[Any], coarsest: np.dtype) -> list[_Step]:
         """Take the steps as the user wrote them, and again from numbers that are moved by what the program rounds."""

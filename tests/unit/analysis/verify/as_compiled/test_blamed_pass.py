@@ -8,7 +8,14 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 import outlay
 from outlay.analysis.hlo.execute.as_function import unknown_operations
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.analysis.verify.as_compiled.blamed_pass import AfterPass, after_each_pass, changed, first_wrong, in_order
+from outlay.analysis.verify.as_compiled.blamed_pass import (
+    AfterPass,
+    Blamed,
+    after_each_pass,
+    changed,
+    first_wrong,
+    in_order,
+)
 
 NAMES = ["spmd-partitioning", "algsimp", "pipeline-start", "code-motion", "dce", "fusion", "layout"]
 TEXTS = [AfterPass(name, str(number)) for number, name in enumerate(NAMES)]
@@ -80,6 +87,31 @@ def test_exchanges_that_a_pass_changes_are_named_with_their_lines(tmp_path):
     assert changed(blamed, (("data", 2),)) == [
         "before it all-reduce over data outside of loops (/home/me/f.py:3)",
         "after it collective-broadcast over data outside of loops (/home/me/f.py:3)",
+    ]
+
+
+def test_where_a_compiler_keeps_texts_of_pipelines_only_these_are_named(tmp_path):
+    names = [
+        "0016.xla-partitioner.after_tpu-spmd-partitioning.before_tpu-call-inliner",
+        "0020.pipelining.after_pipeline-start.before_simplify-while-loops",
+        "0021.code-motion-setup.after_pipeline-start.before_reorder-reduce-transpose",
+    ]
+    for name, text in zip(names, (IN_LOOP, IN_LOOP, "wrong"), strict=True):
+        (tmp_path / f"module_0000.jit_f.cl_1.{name}.txt").write_text(text)
+    texts = in_order(str(tmp_path))
+    assert [one.pipeline for one in texts] == ["xla-partitioner", "pipelining", "code-motion-setup"]
+    blamed = first_wrong(texts, lambda text: text == IN_LOOP, 60)
+    assert blamed.name == ""
+    assert "one of XLA's passes between the starts of pipelining and code-motion-setup" in blamed.in_words
+
+
+def test_other_operations_that_a_pass_changes_are_named_if_its_exchanges_are_the_same():
+    line = 'metadata={op_name="jit(f)/mul" source_file="/home/me/f.py" source_line=7}'
+    right = IN_LOOP.replace("  ROOT %b", f"  %c = f32[4]{{0}} multiply(%a, %a), {line}\n  ROOT %b")
+    wrong = right.replace("multiply(", "add(")
+    assert changed(Blamed("algsimp", ("algsimp",), right, wrong), (("data", 2),)) == [
+        "before it multiply f32[4] (/home/me/f.py:7)",
+        "after it add f32[4] (/home/me/f.py:7)",
     ]
 
 

@@ -91,6 +91,22 @@ def without_sum(number):
     return text().replace(done, re.sub(r"all-reduce-done\(.*", f"copy({operand})", done))
 
 
+def after_a_sum(*lines):
+    """The text in which more is done to what the last sum returns, whose name is RESULT.sum there."""
+    done = lines_with("all-reduce-done")[-1]
+    name, shape = re.match(r"\s*(%[\w.-]+) = (\S+) ", done).groups()
+    low = shape.replace("f32", "bf16")
+    more = [line.replace("RESULT", name).replace("SHAPE", shape).replace("LOW", low) for line in lines]
+    groups = re.search(r"replica_groups=.*?, use_global", lines_with("all-reduce-start")[-1])[0]
+    more = [line.replace("GROUPS", f"channel_id=99, {groups}_device_ids=true") for line in more]
+    return text().replace(done, "\n".join([done.replace(f"{name} =", f"{name}.sum =", 1), *more]))
+
+
+def adder():
+    """The computation by which the last sum adds."""
+    return re.search(r"to_apply=%([\w.-]+)", lines_with("all-reduce-start")[-1])[1]
+
+
 def update_lines():
     """The lines of the entry that subtract a gradient from a parameter."""
     entry = text().partition("ENTRY")[2].splitlines()
@@ -125,6 +141,15 @@ PLANTED = {
     "gathered in another order": lambda: replaced(
         lines_with("all-gather-start")[0], r"replica_groups=.*?, dim", "replica_groups={{2,0},{3,1}}, dim"
     ),
+    "a sum over some devices only": lambda: replaced(
+        lines_with("all-reduce-start")[-1],
+        r"replica_groups=.*?, use_global",
+        "replica_groups={{0,1},{2},{3}}, use_global",
+    ),
+    "a sum taken twice": lambda: after_a_sum("  RESULT = SHAPE all-reduce(RESULT.sum), GROUPS, to_apply=%" + adder()),
+    "a sum rounded to bfloat16": lambda: after_a_sum(
+        "  RESULT.low = LOW convert(RESULT.sum)", "  RESULT = SHAPE convert(RESULT.low)"
+    ),
     "another constant on one device": lambda: text().replace("constant({0, 0, 16, 16})", "constant({0, 0, 16, 0})"),
     "the gradient of another leaf": gradient_of_another,
     "two results swapped": two_results_swapped,
@@ -134,6 +159,9 @@ PLANTED = {
     ),
     "a microbatch not added": lambda: replaced(
         next(line for line in reversed(lines_with("custom-call")) if '"beta":1' in line), '"beta":1', '"beta":0'
+    ),
+    "stored over another argument": lambda: re.sub(
+        r"\{0\}: \(0,(.*?)\{1\}: \(1,", r"{0}: (1,\1{1}: (0,", text(), count=1
     ),
     "a stale buffer": lambda: replaced(
         text().partition("ENTRY")[2].strip().splitlines()[-2], r"tuple\(%[\w.-]+", "tuple(%param.2"
@@ -177,8 +205,11 @@ SEEN_STATICALLY = {
     "a sum over all": ("sum doubled", "data"),
     "gathered in another order": ("order of parts", "data"),
     "another constant on one device": ("numbers of devices", "data"),
+    "a sum over some devices only": ("numbers of devices", "model"),
+    "a sum taken twice": ("sum doubled", "model"),
     "the gradient of another leaf": ("part of another", "model"),
     "two results swapped": ("part of another", "model"),
+    "stored over another argument": ("memory of another", ""),
     "a stale buffer": ("not computed", ""),
 }
 """What needs no numbers; the others leave every value on its devices and differ in numbers alone."""
