@@ -77,13 +77,14 @@ class SampledVerification(Answer):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        by = f"{self.program}, judged by a smaller one of the same structure"
+        which = "the same" if self.structure.agrees else "another"
+        by = f"{self.program}, judged by a smaller one of {which} structure"
         if self.verdict == "different":
-            which = "the smaller program" if self.small.verdict == "different" else "the program at full size"
-            return f"different: {which} of {by}\n{(self.small if self.small.wrong else self.static).headline}"
+            where = "the smaller program" if self.small.verdict == "different" else "the program at full size"
+            return f"different: {where} of {by}\n{(self.small if self.small.wrong else self.static).headline}"
         if self.verdict == "unknown":
             reasons = "".join(f"\n  {reason}" for reason in self.reasons)
-            return f"unknown: nothing differs in {self.program} made smaller, but the full one may:{reasons}"
+            return f"unknown: nothing was seen to differ in {by}, but a fault could hide:{reasons}"
         num = len(self.small.leaves)
         return f"the same: all {counted(num, 'array')} of {by}"
 

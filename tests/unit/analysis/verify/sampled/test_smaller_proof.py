@@ -74,6 +74,7 @@ def test_a_smaller_program_of_the_same_structure_tells_that_the_big_one_is_the_s
 def test_an_operation_that_only_the_big_one_has_makes_the_answer_unknown():
     proof = outlay.verify(made(64, 32, own=clipped), 1, like=small())
     assert proof.verdict == "unknown"
+    assert "judged by a smaller one of another structure, but a fault could hide:" in proof.headline
     assert any(
         "parts of the step that the small program lacks: add, jit(clip)/min" in reason for reason in proof.reasons
     ), proof.reasons
