@@ -101,4 +101,7 @@ class SmallerMesh(OneLine):
     def _products(self) -> list[tuple[int, int]]:
         """By how many devices axes split a dim, alone and together, on either mesh."""
         some = (names for num in range(1, len(self.full) + 1) for names in itertools.combinations(self.full, num))
-        return [tuple(math.prod(of[name] for name in names) for of in (self.full, self.small)) for names in some]
+        return [
+            (math.prod(map(self.full.__getitem__, names)), math.prod(map(self.small.__getitem__, names)))
+            for names in some
+        ]

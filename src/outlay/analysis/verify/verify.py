@@ -45,6 +45,7 @@ def verify(
 def verify(
     program: Program,
     steps: int | None = None,
+    against: Against = "one-device",
     *,
     batches: Any = None,
     key: Any = None,

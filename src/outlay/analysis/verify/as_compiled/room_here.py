@@ -48,11 +48,12 @@ def why_no_room_for_a_step(program: Program, compiled: jax.stages.Compiled) -> s
         compiled: what its compiler made of it.
     """
     memory, stats = host_memory(), compiled.memory_analysis()
-    needed = 0 if stats is None else program.mesh.size * stats.temp_size_in_bytes
+    each = 0 if stats is None else stats.temp_size_in_bytes
+    needed = program.mesh.size * each
     if memory is None or needed <= _SHARE * memory:
         return ""
     return (
-        f"a step holds up to {format_bytes(stats.temp_size_in_bytes)} of activations and other values in between on "
+        f"a step holds up to {format_bytes(each)} of activations and other values in between on "
         f"each of {program.mesh.size} devices, which makes {format_bytes(needed)}, and this machine has "
         f"{format_bytes(memory)}"
     )
