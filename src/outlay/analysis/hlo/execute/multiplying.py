@@ -245,7 +245,7 @@ def _attend(config: Mapping[str, Any], query: Any, key: Any, value: Any) -> tupl
     Queries are (B, T, heads, dim); keys and values have S rows and may have fewer heads, each for several of queries.
     """
     num_shared = query.shape[2] // key.shape[2]
-    query, key, value = (jnp.swapaxes(x.astype(jnp.float32), 1, 2) for x in (query, key, value))
+    query, key, value = (jnp.swapaxes(x.astype(_sums_in(x.dtype)), 1, 2) for x in (query, key, value))
     key, value = (jnp.repeat(x, num_shared, axis=1) for x in (key, value))
     scores = jnp.einsum("bntd,bnsd->bnts", query, key) * float(config["fmha_scale"])
     rows, columns = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, dim) for dim in (2, 3))
@@ -269,8 +269,10 @@ def _attention_backward(operation: Operation) -> Any:
     config = _attention_configuration(operation)
     query, key, value, _, gradient = operation.operands[:5]
     mixed = functools.partial(_attend, config)
-    _, pull_back = jax.vjp(lambda *arrays: mixed(*arrays)[0], *(x.astype(jnp.float32) for x in (query, key, value)))
-    gradients = pull_back(jnp.swapaxes(gradient.astype(jnp.float32), 1, 2))
+    _, pull_back = jax.vjp(
+        lambda *arrays: mixed(*arrays)[0], *(x.astype(_sums_in(x.dtype)) for x in (query, key, value))
+    )
+    gradients = pull_back(jnp.swapaxes(gradient.astype(_sums_in(gradient.dtype)), 1, 2))
     return _as_shapes(operation, [jnp.swapaxes(one, 1, 2) for one in gradients])
 
 

@@ -7,7 +7,6 @@ machine, and the text is computed operation by operation, in another process.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +29,7 @@ from outlay.analysis.verify.as_compiled.closeness import (
     longest_sum,
     moved,
 )
+from outlay.analysis.verify.as_compiled.in_float64 import can_settle, settled, wide_floats
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
 from outlay.analysis.verify.as_compiled.own_rounding import coarsest_allowed
 from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room, why_no_room_for_a_step
@@ -132,6 +132,8 @@ class CompiledProof:
                 steps = [self._with_precise(step) for step in steps]
                 checks = self._checked(answer, steps, longest_sum(module))
             wrong = {(check.kind, check.path) for check in checks if check.fault}
+            if not wrong and any(map(can_settle, checks)):
+                checks = self._settled(compiled, steps[0], checks)
             places = self._places(compiled, module, wrong) if wrong else []
             causes = (*places, *self._causes(steps, longest_sum(module))) if wrong else ()
             checks, stored_over = self._stored_over(module, checks)
@@ -179,7 +181,19 @@ class CompiledProof:
             precise = self.one_device.variant.replay(in_float64(step.before), in_float64(step.batch)).leaves
         except Exception:  # a kernel of the user's may know no float64: then nothing more is allowed for
             return step
-        return dataclasses.replace(step, precise=precise)
+        return replace(step, precise=precise)
+
+    def _settled(
+        self, compiled: jax.stages.Compiled, first: _Step, checks: tuple[LeafCheck, ...]
+    ) -> tuple[LeafCheck, ...]:
+        """Compare the arrays that rounding hides in float64, which takes as long again."""
+        precise = self._with_precise(first).precise
+        if precise is None:
+            return checks
+        self.stage(f"the compiled program in float64 on {self.program.mesh.size} simulated devices, in another process")
+        start = replace(first, before=wide_floats(first.before), batch=wide_floats(first.batch))
+        answer = run_apart(replace(self._job(compiled, [start]), is_wide=True))
+        return settled(checks, self._named(answer.exact[0]), precise, first.before)
 
     def _checked(self, answer: Answer, steps: list[_Step], num_added: int) -> tuple[LeafCheck, ...]:
         differing = frozenset(self._keys[at] for at in answer.differing)

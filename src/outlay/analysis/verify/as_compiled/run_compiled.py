@@ -35,6 +35,7 @@ class Job:
         products: how the target multiplies float32 at default precision.
         kernels: what the calls of kernels compute, as text, by the name of the instruction.
         device_ids: JAX's numbers of the devices that it was compiled for; needed for several slices only.
+        is_wide: whether to compute it with its floats in float64, from such numbers.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Job:
     products: Products
     kernels: dict[str, str] = field(default_factory=dict)
     device_ids: tuple[int, ...] = ()
+    is_wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,11 @@ def compute(job: Job) -> Answer:
     from outlay.analysis.hlo.execute.as_function import as_function
     from outlay.analysis.hlo.parse import parse_hlo
 
-    parsed = {text: parse_hlo(text) for text in set(job.kernels.values())}
+    parsed = {text: parse_hlo(text) for text in {job.text, *job.kernels.values()}}
+    if job.is_wide:
+        from outlay.analysis.hlo.execute.widened import widened
+
+        parsed = {text: widened(module) for text, module in parsed.items()}
     kernels = {name: parsed[text] for name, text in job.kernels.items()}
     names, sizes = (tuple(column) for column in zip(*job.axes, strict=True))
     num_devices = int(np.prod(sizes))
@@ -105,7 +111,7 @@ def compute(job: Job) -> Answer:
     in_specs, out_specs = (tuple(PartitionSpec(*spec) for spec in specs) for specs in (job.in_specs, job.out_specs))
     function = jax.jit(
         jax.shard_map(
-            as_function(parse_hlo(job.text), names, device_ids=job.device_ids, products=job.products, kernels=kernels),
+            as_function(parsed[job.text], names, device_ids=job.device_ids, products=job.products, kernels=kernels),
             mesh=mesh,
             in_specs=(PartitionSpec(), *in_specs),
             out_specs=out_specs,

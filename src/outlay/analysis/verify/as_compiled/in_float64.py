@@ -1,0 +1,73 @@
+"""Settle what rounding hides: the compiled program and one device in float64, where both only mean what they say.
+
+In bfloat16 a step of Adam can move an array no further than rounding does, and then no comparison of rounded numbers
+shows a fault. In float64 rounding is a billionth of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.analysis.verify.as_compiled.closeness import Results
+from outlay.analysis.verify.runs import Leaves
+from outlay.analysis.verify.verification import LeafCheck
+
+ALLOWED = 1e-4
+"""The share of an update by which the two may differ: what compilers compute beforehand, they round to float32."""
+
+
+def can_settle(check: LeafCheck) -> bool:
+    """Return whether an array is unknown for its rounding alone."""
+    return bool(check.doubt) and not check.fault and check.is_settled_by_others
+
+
+def wide_floats(tree: Any) -> Any:
+    """Return the floats of a tree in float64, without those of 8 bits, whose rounding a program is about."""
+
+    def one(leaf: Any) -> Any:
+        is_narrow = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize > 1
+        return leaf.astype(np.float64) if is_narrow else leaf
+
+    return jax.tree.map(one, tree)
+
+
+def settled(checks: tuple[LeafCheck, ...], got: Results, right: Results, before: Leaves) -> tuple[LeafCheck, ...]:
+    """Return the checks, those settled whose array is the same in float64 in the first step.
+
+    An array that differs stays unknown: where a program decides by a number, such as which of two is larger, it may
+    decide otherwise.
+
+    Args:
+        checks: of all steps.
+        got: what the compiled program computed in the first step, in float64.
+        right: what one device computed, likewise.
+        before: the state before that step.
+    """
+
+    def one(check: LeafCheck) -> LeafCheck:
+        key = check.kind, check.path
+        if not can_settle(check) or key not in got or key not in right:
+            return check
+        share = _apart(got[key], right[key], before.get(check.path) if check.kind == "state" else None)
+        is_same = share is not None and share <= ALLOWED
+        return dataclasses.replace(check, doubt="", replayed=share, note="in float64") if is_same else check
+
+    return tuple(map(one, checks))
+
+
+def _apart(got: np.ndarray, right: np.ndarray, base: np.ndarray | None) -> float | None:
+    """Return how far two arrays are apart, as a share of the update; None if they cannot be compared."""
+    if got.shape != right.shape:
+        return None
+    if not jnp.issubdtype(right.dtype, jnp.inexact):
+        return 0.0 if np.array_equal(got, right) else None
+    wide, start = right.astype(np.float64), 0.0 if base is None else base.astype(np.float64)
+    update, apart = float(np.linalg.norm(wide - start)), float(np.linalg.norm(got.astype(np.float64) - wide))
+    if not np.isfinite(apart) or not update:
+        return None
+    return apart / update
