@@ -187,7 +187,7 @@ class CompiledProof:
         self, compiled: jax.stages.Compiled, first: _Step, checks: tuple[LeafCheck, ...]
     ) -> tuple[LeafCheck, ...]:
         """Compare the arrays that rounding hides in float64, which takes as long again."""
-        precise = self._with_precise(first).precise
+        precise = first.precise or self._with_precise(first).precise
         if precise is None:
             return checks
         self.stage(f"the compiled program in float64 on {self.program.mesh.size} simulated devices, in another process")
