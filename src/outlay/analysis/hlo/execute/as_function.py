@@ -24,7 +24,13 @@ from outlay.analysis.hlo.execute.operation import Meaning, Operation, Products
 from outlay.analysis.hlo.execute.reducing import REDUCING, REDUCING_CALLS
 from outlay.analysis.hlo.execute.shaping import LIBRARY_CALLS, SHAPING
 from outlay.analysis.hlo.execute.solving import SOLVER_CALLS, SOLVING
-from outlay.analysis.hlo.execute.transferring import SLICE_CALLS, TRANSFERRING, can_be_computed, is_left_out
+from outlay.analysis.hlo.execute.transferring import (
+    SLICE_CALLS,
+    TRANSFERRING,
+    can_be_computed,
+    check_slices,
+    is_left_out,
+)
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
 
@@ -217,10 +223,13 @@ def as_function(
         value says whether float32 is multiplied as the target does it, or as it is.
 
     Raises:
-        ValueError: when it is traced: an operation has no meaning here (see `unknown_operations`).
+        ValueError: when it is traced: an operation has no meaning here (see `unknown_operations`), or the devices of
+            a slice do not follow one another.
     """
 
     def function(rounds: Any, *arrays: Any) -> tuple[Any, ...]:
+        check_slices(device_ids, module.num_devices)
+
         def run(computation: Computation, values: tuple[Any, ...]) -> Any:
             known: dict[str, Any] = {}
             for name, one in computation.instructions.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,6 +31,21 @@ _GROUP = re.compile(r"\{([^{}]*)\}")
 _REDUCTIONS: Mapping[str, Callable[..., Any]] = {"SUM": jnp.sum, "PRODUCT": jnp.prod, "MAX": jnp.max, "MIN": jnp.min}
 _KINDS = ("ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_TO_ALL", "ONE_TO_ONE")
 _CALLBACK = re.compile(r"xla_(?:ffi_)?(?:partitioned_)?python_[cg]pu_callback")
+
+
+def check_slices(device_ids: Sequence[int], num_local: int) -> None:
+    """Raise unless the devices of each slice follow one another.
+
+    Args:
+        device_ids: JAX's numbers of all devices, in the order of the mesh.
+        num_local: how many the text is for.
+
+    Raises:
+        ValueError: the mesh has them in another order, of which nothing is known.
+    """
+    parts = [device_ids[at : at + num_local] for at in range(0, len(device_ids), num_local)]
+    if len(parts) > 1 and any(len({number // _A_SLICE for number in part}) > 1 for part in parts):
+        raise ValueError("the devices of a slice do not follow one another in the mesh")
 
 
 def is_left_out(one: Instruction, computation: Computation) -> bool:

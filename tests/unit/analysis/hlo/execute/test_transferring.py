@@ -11,6 +11,7 @@ from tests.unit.report.arrays import mesh_of
 
 import outlay
 from outlay.analysis.hlo.execute.as_function import num_left_out, unknown_operations
+from outlay.analysis.hlo.execute.transferring import check_slices
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.verify.as_compiled.run_compiled import Job, compute
 from outlay.core.jax_compat import text_with_constants
@@ -106,3 +107,10 @@ def test_a_callback_is_left_out_if_nothing_uses_what_it_returns(target):
     names = {one.name for one in unknown_operations(called)}
     assert any("callback" in name or "recv" in name for name in names)
     assert num_left_out(called) == 0
+
+
+def test_slices_that_are_mixed_in_the_mesh_are_not_computed():
+    check_slices((100000, 100002, 200001, 200000), 2)
+    check_slices((0, 1, 2, 3), 4)
+    with pytest.raises(ValueError, match="do not follow one another"):
+        check_slices((100000, 200000, 100001, 200001), 2)
