@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 _USED = (
     "outlay",  # before JAX, to see what starts it
     *("flax.nnx", "grain", "jax", "matplotlib.backends.backend_agg", "optax", "orbax.checkpoint", "rich.console"),
-    *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.launch.run_job", "outlay.program.make"),
+    *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.launcher.run_job", "outlay.program.make"),
     *("outlay.slurm.slurm_script", "outlay.recipes.choose", "outlay.recipes.digits", "outlay.recipes.lm"),
     *("outlay.recipes.training_run", "outlay.report.run_page", "outlay.report.show", "outlay.search"),
     *("outlay.train.checkpoint.checkpoints", "outlay.train.loop"),

@@ -12,7 +12,7 @@ from tests import forks
 from tests.unit.cli.command import environment
 
 from outlay.core.runtime_flags import merge_flags
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 SECONDS = 240
 

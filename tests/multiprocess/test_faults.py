@@ -15,7 +15,7 @@ from tests.multiprocess import jobs
 from tests.unit.cli.command import environment
 
 from outlay.jobs.exit_codes import LOST
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 pytestmark = pytest.mark.newest
 

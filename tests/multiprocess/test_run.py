@@ -15,7 +15,7 @@ from tests.unit.cli.command import LINE, command_here, environment, forked_outla
 from tests.unit.recipes.small import line
 
 import outlay
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 FRAGILE = str(Path(__file__).parent / "fragile.py")
 LONGEST = 280  # seconds after which a run hangs

@@ -90,8 +90,8 @@ def launch(
 ) -> None:
     """Run a command in many processes on this machine; if one fails, all end, with its error last."""
     from outlay.jobs.stall import Limits
-    from outlay.launch.job import Job
-    from outlay.launch.run_job import run_job
+    from outlay.launcher.job import Job
+    from outlay.launcher.run_job import run_job
 
     job = Job(
         tuple(command or ()),

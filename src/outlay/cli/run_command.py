@@ -203,8 +203,8 @@ def run_in_processes(
     import tempfile
 
     from outlay.core.flag_check import check_flags
-    from outlay.launch.job import Job
-    from outlay.launch.run_job import run_job
+    from outlay.launcher.job import Job
+    from outlay.launcher.run_job import run_job
 
     if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(

@@ -1,7 +1,8 @@
 """The one verdict over a job: who failed first, who left early, who is lost, who is held, who is stuck.
 
-A pure function over facts. The launcher (`launch/supervise.py`), and process 0 of a job without one (`peer_watch.py`),
-gather what they know of each process, ask, and obey; they decide nothing. Its table is `test_verdict.py`.
+A pure function over facts. The launcher (`launcher/supervise.py`), and process 0 of a job without one
+(`peer_watch.py`), gather what they know of each process, ask, and obey; they decide nothing. Its table is
+`test_verdict.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 from outlay.core.paths import first_part, matches, pattern_problem, split_path
 from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims, spec_text
-from outlay.layout.suggested_patterns import as_dotted
+from outlay.layout.suggested_patterns import as_dotted, as_glob
 
 Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
@@ -155,10 +155,10 @@ class Rule(OneLine):
         what = pattern_problem(self.pattern.removeprefix(SOURCE))
         if what is None:
             return None
+        suggested = as_dotted(self.pattern) or as_glob(self.pattern)
         fix = "patterns are globs over dotted paths, not regular expressions or key paths: write "
-        dotted = as_dotted(self.pattern)
-        example = f'"{dotted}"' if dotted else 'one such as "params.**.kernel"'
-        return Problem("malformed pattern", repr(self.pattern), what, fix + example)
+        fix = f'{fix}"{suggested}"' if suggested else 'write a glob such as "params.**.kernel"'
+        return Problem("malformed pattern", repr(self.pattern), what, fix)
 
     def _placement_problem(self) -> Problem | None:
         if self.spec is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 
 from outlay.core.paths import Parts, join_parts, matches, matches_parts, pattern_parts, pattern_problem, split_path
+from outlay.core.quantities import listed
 from outlay.core.suggest import did_you_mean
+from outlay.layout.optimizer_state import is_optimizer
 
 MAX_GLOBS = 8
 """Patterns that a message shows; a tree that needs more is better served by a rule for everything that is left."""
@@ -16,6 +20,12 @@ _REGEX = re.compile(r"[\^$()|\[\]{}+?\\]|\.\*(?=[^.*])")
 
 _REGEX_ONLY = re.compile(r"[\^$()|\[\]{}+?\\]")
 """Characters of regular expressions that names hardly contain."""
+
+_MAX_REGEX = 200
+"""The longest pattern that is tried as a regular expression."""
+
+_MAX_TRIES = 10**8
+"""The most matches of repetitions that such an expression may try, in all paths together."""
 
 
 def globs(chosen: Collection[str], others: Iterable[str]) -> list[str]:
@@ -49,6 +59,20 @@ def as_dotted(pattern: str) -> str | None:
     dotted = re.sub(r"\.{2,}", ".", dotted)
     is_path = dotted not in ("", pattern) and not _REGEX_ONLY.search(dotted) and pattern_problem(dotted) is None
     return dotted if is_path else None
+
+
+def as_glob(regex: str) -> str | None:
+    r"""Translate a plain regular expression over paths to a glob; None if that is not possible.
+
+    >>> as_glob(r"^params\..*\.kernel$"), as_glob(".*kernel$"), as_glob("params..kernel")
+    ('params.**.kernel', '**.*kernel', None)
+    """
+    text = regex.removeprefix("^").removesuffix("$").replace("\\.", "\0")
+    text = re.sub(r"(\[[^\]]*\]|\\[dw])[*+]?", "*", text)
+    text = re.sub(r"\.[*+]", "**", text).replace("\0", ".")
+    text = re.sub(r"(^|\.)\*\*(?=[^.])", r"\1**.*", text)  # `**` shares no part: `.*kernel` ends a part of any path
+    is_glob = text != regex and not _REGEX_ONLY.search(text) and pattern_problem(text) is None
+    return text if is_glob else None
 
 
 def _cover(chosen: list[Parts], others: list[Parts]) -> list[str]:
@@ -127,11 +151,45 @@ def _between(before: Parts, path: Parts, after: Parts) -> list[str]:
 
 
 def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
-    """Say how a pattern in JAX's or a file system's syntax is written, or that it is no regular expression."""
+    """Return the pattern if it is written in JAX's or a file system's syntax, or as a regular expression."""
     dotted = as_dotted(pattern)
     if dotted and any(matches(dotted, path) for path in paths):
         return f'paths are dotted, list positions too: write "{dotted}"'
-    if not _REGEX.search(pattern):
+    if not _REGEX.search(pattern) or len(pattern) > _MAX_REGEX:
         return None
-    what = "patterns are globs, not regular expressions: `*` is one part, `**` any number"
-    return f"{what}; {did_you_mean(pattern, paths)}"
+    reached = _by_regex(pattern, paths)
+    if not reached:
+        return "patterns are globs, not regular expressions: `*` is one part, `**` any number; " + did_you_mean(
+            pattern, paths
+        )
+    suggested = globs(reached, set(paths) - set(reached))
+    written = listed([f'"{each}"' for each in suggested], MAX_GLOBS)
+    each = "" if len(suggested) == 1 else ", a rule each"
+    return f"patterns are globs, not regular expressions: write {written}{each}"
+
+
+def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
+    """Return the leaves that match if the pattern is read as a regular expression, or as in a shell."""
+    chosen = re.sub(r"\{([^{}]*,[^{}]*)\}", lambda m: "(" + m[1].replace(",", "|") + ")", pattern).replace("/", r"\.")
+    shell = re.sub(r"\*+", "[^.]*", chosen.replace(r"\.", ".").replace(".", r"\.")).replace("?", "[^.]")
+    for regex, method in ((chosen, "fullmatch"), (shell, "fullmatch"), (chosen, "search")):
+        if _backtracks(regex, paths):
+            continue
+        try:
+            with warnings.catch_warnings():  # about syntax that a later Python may read otherwise
+                warnings.simplefilter("ignore")
+                compiled = re.compile(regex)
+            reached = [path for path in paths if getattr(compiled, method)(path)]
+        except (re.error, RecursionError):
+            continue
+        if reached:
+            return [path for path in reached if not is_optimizer(path)] or reached
+    return []
+
+
+def _backtracks(regex: str, paths: Sequence[str]) -> bool:
+    """Return whether matching might take very long: nested or many repetitions, in long paths."""
+    if re.search(r"[)*+}?][*+{]", regex):
+        return True
+    num = 1 + len(re.findall(r"[*+{?]", regex))
+    return sum(math.comb(len(path) + num, num) for path in paths) > _MAX_TRIES

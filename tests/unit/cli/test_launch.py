@@ -184,7 +184,7 @@ def test_a_job_that_gets_no_further_is_not_started_for_ever(tmp_path):
 def test_the_launcher_imports_no_jax(tmp_path):
     done = launch(tmp_path, "-n", "1", *python("1 / 0"), PYTHONPROFILEIMPORTTIME="1")
     own = [line for line in done.stderr.splitlines() if not line.startswith("[0]")]
-    assert any("outlay.launch.run_job" in line for line in own)
+    assert any("outlay.launcher.run_job" in line for line in own)
     assert not [line for line in own if line.rpartition("|")[2].strip().partition(".")[0] in ("jax", "jaxlib", "numpy")]
 
 

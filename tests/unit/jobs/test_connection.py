@@ -10,7 +10,7 @@ from outlay.jobs import connection
 from outlay.jobs.connection import BIND, Connection, Disconnected, listen
 from outlay.jobs.process_info import ProcessInfo
 from outlay.jobs.rendezvous import meet
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.jobs import joined, process_info
 from outlay.jobs.join import _key, _seconds, join
 from outlay.jobs.process_info import read_process_info
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlay.jobs.peer_watch import LOST
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 pytestmark = pytest.mark.processes
 

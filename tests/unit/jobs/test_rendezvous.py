@@ -10,7 +10,7 @@ import pytest
 from outlay.core.error_types import JoinError
 from outlay.jobs import connection, rendezvous
 from outlay.jobs.process_info import ProcessInfo
-from outlay.launch.job import free_port
+from outlay.launcher.job import free_port
 
 
 @pytest.fixture(autouse=True)

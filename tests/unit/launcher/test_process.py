@@ -1,4 +1,4 @@
-from outlay.launch.process import LONGEST, Lines
+from outlay.launcher.process import LONGEST, Lines
 
 
 def test_lines_come_whole_however_they_arrive():

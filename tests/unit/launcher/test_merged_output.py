@@ -1,9 +1,9 @@
 import pytest
 
 from outlay.jobs.heartbeat import mark
-from outlay.launch import merged_output
-from outlay.launch.merged_output import MergedOutput, StepOrder
-from outlay.launch.screen import Screen
+from outlay.launcher import merged_output
+from outlay.launcher.merged_output import MergedOutput, StepOrder
+from outlay.launcher.screen import Screen
 
 
 def written(step):

@@ -6,7 +6,7 @@ import pytest
 
 from outlay.jobs.job_folder import JobFolder, JoinedProcess
 from outlay.jobs.proc_files import MARK
-from outlay.launch.stacks import collect_stacks
+from outlay.launcher.stacks import collect_stacks
 
 pytestmark = pytest.mark.processes
 

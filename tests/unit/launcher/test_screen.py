@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from outlay.launch.merged_output import Log, MergedOutput
-from outlay.launch.screen import NobodyReads, Screen
+from outlay.launcher.merged_output import Log, MergedOutput
+from outlay.launcher.screen import NobodyReads, Screen
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import IO
 
 from outlay.jobs import proc_files
 from outlay.jobs.job_folder import Flag, JobFolder
-from outlay.launch.merged_output import MergedOutput
+from outlay.launcher.merged_output import MergedOutput
 
 _PATIENCE = 0.8  # seconds between asking a process to end and ending it
 _IS_LINUX = sys.platform == "linux"

@@ -5,8 +5,8 @@ import pytest
 
 from outlay.core.error_types import LaunchError
 from outlay.jobs.process_info import PORTS
-from outlay.launch import job
-from outlay.launch.job import LOOPBACK, assign_gpus, check_limits, free_port
+from outlay.launcher import job
+from outlay.launcher.job import LOOPBACK, assign_gpus, check_limits, free_port
 
 
 @pytest.fixture

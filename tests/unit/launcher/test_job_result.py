@@ -6,9 +6,9 @@ import pytest
 from outlay.jobs.exit_codes import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.verdict import Kind, Verdict
-from outlay.launch.job_result import after_failure, is_echo_of_another, never_joined, stuck, succeeded
-from outlay.launch.merged_output import MergedOutput
-from outlay.launch.screen import Screen
+from outlay.launcher.job_result import after_failure, is_echo_of_another, never_joined, stuck, succeeded
+from outlay.launcher.merged_output import MergedOutput
+from outlay.launcher.screen import Screen
 
 FATAL = "F1122 client.h:80] Terminating process because the JAX distributed service detected fatal errors."
 

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from outlay.jobs.job_folder import Beat, JobFolder
 from outlay.jobs.stall import Limits
-from outlay.launch import supervise
-from outlay.launch.merged_output import MergedOutput
-from outlay.launch.process import Process
-from outlay.launch.screen import Screen
-from outlay.launch.supervise import JobProgress, Supervisor, slowest
+from outlay.launcher import supervise
+from outlay.launcher.merged_output import MergedOutput
+from outlay.launcher.process import Process
+from outlay.launcher.screen import Screen
+from outlay.launcher.supervise import JobProgress, Supervisor, slowest
 
 pytestmark = pytest.mark.processes
 

@@ -1,4 +1,4 @@
-from outlay.launch.run_job import launchers_beside
+from outlay.launcher.run_job import launchers_beside
 
 SLURM = {
     "SLURM_JOB_ID": "7",

@@ -10,8 +10,8 @@ from outlay.core.quantities import counted, plural
 from outlay.jobs.exit_codes import STOPPED, STOPPING, STUCK, TERMINATED, UNCAUGHT, is_echo, shell_code
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.verdict import Verdict
-from outlay.launch.merged_output import MergedOutput
-from outlay.launch.process import Process
+from outlay.launcher.merged_output import MergedOutput
+from outlay.launcher.process import Process
 
 
 @dataclass(frozen=True)

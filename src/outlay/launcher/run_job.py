@@ -19,12 +19,12 @@ from outlay.core.quantities import counted
 from outlay.jobs.exit_codes import STOPPING, TERMINATED
 from outlay.jobs.job_folder import Flag, JobFolder, new_job_folder
 from outlay.jobs.process_info import read_process_info
-from outlay.launch.job import Job, free_port
-from outlay.launch.job_result import JobResult
-from outlay.launch.merged_output import MergedOutput
-from outlay.launch.process import Process, end_all, killing_leftovers
-from outlay.launch.screen import NobodyReads, Screen
-from outlay.launch.supervise import Supervisor
+from outlay.launcher.job import Job, free_port
+from outlay.launcher.job_result import JobResult
+from outlay.launcher.merged_output import MergedOutput
+from outlay.launcher.process import Process, end_all, killing_leftovers
+from outlay.launcher.screen import NobodyReads, Screen
+from outlay.launcher.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
 _MORE_PROCESSES = "start fewer processes, or raise the limit (ulimit -u for processes)"

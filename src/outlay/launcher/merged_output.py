@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from outlay.jobs.heartbeat import STEP_MARK
-from outlay.launch.screen import Screen, Stream
+from outlay.launcher.screen import Screen, Stream
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of ANSI terminals, the most different first
 _LAST_LINES, _LONGEST_LINE = 400, 4096

@@ -20,12 +20,12 @@ from outlay.jobs.process_info import origin_text
 from outlay.jobs.stall import Limits, Silence
 from outlay.jobs.verdict import Failed, Kind, Patience, ProcessFacts, Verdict, verdict
 from outlay.jobs.waiting import NO_WAIT
-from outlay.launch import job_result
-from outlay.launch.job_result import JobResult
-from outlay.launch.merged_output import MergedOutput
-from outlay.launch.process import Pipes, Process, end_all
-from outlay.launch.screen import is_writable
-from outlay.launch.stacks import collect_stacks
+from outlay.launcher import job_result
+from outlay.launcher.job_result import JobResult
+from outlay.launcher.merged_output import MergedOutput
+from outlay.launcher.process import Pipes, Process, end_all
+from outlay.launcher.screen import is_writable
+from outlay.launcher.stacks import collect_stacks
 
 _LOOK_EVERY = 0.1  # seconds
 _SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
