@@ -143,6 +143,7 @@ class CompiledProof:
         limits = (
             _judged_words(module, kernels, self.program.mesh.size),
             self._precision_words(answer, steps[0].before),
+            *(f"compiler options: {note}" for note in self.program.compiler_options.notes),
         )
         causes = causes or stored_over
         return self._verification(words, checks, causes=causes, limits=tuple(filter(None, limits)))

@@ -65,13 +65,25 @@ def test_the_preset_has_no_fault():
     assert (verification.verdict, verification.undecided) == ("no fault found", ())
 
 
-def test_the_report_names_the_line_the_pass_and_the_option(monkeypatch):
-    def in_this_process(job):
+def verified(monkeypatch, options):
+    """The proof, computed in this process."""
+
+    def here(job):
         with jax.enable_x64(True):
             return compute(job)
 
-    monkeypatch.setattr(compiled_proof, "run_apart", in_this_process)
-    verification = CompiledProof(program("none"), 1, None, lambda stage: None).of(None, [BATCH])
+    monkeypatch.setattr(compiled_proof, "run_apart", here)
+    return CompiledProof(program(options), 1, None, lambda stage: None).of(None, [BATCH])
+
+
+def test_with_the_preset_it_is_the_same_and_the_report_says_what_was_left_out_and_why(monkeypatch):
+    verification = verified(monkeypatch, "preset")
+    assert verification.verdict == "same"
+    assert "compiler options: without the pass while-loop-all-reduce-code-motion: sums over" in str(verification)
+
+
+def test_the_report_names_the_line_the_pass_and_the_option(monkeypatch):
+    verification = verified(monkeypatch, "none")
     assert verification.verdict == "different"
     line, blamed = verification.causes
     assert "sum missing over 'data': scatter %" in line
