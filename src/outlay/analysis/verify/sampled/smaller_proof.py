@@ -141,5 +141,5 @@ def _split_otherwise(program: Program, small: Program) -> Iterator[str]:
 def _shrinking_in_words(program: Program, small: Program) -> str:
     sizes = [format_bytes(one.plan.bytes_total) for one in (program, small)]
     meshes = [str(one.plan.mesh) for one in (program, small)]
-    mesh = f", mesh {meshes[0]} -> {meshes[1]}" if meshes[0] != meshes[1] else ""
+    mesh = f", {meshes[0]} -> {meshes[1]}" if meshes[0] != meshes[1] else ""
     return f"state {sizes[0]} -> {sizes[1]}{mesh}"
