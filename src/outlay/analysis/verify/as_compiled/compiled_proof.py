@@ -29,7 +29,7 @@ from outlay.analysis.verify.as_compiled.closeness import (
     longest_sum,
     moved,
 )
-from outlay.analysis.verify.as_compiled.in_float64 import can_settle, settled, wide_floats
+from outlay.analysis.verify.as_compiled.in_float64 import can_settle, scaled, settled, wide_floats
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
 from outlay.analysis.verify.as_compiled.own_rounding import coarsest_allowed
 from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room, why_no_room_for_a_step
@@ -131,10 +131,10 @@ class CompiledProof:
             if any(check.fault for check in checks) and coarsest.itemsize < _FLOAT32.itemsize:
                 steps = [self._with_precise(step) for step in steps]
                 checks = self._checked(answer, steps, longest_sum(module))
-            wrong = {(check.kind, check.path) for check in checks if check.fault}
+            wrong: set[tuple[Kind, str]] = {(check.kind, check.path) for check in checks if check.fault}
             if not wrong and any(map(can_settle, checks)):
-                checks = self._settled(compiled, steps[0], checks)
-            places = self._places(compiled, module, wrong) if wrong else []
+                checks = settled(checks, *self._in_float64(compiled, steps[0]))
+            places = self._places(compiled, module, steps[0], wrong) if wrong else []
             causes = (*places, *self._causes(steps, longest_sum(module))) if wrong else ()
             checks, stored_over = self._stored_over(module, checks)
         except JudgeStoppedError as error:
@@ -184,17 +184,15 @@ class CompiledProof:
             return step
         return replace(step, precise=precise)
 
-    def _settled(
-        self, compiled: jax.stages.Compiled, first: _Step, checks: tuple[LeafCheck, ...]
-    ) -> tuple[LeafCheck, ...]:
-        """Compare the arrays that rounding hides in float64, which takes as long again."""
-        precise = first.precise or self._with_precise(first).precise
-        if precise is None:
-            return checks
+    def _in_float64(self, compiled: jax.stages.Compiled, first: _Step) -> tuple[Results, Results, Leaves]:
+        """Return what the program and one device compute in float64, and from what; it takes as long again."""
+        right = first.precise or self._with_precise(first).precise
+        if right is None:
+            return {}, {}, {}
         self.stage(f"the compiled program in float64 on {self.program.mesh.size} simulated devices, in another process")
         start = replace(first, before=wide_floats(first.before), batch=wide_floats(first.batch))
         answer = run_apart(replace(self._job(compiled, [start]), is_wide=True))
-        return settled(checks, self._named(answer.exact[0]), precise, first.before)
+        return self._named(answer.exact[0]), right, first.before
 
     def _checked(self, answer: Answer, steps: list[_Step], num_added: int) -> tuple[LeafCheck, ...]:
         differing = frozenset(self._keys[at] for at in answer.differing)
@@ -214,7 +212,9 @@ class CompiledProof:
             )
         )
 
-    def _places(self, compiled: jax.stages.Compiled, module: HloModule, wrong: set[tuple[str, str]]) -> list[str]:
+    def _places(
+        self, compiled: jax.stages.Compiled, module: HloModule, first: _Step, wrong: set[tuple[Kind, str]]
+    ) -> list[str]:
         """Say where in the text the fault is: what no right program has, or what only wrong results follow from."""
         self.stage("looking for the line")
         # Imported here: a program that is right needs none of it.
@@ -223,7 +223,11 @@ class CompiledProof:
 
         faults = [fault.in_words for fault in of_text(self.program, compiled, module).faults[:_MAX_PLACES]]
         numbers = [number for number, key in enumerate(self._keys) if key in wrong]
-        return faults or only_in_wrong(module, numbers)[:_MAX_PLACES]
+        if faults:
+            return faults
+        lines = only_in_wrong(module, numbers)[:_MAX_PLACES]
+        factor = scaled(wrong, *self._in_float64(compiled, first)) if lines else ""
+        return [f"{factor}; {line}" if factor else line for line in lines]
 
     def _causes(self, steps: list[_Step], num_added: int) -> tuple[str, ...]:
         """Compile again without each pass that is known to be wrong at times: is the program right then?"""

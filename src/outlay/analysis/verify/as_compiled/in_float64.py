@@ -7,6 +7,7 @@ shows a fault. In float64 rounding is a billionth of that.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 
 from outlay.analysis.verify.as_compiled.closeness import Results
 from outlay.analysis.verify.runs import Leaves
-from outlay.analysis.verify.verification import LeafCheck
+from outlay.analysis.verify.verification import Kind, LeafCheck
 
 ALLOWED = 1e-4
 """The share of an update by which the two may differ: what compilers compute beforehand, they round to float32."""
@@ -58,6 +59,33 @@ def settled(checks: tuple[LeafCheck, ...], got: Results, right: Results, before:
         return dataclasses.replace(check, doubt="", replayed=share, note="in float64") if is_same else check
 
     return tuple(map(one, checks))
+
+
+def scaled(wrong: Collection[tuple[Kind, str]], got: Results, right: Results, before: Leaves) -> str:
+    """Say so if all that is wrong is the right update times one number, each entry alike; else nothing.
+
+    Rounding hides a factor near one, so it is looked for in float64.
+
+    Args:
+        wrong: what differs, by kind and path.
+        got: what the compiled program computed, in float64.
+        right: what one device computed, likewise.
+        before: the state before.
+    """
+    factors = set()
+    for key in wrong:
+        if key not in got or key not in right or got[key].shape != right[key].shape:
+            return ""
+        start = before[key[1]].astype(np.float64) if key[0] == "state" else 0.0
+        updates, wants = got[key].astype(np.float64) - start, right[key].astype(np.float64) - start
+        large = np.abs(wants) > ALLOWED * np.abs(wants).max(initial=0.0)
+        ratios = updates[large] / wants[large]
+        if not ratios.size or not np.isfinite(ratios).all() or np.ptp(ratios) > ALLOWED * abs(ratios.mean()):
+            return ""
+        factors.add(float(f"{ratios.mean():.5g}"))
+    if len(factors) != 1 or factors == {1.0}:
+        return ""
+    return f"scaled: every update that differs is {factors.pop():g} times what it should be, in each entry alike"
 
 
 def _apart(got: np.ndarray, right: np.ndarray, base: np.ndarray | None) -> float | None:

@@ -11,7 +11,7 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 import outlay
 from outlay.analysis.verify.as_compiled import compiled_proof
 from outlay.analysis.verify.as_compiled.compiled_proof import CompiledProof
-from outlay.analysis.verify.as_compiled.in_float64 import settled
+from outlay.analysis.verify.as_compiled.in_float64 import scaled, settled
 from outlay.analysis.verify.as_compiled.run_compiled import compute
 from outlay.analysis.verify.verification import LeafCheck
 
@@ -49,6 +49,22 @@ def test_the_first_step_settles_the_same_array_of_later_ones():
     later = replace(DOUBTFUL, step=3)
     assert [one.verdict for one in settled((later,), {KEY: RIGHT}, {KEY: RIGHT}, {})] == ["same"]
     assert settled((later,), {KEY: RIGHT * 1.01}, {KEY: RIGHT}, {}) == (later,)
+
+
+@pytest.mark.parametrize(
+    ("got", "factor"),
+    [
+        (1 + RIGHT * 1.001, "scaled: every update that differs is 1.001 times what it should be"),
+        (1 - RIGHT, "is -1 times"),
+        (1 + RIGHT, ""),
+        (1 + RIGHT * np.linspace(1.0, 1.1, 8), ""),
+        (np.full(8, np.nan), ""),
+    ],
+)
+def test_an_update_that_is_scaled_is_told_by_its_factor(got, factor):
+    sentence = scaled([KEY], {KEY: got}, {KEY: 1 + RIGHT}, {"params.w": np.ones(8)})
+    assert factor in sentence
+    assert bool(sentence) == bool(factor)
 
 
 @pytest.mark.compiles

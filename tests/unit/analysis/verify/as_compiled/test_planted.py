@@ -172,7 +172,7 @@ PLANTED = {
 NAMED = {
     "the last sum left out": "sum missing over 'model': custom-call",
     "gathered in another order": "order of parts over 'data': all-gather-start",
-    "a scale": "only wrong results follow from 3 operations",
+    "a scale": "scaled: every update that differs is 1.001 times what it should be, in each entry alike; only wrong",
     "a microbatch not added": "only wrong results follow from",
     "a stale buffer": "not computed: parameter",
 }
