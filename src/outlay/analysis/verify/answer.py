@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Literal
 
 from outlay.core.error_types import VerifyError
@@ -14,9 +15,9 @@ class Answer(Report):
     """The answer of a proof by numbers, which prints itself."""
 
     @property
+    @abc.abstractmethod
     def verdict(self) -> Verdict:
         """`same`, `different`, or `unknown` if a fault could hide."""
-        raise NotImplementedError
 
     @property
     def ok(self) -> bool:

@@ -53,18 +53,18 @@ def _instructions(one: Instruction, others: Mapping[str, Instruction]) -> Iterat
     """Yield what stands in the place of an instruction; the last has its name."""
     wide = tuple(map(_wide, one.shapes))
     if one.opcode == "reduce-precision":
-        yield _changed(one, opcode="copy", shapes=wide)
+        yield dataclasses.replace(one, opcode="copy", shapes=wide)
     elif one.opcode == "constant" and wide != one.shapes:
-        yield _changed(one, name=f"{one.name}.as_written", is_root=False)
+        yield dataclasses.replace(one, name=f"{one.name}.as_written", is_root=False)
         yield _convert(one.name, f"{one.name}.as_written", wide, is_root=one.is_root)
     elif one.opcode in _OF_BITS and others[one.operands[0]].shapes[0].dtype != one.shapes[0].dtype:
         # In their own types, and each by a name of its own: several may read one array.
         operand = others[one.operands[0]]
         yield _convert(f"{one.name}.narrow", operand.name, operand.shapes, is_root=False)
-        yield _changed(one, name=f"{one.name}.as_written", operands=(f"{one.name}.narrow",), is_root=False)
+        yield dataclasses.replace(one, name=f"{one.name}.as_written", operands=(f"{one.name}.narrow",), is_root=False)
         yield _convert(one.name, f"{one.name}.as_written", wide, is_root=one.is_root)
     else:
-        yield one if wide == one.shapes else _changed(one, shapes=wide)
+        yield one if wide == one.shapes else dataclasses.replace(one, shapes=wide)
 
 
 def _wide(shape: Shape) -> Shape:
@@ -84,8 +84,3 @@ def _convert(name: str, operand: str, shapes: tuple[Shape, ...], *, is_root: boo
         is_root=is_root,
         calls=(),
     )
-
-
-def _changed(one: Instruction, **changes: object) -> Instruction:
-    names = ("name", "opcode", "shapes", "operands", "value", "attributes", "op_name", "frames", "is_root", "calls")
-    return Instruction(**{name: getattr(one, name) for name in names} | changes)  # type: ignore[arg-type]

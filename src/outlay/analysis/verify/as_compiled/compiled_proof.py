@@ -33,7 +33,7 @@ from outlay.analysis.verify.as_compiled.in_float64 import can_settle, scaled, se
 from outlay.analysis.verify.as_compiled.kernels import has_kernels, kernel_texts
 from outlay.analysis.verify.as_compiled.own_rounding import coarsest_allowed
 from outlay.analysis.verify.as_compiled.room_here import HOW_TO_SHRINK, why_no_room, why_no_room_for_a_step
-from outlay.analysis.verify.as_compiled.run_compiled import Answer, Job, JudgeStoppedError, run_apart
+from outlay.analysis.verify.as_compiled.run_compiled import Job, JudgeStoppedError, ProgramResults, run_apart
 from outlay.analysis.verify.batches import KINDS, in_float64, made_up_words, make_up, take
 from outlay.analysis.verify.dependence import Dependence
 from outlay.analysis.verify.host import by_path, default_kind, to_host
@@ -185,16 +185,22 @@ class CompiledProof:
         return replace(step, precise=precise)
 
     def _in_float64(self, compiled: jax.stages.Compiled, first: _Step) -> tuple[Results, Results, Leaves]:
-        """Return what the program and one device compute in float64, and from what; it takes as long again."""
+        """Return what the program and one device compute in float64, and from what; nothing where one cannot.
+
+        It takes as long again, and adds to an answer that is known already: so it may fail.
+        """
         right = first.precise or self._with_precise(first).precise
         if right is None:
             return {}, {}, {}
         self.stage(f"the compiled program in float64 on {self.program.mesh.size} simulated devices, in another process")
         start = replace(first, before=wide_floats(first.before), batch=wide_floats(first.batch))
-        answer = run_apart(replace(self._job(compiled, [start]), is_wide=True))
+        try:
+            answer = run_apart(replace(self._job(compiled, [start]), is_wide=True))
+        except JudgeStoppedError:
+            return {}, {}, {}
         return self._named(answer.exact[0]), right, first.before
 
-    def _checked(self, answer: Answer, steps: list[_Step], num_added: int) -> tuple[LeafCheck, ...]:
+    def _checked(self, answer: ProgramResults, steps: list[_Step], num_added: int) -> tuple[LeafCheck, ...]:
         differing = frozenset(self._keys[at] for at in answer.differing)
         return tuple(
             check
@@ -356,7 +362,7 @@ class CompiledProof:
     def _named(self, results: list[np.ndarray]) -> Results:
         return dict(zip(self._keys, results, strict=True))
 
-    def _precision_words(self, answer: Answer, before: Leaves) -> str:
+    def _precision_words(self, answer: ProgramResults, before: Leaves) -> str:
         """Say by how much the target's products move the state, as a share of its update."""
         worst, where = 0.0, ""
         for key, exact in self._named(answer.exact[0]).items():

@@ -76,7 +76,7 @@ def scaled(wrong: Collection[tuple[Kind, str]], got: Results, right: Results, be
     for key in wrong:
         if key not in got or key not in right or got[key].shape != right[key].shape:
             return ""
-        start = before[key[1]].astype(np.float64) if key[0] == "state" else 0.0
+        start = before[key[1]].astype(np.float64) if key[0] == "state" and key[1] in before else 0.0
         updates, wants = got[key].astype(np.float64) - start, right[key].astype(np.float64) - start
         large = np.abs(wants) > ALLOWED * np.abs(wants).max(initial=0.0)
         ratios = updates[large] / wants[large]

@@ -1,7 +1,7 @@
 """Compute a compiled program over simulated devices, in a process of its own: what crashes there ends no proof.
 
 The parent writes a `Job` into a file and starts a Python whose `main` is the one below; the process writes its
-`Answer` beside the file. Both files are pickles in a temporary folder of the parent's.
+`ProgramResults` beside the file. Both files are pickles in a temporary folder of the parent's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramResults:
     """What a program computed.
 
     Attributes:
@@ -68,7 +68,7 @@ class JudgeStoppedError(Exception):
     """The process that computes a program ended without an answer; the text is its last line."""
 
 
-def run_apart(job: Job) -> Answer:
+def run_apart(job: Job) -> ProgramResults:
     """Compute a program in another process.
 
     Raises:
@@ -90,7 +90,7 @@ def run_apart(job: Job) -> Answer:
         return pickle.loads(answer.read_bytes())
 
 
-def compute(job: Job) -> Answer:
+def compute(job: Job) -> ProgramResults:
     """Compute a program over as many devices of this process."""
     import jax
     from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -130,7 +130,7 @@ def compute(job: Job) -> Answer:
         exact.append([np.asarray(result) for result in results])
         if number == 0:
             rounded = [np.asarray(result) for result in function(np.bool_(True), *placed)]
-    return Answer(tuple(exact), rounded, frozenset(differing))
+    return ProgramResults(tuple(exact), rounded, frozenset(differing))
 
 
 def _copies_differ(array: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from outlay.analysis.hlo.hlo_module import Shape
@@ -35,15 +36,15 @@ def _heads_alone(visit: Visit, numbers: list[int], by_rank: Mapping[int, Mapping
     values = [visit.array(number) for number in numbers]
     results = []
     for shape in visit.instruction.shapes:
-        places = by_rank.get(len(shape.dims), {})
+        of_heads = functools.partial(_of_heads, visit, by_rank.get(len(shape.dims), {}), shape)
         if len(shape.dims) < 3:  # the memory that the library works in
             results.append(visit.replicated)
         else:
-            results.append(Value(visit.by_axis(lambda axis, held: _of_heads(visit, axis, held, places, shape), values)))  # noqa: B023  called at once
+            results.append(Value(visit.by_axis(of_heads, values)))
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _of_heads(visit: Visit, axis: int, held: list[Spread], places: Mapping[int, int], shape: Shape) -> Spread:
+def _of_heads(visit: Visit, places: Mapping[int, int], shape: Shape, axis: int, held: list[Spread]) -> Spread:
     if any(one.kind == "partial" for one in held):
         return visit.used_whole(axis, held)
     if any(one.kind != "split" for one in held[:3]):
