@@ -25,41 +25,30 @@ _CORE = str(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class Frame:
-    """A source line in a stack; `columns` (first, last) tell two calls on one line apart."""
+    """A source line in a stack."""
 
     file: str
     line: int
-    columns: tuple[int, int]
     function: str
 
 
-def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
-    """Return the user's source lines that lead to the operation being traced, innermost first.
-
-    For an operation of a backward pass: the lines of the forward operation that it differentiates, where JAX knows
-    them.
+def frames_of_error(error: BaseException, ignoring: tuple[str, ...] = ()) -> list[Frame]:
+    """Return the user's source lines that an error came through, innermost first.
 
     Args:
+        error: an error that was raised.
         ignoring: folders of files to skip, besides those of JAX and of this folder.
     """
-    skipped = (_CORE, *ignoring)
-    forward = source_info_util._source_info_context.context.traceback
-    instructions = list(zip(*forward.raw_frames(), strict=True)) if forward else []
-    # JAX's traceback ends where an inner jitted function begins; the Python stack goes on to its caller.
-    if not any(_is_user_file(code.co_filename, skipped) for code, _ in instructions):
-        instructions = [(frame.f_code, frame.f_lasti) for frame in _stack()]
-    frames = [
-        source_info_util.raw_frame_to_frame(code, offset)
-        for code, offset in instructions
-        if _is_user_file(code.co_filename, skipped)
-    ]
-    return [Frame(f.file_name, f.start_line, (f.start_column, f.end_column), f.function_name) for f in frames]
+    stack = reversed(list(traceback.walk_tb(error.__traceback__)))
+    frames = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in stack]
+    return [frame for frame in frames if _is_user_file(frame.file, (_CORE, *ignoring))]
 
 
-def _stack() -> Iterator[FrameType]:
-    frame = sys._getframe()
-    while frame := frame.f_back:
-        yield frame
+def frames_of_forward_pass(error: BaseException, ignoring: tuple[str, ...] = ()) -> list[Frame]:
+    """Return the lines of the operation whose derivative JAX was taking when it raised; empty if it was taking none."""
+    cause = error.__cause__
+    is_forward = isinstance(cause, source_info_util.JaxStackTraceBeforeTransformation)
+    return frames_of_error(cause, ignoring) if is_forward else []
 
 
 def source_line(eqn: Any) -> str:

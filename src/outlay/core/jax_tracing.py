@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from jax._src import api, source_info_util, tree_util
-from jax._src.core import trace_state_clean
+from jax._src.core import ShardingTypeError, trace_state_clean
 from jax.extend.core import Literal, Primitive, jaxprs_in_params
 
 
@@ -20,9 +20,9 @@ def is_tracing() -> bool:
     return not trace_state_clean()
 
 
-def in_backward_pass() -> bool:
-    """Return whether the operation being traced comes from transposing another one."""
-    return "transpose" in str(source_info_util.current().name_stack)
+def is_sharding_error(error: BaseException) -> bool:
+    """Return whether JAX refused an operation because of how its operands are split on Explicit axes."""
+    return isinstance(error, ShardingTypeError)
 
 
 def made_at(tracer: Any) -> str:
