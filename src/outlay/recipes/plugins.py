@@ -13,9 +13,9 @@ from typing import Any
 RECIPES = {
     "digits": "outlay.recipes.digits:digits",
     "lm": "outlay.recipes.lm:lm",
-    "resnet": "outlay.recipes.resnet:resnet",
-    "gan": "outlay.recipes.gan:gan",
-    "lora": "outlay.recipes.lora:lora",
+    "resnet": "outlay.examples.resnet:resnet",
+    "gan": "outlay.examples.gan:gan",
+    "lora": "outlay.examples.lora:lora",
     "ab_brain": "outlay.brain.run.from_file:ab_brain",
 }
 """The recipes that come with Outlay: name to the function that makes one."""

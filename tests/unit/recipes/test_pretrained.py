@@ -11,12 +11,12 @@ from safetensors.numpy import save_file
 import outlay
 from outlay.core.paths import flatten_paths
 from outlay.errors import RecipeError
+from outlay.examples import lora as lora_module
+from outlay.examples.lora import lora
 from outlay.models.transformer.language_model import language_model
 from outlay.models.transformer.published import MODELS
 from outlay.recipes import lm as lm_module
-from outlay.recipes import lora as lora_module
 from outlay.recipes.lm import lm
-from outlay.recipes.lora import lora
 from outlay.recipes.pretrained import llama_names
 
 pytestmark = pytest.mark.compiles

@@ -7,8 +7,8 @@ import pytest
 
 import outlay
 from outlay.errors import DataError, ProgramError, RecipeError
-from outlay.recipes.gan import adversarial_loss, gan
-from outlay.recipes.resnet import resnet
+from outlay.examples.gan import adversarial_loss, gan
+from outlay.examples.resnet import resnet
 
 pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
 

@@ -10,7 +10,7 @@ import optax
 
 from outlay.core.error_types import RecipeError
 from outlay.datasets.images import arrays, digits, images
-from outlay.models.classifiers import resnet_classifier
+from outlay.examples.residual_network import resnet_classifier
 from outlay.recipes.recipe import Recipe
 from outlay.train.data import rows_of
 

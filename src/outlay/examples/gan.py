@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.core.error_types import RecipeError
 from outlay.datasets.images import arrays, digits
-from outlay.models.classifiers import as_floats
+from outlay.examples.residual_network import as_floats
 from outlay.program.program import Program
 from outlay.recipes.recipe import Recipe
 from outlay.train.data import rows_of
