@@ -179,7 +179,7 @@ def test_wrong_places_are_all_named():
         ("not by rows", "sum"),
     ]
     assert "did you mean 'a'?" in str(refused.value)
-    with pytest.raises(LayoutError, match="part in several places: a"):
+    with pytest.raises(LayoutError, match="part split over device groups: a"):
         program_at_rules([("a.**", outlay.layout.on(1)), ("cache.a.**", outlay.layout.on(2)), *PLACED_REST])
     with pytest.raises(LayoutError, match=r"not a place: \*\*"):
         program_at_rules([("**", outlay.fsdp().rules[0].placement), ("a.**", outlay.layout.on(1)), *PLACED_REST])

@@ -39,9 +39,9 @@ def show(
     """Show the tree of modules of a Brain: settings with units, shapes of state, and what reads what."""
     # Inside, so that `outlay --help` does not import JAX.
     from outlay.brain.files.read_brain import parse_shapes, read_brain
-    from outlay.core.jax_compat import settle_on_cpu
+    from outlay.core.jax_compat import use_cpu_if_alone
 
-    settle_on_cpu()
+    use_cpu_if_alone()
     check_outputs(picture, force=force)
     loaded = read_brain(file, inputs=parse_shapes(inputs or ()))
     if as_json:
@@ -65,8 +65,8 @@ def convert(
     """Convert the file of a Brain. What the other format cannot say is listed, and then nothing is written."""
     from outlay.brain.files.convert import convert_brain
     from outlay.brain.files.read_brain import parse_shapes
-    from outlay.core.jax_compat import settle_on_cpu
+    from outlay.core.jax_compat import use_cpu_if_alone
 
-    settle_on_cpu()
+    use_cpu_if_alone()
     for written in convert_brain(source, target, inputs=parse_shapes(inputs or ()), seed=seed, dt=dt, force=force):
         say(f"wrote {written}", err=True)

@@ -134,9 +134,9 @@ def _started_by() -> str:
 
 
 def _devices() -> tuple[list[Any], str]:
-    from outlay.core.jax_compat import attached_devices, settle_on_cpu
+    from outlay.core.jax_compat import attached_devices, use_cpu_if_alone
 
-    settle_on_cpu()  # the search for accelerators that are not here prints more than the doctor has to say
+    use_cpu_if_alone()  # the search for accelerators that are not here prints more than the doctor has to say
     try:
         return attached_devices(), ""
     except BackendError as error:
@@ -147,9 +147,9 @@ def _flags_failure() -> str:
     """Return why XLA would abort the process that starts it; empty if it would not."""
     if not os.environ.get("XLA_FLAGS"):
         return ""
-    from outlay.core.flag_check import refusal_of_flags
+    from outlay.core.flag_check import error_of_flags
 
-    refusal = refusal_of_flags(os.environ["XLA_FLAGS"])
+    refusal = error_of_flags(os.environ["XLA_FLAGS"])
     return f"XLA aborts the process: {refusal}" if refusal else ""
 
 

@@ -33,17 +33,19 @@ def estimate(
     """
     check_outputs(html, force=force)
     prepared = prepare_program(context, recipe, options)
-    from outlay.recipes.ways_to_fit import ways_for, what_would_fit
+    from outlay.recipes.ways_to_fit import describe_memory_options, memory_options
     from outlay.report.explain.explain import estimate as estimate_program
     from outlay.report.explain.explain import explain as explain_program
 
     explained = explain_program(prepared.program, target=options.target, cache=cache)
-    ways = ways_for(prepared, explained, recipe, context.args, options.target, options.compiler_options, cache=cache)
+    ways = memory_options(
+        prepared, explained, recipe, context.args, options.target, options.compiler_options, cache=cache
+    )
     estimated = estimate_program(explained)
     if explained.from_cache:
         say("not compiled again: the compiler's output was read from the cache", err=True)
 
-    for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
+    for line in () if as_json else describe_memory_options(explained, ways, recipe, context.args, options.target):
         say(line, err=True)
     print_facts(estimated, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways])
     write_page(html, estimated, force=force)

@@ -88,13 +88,13 @@ def explain(
         explanation = _of_file(context, recipe, options)
     else:
         from outlay.cli.interrupt import watch
-        from outlay.recipes.ways_to_fit import ways_for
+        from outlay.recipes.ways_to_fit import memory_options
         from outlay.report.explain.explain import explain as explain_program
 
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, target=options.target, cache=cache)
-        ways = ways_for(
+        ways = memory_options(
             prepared, explanation, recipe, context.args, options.target, options.compiler_options, cache=cache
         )
         if fix:
@@ -107,9 +107,9 @@ def explain(
     if not as_json:
         if fixed:
             print_picture(fixed)
-        from outlay.recipes.ways_to_fit import what_would_fit
+        from outlay.recipes.ways_to_fit import describe_memory_options
 
-        for line in what_would_fit(explanation, ways, recipe, context.args, options.target):
+        for line in describe_memory_options(explanation, ways, recipe, context.args, options.target):
             say(line, err=True)
     broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
     for limit in broken:

@@ -207,10 +207,10 @@ def own_options(context: typer.Context, recipe: str) -> list[str]:
 
 
 def _simulate(devices: int | None) -> None:
-    from outlay.core.jax_compat import settle_on_cpu
+    from outlay.core.jax_compat import use_cpu_if_alone
     from outlay.devices.simulated import simulate
 
     if devices is None:
-        settle_on_cpu()
+        use_cpu_if_alone()
     else:
         simulate(devices)

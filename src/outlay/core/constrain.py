@@ -109,7 +109,7 @@ def without_own_axes(spec: PartitionSpec) -> PartitionSpec:
 
 
 @contextlib.contextmanager
-def resolving(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None = None) -> Iterator[None]:
+def use_resolver(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None = None) -> Iterator[None]:
     """Have `constrain` call a resolver while a step is traced.
 
     Args:
@@ -176,7 +176,7 @@ def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) 
     return gradient(sums, params, samples) if runner is None else runner(gradient, sums, params, samples)
 
 
-def summing(runner: Runner | None) -> AbstractContextManager[None]:
+def use_runner(runner: Runner | None) -> AbstractContextManager[None]:
     """Have `gradient_of_sums` use a runner while a step is traced."""
     return _within(_runner, runner)
 
@@ -186,7 +186,7 @@ def with_runner(step: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
 
     @functools.wraps(step, updated=())
     def run(*args: Any) -> Any:
-        with summing(runner):
+        with use_runner(runner):
             return step(*args)
 
     return run
@@ -205,7 +205,7 @@ def per_device(tree: Any) -> Any:
     return tree if marker is None else marker(tree)
 
 
-def marking(marker: Callable[[Any], Any]) -> AbstractContextManager[None]:
+def use_marker(marker: Callable[[Any], Any]) -> AbstractContextManager[None]:
     """Have `per_device` mark values while a hand-written region is traced."""
     return _within(_marker, marker)
 
@@ -223,7 +223,7 @@ class Spread(Protocol):
         """Return whether a loss must be computed over the whole batch, because it mixes samples."""
         ...
 
-    def as_one(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
+    def global_result(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
         """Compute `function(whole, samples)` as one device would from all samples; per-sample results stay split."""
         ...
 
@@ -277,12 +277,12 @@ def current_spread() -> Spread | None:
 
 
 @contextlib.contextmanager
-def spreading(spread: Spread | None) -> Iterator[None]:
+def use_spread(spread: Spread | None) -> Iterator[None]:
     """Set how the batch is split, while a region of mode manual is traced."""
-    with _within(_spread, spread), gathering(None if spread is None else spread.gather):
+    with _within(_spread, spread), use_gather(None if spread is None else spread.gather):
         yield
 
 
-def gathering(gather: Gather | None) -> AbstractContextManager[None]:
+def use_gather(gather: Gather | None) -> AbstractContextManager[None]:
     """Have `whole_batch` call a function; with None it does nothing."""
     return _within(_gather, gather)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlay.core.brief_message import brief_listing
-from outlay.core.fold import as_pattern, fold_numbers, without_layers
+from outlay.core.equal_layers import as_pattern, fold_numbers, without_layers
 
 # Characters that a terminal obeys instead of showing (C0, DEL, C1), that reverse or break a line (bidirectional marks,
 # U+2028), and lone surrogates, which no stream can encode. Newlines and tabs stay: messages are formatted with them.

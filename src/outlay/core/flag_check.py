@@ -44,8 +44,8 @@ def check_flags() -> None:
         os.environ[ACCEPTED] = accepted
 
 
-def refusal_of_flags(text: str) -> str:
-    """Return the words with which XLA refuses a value of `$XLA_FLAGS`; empty if it takes it."""
+def error_of_flags(text: str) -> str:
+    """Return XLA's error message for a value of `$XLA_FLAGS`; empty if it accepts the value."""
     refusal = _REFUSED.search(_answer(text))
     return refusal[0] if refusal else ""
 
@@ -71,7 +71,7 @@ def _is_outlays(word: str) -> bool:
 
 def _problems(text: str) -> str:
     """Return the message of the error for this value of the variable; empty if XLA takes it."""
-    refusal = refusal_of_flags(text)
+    refusal = error_of_flags(text)
     if not refusal:
         return ""
     # XLA stops at the first kind of problem and does not name a refused text, so each flag is asked about alone.

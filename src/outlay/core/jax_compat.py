@@ -275,7 +275,7 @@ def attached_devices() -> list[jax.Device]:
             logger.handle(record)
 
 
-def settle_on_cpu() -> None:
+def use_cpu_if_alone() -> None:
     """Tell JAX not to look for accelerators on a machine without any: the search is noisy.
 
     JAX would end up on the CPU anyway. Nothing changes once the backend has started, or where the user chose a

@@ -138,7 +138,7 @@ def splash_attention(
 
 
 @contextlib.contextmanager
-def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
+def with_cost_estimate(product: int, num_exponentials: int) -> Iterator[None]:
     """Tell the compiler the cost of the Pallas kernel while attention is traced; JAX leaves it out.
 
     Args:
@@ -154,12 +154,12 @@ def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
         cost = pallas.CostEstimate(flops=num * product, transcendentals=num_exponentials, bytes_accessed=0)
         return pallas.pallas_call(*args, **options, cost_estimate=cost)
 
-    with _patching, _instead(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": with_cost})):
+    with _patching, _patched(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": with_cost})):
         yield
 
 
 @contextlib.contextmanager
-def answering_for(device: jax.Device) -> Iterator[None]:
+def as_if_attached(device: jax.Device) -> Iterator[None]:
     """Answer cuDNN's questions about the GPU for a device that is not attached, while a step or attention is traced.
 
     Args:
@@ -174,12 +174,12 @@ def answering_for(device: jax.Device) -> Iterator[None]:
         "check_compute_capability": lambda needed: capability >= _numbers(needed),
         "is_cuda_compute_capability_equal": lambda needed: capability == _numbers(needed),
     }
-    with _patching, _instead(cudnn, **answers):
+    with _patching, _patched(cudnn, **answers):
         yield
 
 
 @contextlib.contextmanager
-def _instead(module: Any, **others: Any) -> Iterator[None]:
+def _patched(module: Any, **others: Any) -> Iterator[None]:
     """Replace names of a module for the block."""
     own = {name: getattr(module, name) for name in others}
     try:

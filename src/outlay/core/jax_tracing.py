@@ -229,7 +229,7 @@ def rerun(eqn: Any, values: Sequence[Any], run: Callable[[Any, Sequence[Any]], l
 
 
 @contextlib.contextmanager
-def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
+def intercept_operations(intercept: Callable[..., Any]) -> Iterator[None]:
     """Call `intercept(primitive, bind, args, params)` for every operation that this thread traces.
 
     Args:
@@ -252,7 +252,7 @@ def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def differentiating(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def intercept_vjp(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Have this thread differentiate `change(function)` wherever it would differentiate a function.
 
     `jax.grad`, `jax.value_and_grad` and `jax.vjp` all end in the function that is replaced, so every library is

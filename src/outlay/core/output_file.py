@@ -203,7 +203,7 @@ def whole_file(path: Path, *, through_links: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def raising(error_of: Callable[[str], OutlayError]) -> Iterator[None]:
-    """Raise what the file system refuses in this block as an error of Outlay's; those that it raises itself stay.
+    """Turn an OSError in this block into an error of Outlay; other errors stay.
 
     Args:
         error_of: makes the error of the reason in words.

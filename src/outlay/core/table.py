@@ -12,8 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 
+from outlay.core.equal_layers import fold_numbers
 from outlay.core.error_types import visible
-from outlay.core.fold import fold_numbers
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import BackendStartedError, TargetError
-from outlay.core.jax_compat import gpu_topology_devices, settle_on_cpu, tpu_topology_devices
+from outlay.core.jax_compat import gpu_topology_devices, tpu_topology_devices, use_cpu_if_alone
 from outlay.devices.device_identity import host_of
 from outlay.devices.hardware import Hardware, known_hardware
 from outlay.devices.mesh_info import compile_only_devices, target_made_for
@@ -47,7 +47,7 @@ def target_devices(target: Target | str) -> list[jax.Device]:
             ) from None
         return jax.devices()
     if target not in compile_only_devices:
-        settle_on_cpu()  # else JAX would first look for such hardware here, and complain that there is none
+        use_cpu_if_alone()  # else JAX would first look for such hardware here, and complain that there is none
         compile_only_devices[target] = _compile_only_devices(target)
     return compile_only_devices[target]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from outlay.core.fold import consecutive
+from outlay.core.equal_layers import consecutive
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.quantities import plural
 from outlay.jobs.joined import host_number

@@ -257,7 +257,7 @@ def isolated(function: Callable[[Any, Any], tuple[Any, Any]], state: Any, given:
         # cond traces this branch second: no need to trace the function for its shapes alone.
         changes, other = shapes[-1]
         # What is there already needs no memory of its own.
-        before = changed_of(state, changes)
+        before = changed_part(state, changes)
         is_like_before = changes == jax.tree.map(_shape, before)  # if not, whoever runs the graph raises
         return before if is_like_before else _zeros(changes), _zeros(other)
 
@@ -266,11 +266,11 @@ def isolated(function: Callable[[Any, Any], tuple[Any, Any]], state: Any, given:
     return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), traced, instead, state, given))
 
 
-def changed_of(state: Any, changes: Any) -> Any:
-    """Return what of a state some changes are of."""
+def changed_part(state: Any, changes: Any) -> Any:
+    """Return the sub-tree of a state that the changes cover."""
     if not (isinstance(changes, dict) and isinstance(state, dict)):
         return state
-    return {name: changed_of(state[name], change) for name, change in changes.items() if name in state}
+    return {name: changed_part(state[name], change) for name, change in changes.items() if name in state}
 
 
 def with_changes(state: Any, changes: Any) -> Any:

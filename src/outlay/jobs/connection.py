@@ -29,7 +29,7 @@ _SEND_WITHIN = 2.0  # seconds
 
 
 class Disconnected(ConnectionError):
-    """The other process has hung up, is lost, or has sent what no process of the job would send."""
+    """The peer disconnected or sent an invalid message."""
 
 
 class Connection:

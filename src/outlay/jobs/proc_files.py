@@ -129,7 +129,7 @@ def _state(stat: Path) -> str:
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the one that started it ends. Linux only; elsewhere nothing changes."""
+    """Kill this process when its parent dies (PR_SET_PDEATHSIG). Linux only; elsewhere nothing changes."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -74,7 +74,7 @@ def _store(rule: Rule, number: int, assignment: LeafAssignment, storage: Storage
     """Claim where the leaf is stored, and the dims that the same rule splits."""
     if what := _unstorable(storage, assignment):
         fix = 'name values in the step: x = outlay.name(x, "up"), or write a pattern that leaves this leaf out'
-        return _refuse(assignment, "cannot be stored so", f"{what}; asked by rule {rule.written_with_source}", fix)
+        return _refuse(assignment, "unsupported storage", f"{what}; asked by rule {rule.written_with_source}", fix)
     granted = not assignment.stored
     if granted:
         assignment.stored = storage.stored

@@ -30,11 +30,11 @@ def check_leaves(
     ]
 
 
-def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Copies]:
+def misplaced_copies(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Copies]:
     """Return copies of split leaves that take more memory of a device than following would, and that no rule names."""
     state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
     split = {path for path, leaf in state.items() if leaf.is_split}
-    reported = {problem.where for problem in resolution.problems} | _told_to_follow_nothing(resolution)
+    reported = {problem.where for problem in resolution.problems} | _without_original(resolution)
     unmeant = [path for path in state if path not in reported and not _is_meant(path, resolution)] if split else []
     worse = []
     for copy in find_copies(resolution.shapes, unmeant) if unmeant else []:
@@ -86,7 +86,7 @@ def _is_meant(path: str, resolution: Resolution) -> bool:
     return any(not resolution.rules[number].is_leading_wild for number in resolution.matched[path])
 
 
-def _told_to_follow_nothing(resolution: Resolution) -> set[str]:
+def _without_original(resolution: Resolution) -> set[str]:
     """Return the leaves of a `follow` rule that can follow nothing; `check_rules` reports the rule."""
     return {
         path

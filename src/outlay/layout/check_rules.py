@@ -164,19 +164,19 @@ def _shadowed(number: int, resolution: Resolution) -> Problem:
 
 
 def _partly_shadowed(number: int, resolution: Resolution) -> Problem | None:
-    """Return the problem of a rule for particular leaves behind a general one that took what it asks for."""
+    """Return the problem of a rule for some leaves behind a general one that already uses their dim or axis."""
     rule, applications = resolution.rules[number], resolution.applications
     lost = [path for path, a in applications[number].items() if a.lost]
-    mine = _applied(applications[number])
+    applied = _applied(applications[number])
     winners = _winners(number, resolution, lost)
     # The other order, the particular before the general, is how exceptions are written.
-    general = [i for i in winners if mine <= _applied(applications[i])]
+    general = [i for i in winners if applied <= _applied(applications[i])]
     if not general:
         return None
     by = ", ".join(resolution.rules[i].named(i) for i in general)
     what = (
-        f"it gets what it asks for of {len(mine) - len(lost)} of the {counted(len(mine), 'leaf', 'leaves')} "
-        f"it matches; {by} came first and took the dim or the axis of {listed(lost)}"
+        f"it applies to {len(applied) - len(lost)} of the {counted(len(applied), 'leaf', 'leaves')} it matches; "
+        f"{by} comes first and already uses the dim or the axis of {listed(lost)}"
     )
     return Problem("partly shadowed rule", rule.named(number), what, _shadowed_fix(number, general, [], resolution))
 

@@ -19,7 +19,7 @@ from outlay.core.paths import flatten_paths, split_path, under
 from outlay.core.quantities import counted
 from outlay.core.shared_objects import split_objects
 from outlay.devices.mesh_info import MeshInfo
-from outlay.layout.check_leaves import check_leaves, copies_at_odds
+from outlay.layout.check_leaves import check_leaves, misplaced_copies
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
 from outlay.layout.check_stacks import check_stacks
 from outlay.layout.placement import On
@@ -223,7 +223,7 @@ def _checked_plan(
     # A plan of the state alone leaves rules for the batch, gradients and outputs unchecked.
     not_given = {name for name, given in givens if given is None}
     tree = TreeFacts(leaves, names, not_given, _none_paths(state) + _none_paths({"batch": batch}))
-    copies = copies_at_odds(leaves, resolution)
+    copies = misplaced_copies(leaves, resolution)
     problems = [
         *resolution.problems,
         *check_leaves(leaves, resolution, max_whole_bytes, copies),
@@ -249,7 +249,7 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the same for values inside a step, below the names that it gives them; a name may have several parts."""
+    """Return shapes of named intermediates by path; a name may have several parts."""
     return {
         under(name, path): shape_and_dtype
         for name, tree in values.items()

@@ -150,7 +150,7 @@ def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Itera
 
 
 def _for_samples(leaf: LeafPlan, usual: int, resolution: Resolution, number: int) -> str:
-    """Return the placement of a leaf whose samples are counted by another dim, or that has none."""
+    """Return the placement of a leaf whose batch dim is not dim 0, or that has none."""
     dim = next((i for i, size in enumerate(leaf.shape) if size == usual), None)
     if dim is None:
         return "outlay.replicate()"

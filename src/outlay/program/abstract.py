@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from outlay.arrays.host_values import hold, take_tree
 from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only, as_model, is_array, non_arrays, type_differences
-from outlay.core.constrain import Gradient, Sums, resolving, summing
+from outlay.core.constrain import Gradient, Sums, use_resolver, use_runner
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes
 from outlay.core.jax_tracing import run_jaxpr, settings
@@ -241,7 +241,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
         return gradient(of, params, samples)
 
     def checked(state: Any, batch: Any) -> Any:
-        with resolving(record), summing(run):
+        with use_resolver(record), use_runner(run):
             result = step(state, batch)
         check_results(step, result, state)
         if jax.tree.leaves(result[1]):

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Var, jaxprs_in_params
 from jax.sharding import AxisType, Mesh
 
-from outlay.core.constrain import Gradient, constrain, resolving, summing
+from outlay.core.constrain import Gradient, constrain, use_resolver, use_runner
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import MARK, calls_to, is_of_a_derivative, line_of, marking_returns
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, WHILE, differentiating, rerun, run_jaxpr
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, WHILE, intercept_vjp, rerun, run_jaxpr
 from outlay.core.quantities import counted
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.rule import Rule
@@ -57,7 +57,7 @@ def check(planned: Planned) -> None:
     if rules and where:
         fix = "delete the rule" + (', or mode="auto"' if planned.mode != "auto" else "")
         what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
-        problems = [Problem("not here", rule.written, what, fix) for rule in rules]
+        problems = [Problem("source rule in this program", rule.written, what, fix) for rule in rules]
         head = f"{counted(len(rules), 'rule')} of the layout cannot be applied here:"
         raise ProgramError(head, problems)
 
@@ -116,8 +116,8 @@ class _BySource:
             num_sums += 1
             return gradient(*of)
 
-        with marking_returns(self.names.of_returned), differentiating(self._rerun):
-            with summing(count), resolving(lambda where, tree, optional: tree):
+        with marking_returns(self.names.of_returned), intercept_vjp(self._rerun):
+            with use_runner(count), use_resolver(lambda where, tree, optional: tree):
                 jaxpr = _traced(step, args)[0]
             outside = {value.path: value for value in self._deep(jaxpr, self.sources)}
             if outside and num_sums:

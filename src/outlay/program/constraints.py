@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import sharding
-from outlay.core.constrain import resolving, without_own_axes
+from outlay.core.constrain import use_resolver, without_own_axes
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import first_part, map_with_paths, split_path, under
 from outlay.core.quantities import counted
@@ -55,7 +55,7 @@ def wrap(step: Step, planned: Planned) -> Step:
 
     @functools.wraps(step)
     def placed(state: Any, batch: Any) -> Any:
-        with resolving(place, specs):
+        with use_resolver(place, specs):
             new_state, outputs = step(state, batch)
             return new_state, place(OUTPUTS, outputs, True)
 

@@ -17,10 +17,10 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import RequestedOptions
+from outlay.program.functional_step import functional_step
 from outlay.program.modes import Mode, Step
 from outlay.program.program import Program
 from outlay.program.program_arguments import with_key
-from outlay.program.step_over_arrays import step_over_arrays
 
 
 @called_as(
@@ -105,7 +105,7 @@ def program(
     objects = None
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
-        if objects := step_over_arrays(step, init, donate=donate):
+        if objects := functional_step(step, init, donate=donate):
             step, init = objects.step, objects.init
         step, init = over_arrays(step, init)
     made = Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)

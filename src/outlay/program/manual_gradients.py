@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, spreading, summing, with_runner
+from outlay.core.constrain import Gradient, Runner, Sums, use_marker, use_resolver, use_runner, use_spread, with_runner
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
-from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
 from outlay.program.gather_at_use import gathered_at_use
+from outlay.program.global_batch import GlobalBatch, NeedsGlobalBatch
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
 from outlay.program.modes import Step
 from outlay.program.named_values import naming
@@ -48,7 +48,7 @@ def gradient_runner(planned: Planned) -> Runner:
     batch_axes = _batch_axes(plan)
     dims_of = {leaf.path: leaf.dims for leaf in plan}
     named = naming(plan)
-    store = _storing(planned)
+    store = _rematerialized(planned)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         root = root_of(params, plan)
@@ -99,7 +99,7 @@ def gradient_runner(planned: Planned) -> Runner:
         try:
             try:
                 return retried(one_batch=False)
-            except NeedsOneBatch:
+            except NeedsGlobalBatch:
                 return retried(one_batch=True)
         except ProgramError as error:
             num = len(jax.tree.leaves(samples)[0])
@@ -108,13 +108,13 @@ def gradient_runner(planned: Planned) -> Runner:
     return run
 
 
-def _storing(planned: Planned) -> Callable[[Sums], Sums]:
+def _rematerialized(planned: Planned) -> Callable[[Sums], Sums]:
     """Return what makes the derivative of sums keep, recompute or offload values; what leaves them without rules."""
     if not planned.stores:
         return lambda sums: sums
-    from outlay.program.storing import Storing
+    from outlay.program.rematerialization import Rematerialization
 
-    return Storing(planned.plan)
+    return Rematerialization(planned.plan)
 
 
 def _local(
@@ -139,7 +139,7 @@ def _local(
         missing = tuple(axis for axis in mesh.axis_names if axis not in varying_axes(x))
         return jax.lax.pcast(x, missing, to="varying") if missing else x
 
-    spread = SpreadBatch(mesh, batch_axes, vary, always=one_batch)
+    spread = GlobalBatch(mesh, batch_axes, vary, always=one_batch)
     largest_over = jax.tree.map(lambda split: mesh.axis_names if split.combined == "max" else (), dims)
 
     def local(pieces: Any, samples: Any) -> tuple[Any, Any, Any]:
@@ -152,10 +152,10 @@ def _local(
             return gathered_at_use(sums, pieces, split, mesh, samples, carried)
 
         with (
-            summing(None),
-            resolving(lambda where, tree, optional: named(where, tree)),
-            marking(lambda tree: jax.tree.map(vary, tree)),
-            spreading(spread),
+            use_runner(None),
+            use_resolver(lambda where, tree, optional: named(where, tree)),
+            use_marker(lambda tree: jax.tree.map(vary, tree)),
+            use_spread(spread),
         ):
             grads, totals, carried = gradient(sums_of, own, samples)
         grads = jax.tree.map(lambda grad, have, want: scattered(grad, have, want, mesh), grads, dims, grad_dims)

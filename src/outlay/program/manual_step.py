@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import resolving
+from outlay.core.constrain import use_resolver
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths, under
@@ -111,7 +111,7 @@ def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple
         return tree
 
     def look(state: Any, batch: Any) -> None:
-        with resolving(note):
+        with use_resolver(note):
             result = step(state, batch)
         check_results(step, result, state)
         seen.append(as_shapes(result[1]))
@@ -154,7 +154,7 @@ def wrap(step: Step, planned: Planned) -> Step:
         outputs = output_specs(step, plan, state, batch, mesh)
 
         def checked(state: Any, batch: Any) -> Any:
-            with resolving(lambda where, tree, optional: name_values(where, tree)):
+            with use_resolver(lambda where, tree, optional: name_values(where, tree)):
                 result = step(state, batch)
             check_results(step, result, state)
             # Checked inside: a shard that was gathered and returned would pass outside for one of a larger leaf.

@@ -225,9 +225,9 @@ class OneStep:
     def _trace(self, mode: str) -> Traced:
         device, answers = self._mesh.devices.flat[0], contextlib.nullcontext()
         if is_compile_only(device):
-            from outlay.core.jax_kernels import answering_for
+            from outlay.core.jax_kernels import as_if_attached
 
-            answers = answering_for(device)
+            answers = as_if_attached(device)
         with fresh_traces(), answers, self._for_attention():
             return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
 

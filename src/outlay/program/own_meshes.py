@@ -130,10 +130,10 @@ def on_mesh(
     with explaining_mesh_errors(what, mesh, mode), contextlib.ExitStack() as stack:
         stack.enter_context(context())
         if is_compile_only(device):
-            from outlay.core.jax_kernels import answering_for, lowering_callbacks
+            from outlay.core.jax_kernels import as_if_attached, lowering_callbacks
 
             stack.enter_context(lowering_callbacks(device))
-            stack.enter_context(answering_for(device))
+            stack.enter_context(as_if_attached(device))
         stack.enter_context(fresh_traces())
         return stage(*shapes)
 

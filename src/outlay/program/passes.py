@@ -156,7 +156,7 @@ PASSES = (
     Pass("by_source", lambda of: any(rule.is_by_source for rule in of.layout), is_traced=True),
     Pass("constraints", lambda of: of.constrains or of.stores, traces_anew=True),
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),
-    Pass("storing", lambda of: of.stores, traces_anew=True),
+    Pass("rematerialization", lambda of: of.stores, traces_anew=True),
     Pass("manual_gradients", lambda of: of.mode == "manual" and of.traced.sums_over_batch, traces_anew=True),
     Pass("summed_once", lambda of: of.is_placed_by_xla and of.traced.num_microbatches > 1, traces_anew=True),
     Pass("host_state:fetch", lambda of: of.has_state_on_host),

@@ -110,7 +110,9 @@ def _part_problems(
             continue
         if len(groups) > 1:
             what = f"its leaves are at positions {', '.join(map(str, groups))}: a part runs in one place"
-            yield Problem("part in several places", name, what, f'outlay.by_module({{..., "{name}": {groups[0][0]}}})')
+            yield Problem(
+                "part split over device groups", name, what, f'outlay.by_module({{..., "{name}": {groups[0][0]}}})'
+            )
         missing = [position for position in groups[0] if not 0 <= position < mesh.num_devices]
         if missing:
             what = f"{mesh} has no position {missing[0]}, only 0 to {mesh.num_devices - 1}"

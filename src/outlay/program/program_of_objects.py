@@ -9,9 +9,9 @@ from outlay.core.shared_objects import Objects, merge_objects, split_objects
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays as over_arrays_of_equinox
 from outlay.program.diagnose import are_flags_alone, other_settings
+from outlay.program.functional_step import FunctionalStep, functional_step
 from outlay.program.modes import Step
 from outlay.program.program import Program
-from outlay.program.step_over_arrays import StepOverArrays, step_over_arrays
 
 
 class ProgramOfObjects(Program):
@@ -22,7 +22,7 @@ class ProgramOfObjects(Program):
         over_arrays: that step, which knows the objects.
     """
 
-    def __init__(self, program: Program, over_arrays: StepOverArrays) -> None:
+    def __init__(self, program: Program, over_arrays: FunctionalStep) -> None:
         vars(self).update(vars(program))  # it is that program, and is called in another way
         self._run = self._first_run
         self._over_arrays = over_arrays
@@ -64,7 +64,7 @@ class ProgramOfObjects(Program):
 
     def with_step(self, step: Step, init: Callable[[Any], Any], inputs: Any) -> Program:
         """Make a program of another step under the same layout, on the same mesh and in the same mode."""
-        over_arrays = step_over_arrays(step, init, donate=self.donate)
+        over_arrays = functional_step(step, init, donate=self.donate)
         assert over_arrays is not None
         program = super().with_step(over_arrays.step, over_arrays.init, inputs)
         return ProgramOfObjects(program, over_arrays) if over_arrays.objects else program

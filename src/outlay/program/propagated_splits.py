@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec
 
 from outlay.core.jax_tracing import COND, SCAN, WHILE, scan_operands
 from outlay.layout.placement import spec_dims
+from outlay.program.dim_mapping import dims_of
 from outlay.program.independent_dims import Factors, independent
-from outlay.program.moved_dims import dims_of
 
 
 class Claim(NamedTuple):

@@ -19,7 +19,7 @@ from outlay.core.paths import map_with_paths, matches
 from outlay.core.quantities import counted
 from outlay.graph.rows import Rows
 from outlay.graph.step_graph import RowStep
-from outlay.program.sample_dims import is_local
+from outlay.program.batch_locality import is_local
 
 _SOME = 2
 """The smaller number of rows."""

@@ -36,7 +36,7 @@ def are_apart(mesh: Mesh, axes: Axes) -> bool:
 
 
 def are_pairs(mesh: Mesh, axes: Axes) -> bool:
-    """Return whether such a collective joins exactly two devices."""
+    """Return whether each group of a collective over these axes has two devices."""
     return _num_joined(mesh, axes) == 2 and are_apart(mesh, axes)
 
 

@@ -4,7 +4,7 @@ XLA sums the gradients of every microbatch over the devices, since the loop carr
 loop runs in `jax.shard_map`, over those axes of the batch that split no parameter, or only such whose gradients a rule
 keeps whole: those are gathered before the loop, and their gradients are reduce-scattered behind it. XLA places
 everything else, over the other axes too. The loss still means what it means on the whole microbatch
-(`as_one_batch.py`). Where that cannot be, the step stays as it was, and says why.
+(`global_batch.py`). Where that cannot be, the step stays as it was, and says why.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Sums, constrain, spreading, summing, with_runner
+from outlay.core.constrain import Gradient, Sums, constrain, use_runner, use_spread, with_runner
 from outlay.core.jax_source import source_line
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
-from outlay.program.as_one_batch import SpreadBatch
+from outlay.program.global_batch import GlobalBatch
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -106,7 +106,7 @@ class _Region:
         spread = _OwnSamples(self._mesh, self._axes, is_partial=not self._is_all)
 
         def local(params: Any, samples: Any) -> tuple[Any, Any, Any]:
-            with summing(None), spreading(spread):
+            with use_runner(None), use_spread(spread):
                 grads, totals, carried = self._gradient(sums, params, self._over_others(samples))
             grads, totals = self._summed(grads, totals)
             return grads, totals, carried
@@ -164,7 +164,7 @@ def _own_axes(plan: Plan, batch_axes: tuple[str, ...], of_params: set[str]) -> t
     )
 
 
-class _OwnSamples(SpreadBatch):
+class _OwnSamples(GlobalBatch):
     """The samples of a microbatch, where a loss that cannot be taken apart is refused and not gathered.
 
     Args:
@@ -189,6 +189,6 @@ class _OwnSamples(SpreadBatch):
             raise _SummedEachTime("the loss asks for the whole batch")
         return super().whole(x, dim)
 
-    def _done_whole(self, all_: Any, own: Any, values: Any) -> list[Any]:
-        at = source_line(own)
-        raise _SummedEachTime(f"{own.primitive.name}{f' at {at}' if at else ''} takes samples together")
+    def _run_globally(self, global_eqn: Any, local_eqn: Any, values: Any) -> list[Any]:
+        at = source_line(local_eqn)
+        raise _SummedEachTime(f"{local_eqn.primitive.name}{f' at {at}' if at else ''} takes samples together")

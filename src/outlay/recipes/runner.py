@@ -185,7 +185,7 @@ def _run(
         folder.write_plan(program.plan)
         if log and is_first():
             folder.will_write(LOG_FILE)
-        folder.make_room(kind.results, continued=start is not None, folders=folders)
+        folder.remove_old_results(kind.results, continued=start is not None, folders=folders)
         return kind.run(RunSetup(steps, folder, saving, start, training, log))
 
 

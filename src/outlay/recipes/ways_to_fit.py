@@ -58,7 +58,7 @@ class WayToFit:
         return f"about {format_bytes(self.num_bytes)}: {self.command}"
 
 
-def ways_for(
+def memory_options(
     prepared: Prepared,
     explanation: Explanation,
     recipe: str,
@@ -123,12 +123,12 @@ def _read_ways(data: Any) -> list[WayToFit] | None:
         return None
 
 
-def what_would_fit(
+def describe_memory_options(
     explanation: Explanation, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
 ) -> Iterator[str]:
     """Describe the changes that should make a program fit, and the command that compiles every candidate.
 
-    The arguments are those of `ways_for`, and what that returned.
+    The arguments are those of `memory_options`, and what that returned.
     """
     if target is None or explanation.fits is not False:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from outlay.core.fold import fold_numbers
+from outlay.core.equal_layers import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
 from outlay.core.table import MAX_UNFOLDED

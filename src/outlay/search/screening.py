@@ -171,10 +171,10 @@ def next_to_compile(
         had_turns = each.candidate.base_layout in layouts, expected.num_samples in batches
         return False, *had_turns, expected.seconds_per_sample
 
-    return min(_leaner(left, taken) or left, key=order)
+    return min(_prefer_low_memory(left, taken) or left, key=order)
 
 
-def _leaner(left: Sequence[Screened], taken: Collection[Screened]) -> list[Screened]:
+def _prefer_low_memory(left: Sequence[Screened], taken: Collection[Screened]) -> list[Screened]:
     """Choose on every third turn from those that need clearly less memory than all chosen before."""
     if len(taken) % _TURNS != _TURNS - 1:
         return []

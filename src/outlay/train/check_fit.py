@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlay.core.error_types import ProgramError
+from outlay.program.multi_step import check_can_repeat
 from outlay.program.program import Program
-from outlay.program.several_steps import check_can_repeat
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.data import shapes_of
 from outlay.train.example_sources import in_numbers

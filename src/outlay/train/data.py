@@ -81,7 +81,7 @@ class TrainData:
 
     @property
     def example(self) -> Any:
-        """A batch like all others, of the first examples in their order, for whoever asks for shapes only."""
+        """The first batch in file order, for its shapes."""
         return rows_of(self.examples, np.arange(self.batch_size))
 
     @functools.cached_property

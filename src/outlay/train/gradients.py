@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.core.constrain import Gradient, constrain, gathering, per_device
+from outlay.core.constrain import Gradient, constrain, per_device, use_gather
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.program.compiler_options import MICROBATCHES
@@ -86,7 +86,7 @@ def _per_example(sums: Sums, params: Any, samples: Any) -> tuple[Any, dict[str, 
 
         return jax.grad(loss, has_aux=True)(params)
 
-    with gathering(None):  # an example is its whole batch
+    with use_gather(None):  # an example is its whole batch
         grads, each = jax.vmap(one)(samples)
     return constrain(grads, "grads", optional=True), jax.tree.map(lambda x: jnp.sum(x, axis=0), each), None
 

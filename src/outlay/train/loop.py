@@ -17,8 +17,8 @@ from outlay.arrays.gather_scatter import gather
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
+from outlay.program.multi_step import several_steps
 from outlay.program.program import Program
-from outlay.program.several_steps import several_steps
 from outlay.train.check_fit import (
     check_data,
     check_evaluations,
@@ -319,7 +319,7 @@ class _Training(StepLoop):
                 self._writer.write(metrics)
             is_asked_to_end = bool(self._on_step and self._on_step(dict(metrics)))
             is_out_of_patience = bool(self._counter and self._counter.is_used_up_after(metrics))
-            self.is_enough = self.is_enough or is_asked_to_end or is_out_of_patience
+            self.stop_requested = self.stop_requested or is_asked_to_end or is_out_of_patience
         return metrics_in_words(metrics, between="  ")
 
     def partial(self) -> tuple[Any, str]:

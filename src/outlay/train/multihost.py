@@ -42,16 +42,16 @@ def wait_for_all(what: str) -> None:
         gather_all(key, range(jax.process_count()), jax.process_index())
 
 
-def as_first_finds(find: Callable[[], int]) -> int:
+def on_process_0(find: Callable[[], int]) -> int:
     """Return the first process's result of `find` in all processes: on a shared file system, some see a folder later.
 
     Raises:
         CheckpointError: it failed in the first process; all others raise too, so that none waits for it.
     """
-    return int(text_of_first(lambda: str(find())))
+    return int(text_of_process_0(lambda: str(find())))
 
 
-def text_of_first(find: Callable[[], str]) -> str:
+def text_of_process_0(find: Callable[[], str]) -> str:
     """Return the first process's text, which must not be empty, in all processes.
 
     Raises:

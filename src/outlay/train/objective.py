@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 
 from outlay.core.array_leaves import arrays_only, as_model
-from outlay.core.constrain import current_spread, gathering
+from outlay.core.constrain import current_spread, use_gather
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
@@ -85,7 +85,7 @@ class Objective:
         # loss per sample is not traced twice, since few of them mix samples and tracing time would double (decision
         # 38).
         elif spread is not None and spread.is_needed(self.has_state or self.reduction is not None):
-            values, new_state = spread.as_one(self._called, whole, samples)
+            values, new_state = spread.global_result(self._called, whole, samples)
         else:
             values, new_state = self._called(whole, samples)
         if WEIGHT in values:  # sum and count, of which each sample is given an equal part
@@ -158,7 +158,7 @@ class Objective:
         axes = jax.tree.map(lambda x: 0 if _is_inexact(x) else None, model_state)
         call = jax.vmap(functools.partial(self._called, whole), out_axes=(0, axes))
         try:
-            with gathering(None):  # a group is its whole batch
+            with use_gather(None):  # a group is its whole batch
                 values, states = call(apart)
         except ValueError as error:
             if "out_axes" not in str(error):

@@ -10,7 +10,7 @@ from typing import Any
 
 from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
-from outlay.train.multihost import text_of_first
+from outlay.train.multihost import text_of_process_0
 
 EVALUATED = "evaluate."
 """The prefix of metrics that are evaluated on the state after a step."""
@@ -104,7 +104,11 @@ class PatienceCounter:
                 "\n  fix: pass metrics_path=, the metrics file of the run"
             )
         metric = self.patience.metric
-        text = text_of_first(lambda: json.dumps([each[metric] for each in earlier if metric in each])) if step else "[]"
+        text = (
+            text_of_process_0(lambda: json.dumps([each[metric] for each in earlier if metric in each]))
+            if step
+            else "[]"
+        )
         for value in json.loads(text):
             self._add(float(value))
 

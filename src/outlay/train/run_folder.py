@@ -67,7 +67,9 @@ class RunFolder:
                 "the run folder is the current folder, or comes from an empty variable"
                 "\n  fix: --run-folder with the name of a folder for this run alone"
             )
-        self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-folder {_free(path)} for a new one")
+        self._own = OwnFolder(
+            path, "run folder", RunFolderError, lambda: f"--run-folder {_unused_name(path)} for a new one"
+        )
         self._own.check_owned()
         self._check_links(is_continued=resume)
         with self._own.as_error():
@@ -108,7 +110,7 @@ class RunFolder:
         if self._on_begin:
             self._on_begin()
 
-    def make_room(self, results: Iterable[str], *, continued: bool, folders: Mapping[str, bool]) -> None:
+    def remove_old_results(self, results: Iterable[str], *, continued: bool, folders: Mapping[str, bool]) -> None:
         """Remove results of an earlier run that this one rewrites, and list the folders that it will write.
 
         Args:
@@ -181,7 +183,7 @@ class RunFolder:
         """Raise if something in the folder is in the way of what a run writes; nothing is touched.
 
         Args:
-            results: as `make_room` takes them, like the next.
+            results: as `remove_old_results` takes them, like the next.
             folders: likewise.
 
         Raises:
@@ -204,7 +206,7 @@ class RunFolder:
             if RECORDING in listed_names and not arrays_of(recording) and os.path.lexists(recording / GROUP):
                 problems.append((f"{RECORDING}/{GROUP}", "it does not say which arrays are a run's"))
         if problems:
-            fix = f"rename it, or --run-folder {_free(self.path)} for a new one"
+            fix = f"rename it, or --run-folder {_unused_name(self.path)} for a new one"
             num = counted(len(problems), "entry", "entries")
             raise RunFolderError(
                 f"{self.path} has {num} in the way of a run; nothing was touched",
@@ -268,14 +270,14 @@ class RunFolder:
         if strange:
             raise RunFolderError(
                 f"{self.path} is a run folder, but Outlay did not write {', '.join(strange)}, which a run would replace"
-                f"\n  fix: rename {strange[0]}, or --run-folder {_free(self.path)} for a new one"
+                f"\n  fix: rename {strange[0]}, or --run-folder {_unused_name(self.path)} for a new one"
             )
         entries = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
         if not entries or force or self._never_began(entries, names):
             return
         raise RunFolderError(
             f"the run folder {self.path} exists and holds {counted(len(entries), 'file')}: {listed(entries, 6)}\n"
-            f"  fix: --run-folder {_free(self.path)} for a new one, or --force to replace the run in it"
+            f"  fix: --run-folder {_unused_name(self.path)} for a new one, or --force to replace the run in it"
         )
 
     def _never_began(self, entries: Sequence[str], names: Collection[str]) -> bool:
@@ -288,7 +290,7 @@ class RunFolder:
         return not recording.is_dir() or {path.name for path in recording.iterdir()} <= {"zarr.json"}
 
 
-def _free(path: Path) -> Path:
+def _unused_name(path: Path) -> Path:
     number = 2
     while os.path.lexists(free := path.parent / f"{path.name}-{number}"):
         number += 1

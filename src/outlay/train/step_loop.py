@@ -38,7 +38,7 @@ class StepLoop(abc.ABC):
     Attributes:
         step: the number of finished steps, whose results are recorded.
         took: the seconds of all steps, without compiling; set when the run has ended.
-        is_enough: set it to end the run before its last step.
+        stop_requested: set it to end the run before its last step.
         times: adds up where the time goes.
         max_in_flight: the number of calls in flight. Two, so that the devices never wait for Python. Without a bound,
             host memory fills with waiting batches, the progress shown runs far ahead of the devices, and simulated
@@ -50,7 +50,7 @@ class StepLoop(abc.ABC):
     def __init__(self, program: Program, num_steps: int, *, step: int, state: Any, saving: Saving | None) -> None:
         self.program, self.num_steps, self.step, self.state = program, num_steps, step, state
         self.saving = saving
-        self.is_enough = False
+        self.stop_requested = False
         self.times = current_times()
         self._in_flight: collections.deque[tuple[int, int, Any]] = collections.deque()
 
@@ -216,14 +216,14 @@ class StepLoop(abc.ABC):
 
     def _evaluate(self, stop: int) -> bool:
         """Evaluate the state after a call if that is due; returns whether the call is the last."""
-        is_last = stop == self.num_steps or self.is_enough
+        is_last = stop == self.num_steps or self.stop_requested
         if self.is_evaluated(stop, is_last=is_last):
             beat(None, "evaluating")
             start, stop, results = self._in_flight[0]
             with self.times.spending(EVALUATE):
                 self._in_flight[0] = start, stop, self.evaluate(results)
             self.finish(0)
-        return is_last or self.is_enough
+        return is_last or self.stop_requested
 
     def _finish_what_can_be(self) -> None:
         """Record the earlier results after a failure, without waiting for other processes."""

@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.core.constrain import gradient_of_sums, marking, per_device, summing
+from outlay.core.constrain import gradient_of_sums, per_device, use_marker, use_runner
 
 
 def plain(sums, params, samples):
@@ -19,9 +19,9 @@ def test_a_runner_is_asked_within_its_block_only():
     def half(gradient, sums, params, samples):
         return gradient(sums, params, samples[:1])
 
-    with summing(half):
+    with use_runner(half):
         assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 2)
-        with summing(None):
+        with use_runner(None):
             assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 6)
         assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 2)
     assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 6)
@@ -33,6 +33,6 @@ def test_constants_are_marked_within_a_block_only_even_when_it_fails():
         raise KeyError
 
     assert per_device("zeros") == "zeros"
-    with pytest.raises(KeyError), marking(lambda tree: f"own {tree}"):
+    with pytest.raises(KeyError), use_marker(lambda tree: f"own {tree}"):
         fail()
     assert per_device("zeros") == "zeros"

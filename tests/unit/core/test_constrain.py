@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.core.constrain import resolving
+from outlay.core.constrain import use_resolver
 
 
 def test_outside_a_program_the_tree_comes_back_itself() -> None:
@@ -24,7 +24,7 @@ def test_inside_the_resolver_gets_the_name_and_the_tree() -> None:
         seen.append((where, tree, optional))
         return "resolved"
 
-    with resolving(resolver):
+    with use_resolver(resolver):
         assert outlay.constrain([1, 2], "grads") == "resolved"
         assert outlay.constrain([3], P("data"), optional=True) == "resolved"
     assert seen == [("grads", [1, 2], False), (P("data"), [3], True)]
@@ -32,13 +32,13 @@ def test_inside_the_resolver_gets_the_name_and_the_tree() -> None:
 
 
 def test_nested_programs_ask_the_innermost_resolver_and_give_way_again() -> None:
-    with resolving(lambda where, tree, optional: "outer"):
-        with resolving(lambda where, tree, optional: "inner"):
+    with use_resolver(lambda where, tree, optional: "outer"):
+        with use_resolver(lambda where, tree, optional: "inner"):
             assert outlay.constrain(0, "x") == "inner"
         assert outlay.constrain(0, "x") == "outer"
 
 
 def test_an_error_inside_leaves_no_resolver_behind() -> None:
-    with pytest.raises(RuntimeError), resolving(lambda where, tree, optional: "resolved"):
+    with pytest.raises(RuntimeError), use_resolver(lambda where, tree, optional: "resolved"):
         raise RuntimeError
     assert outlay.constrain("untouched", "x") == "untouched"

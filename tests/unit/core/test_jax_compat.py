@@ -17,7 +17,7 @@ import outlay
 from outlay.core import jax_compat, jax_tracing
 from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import gpu_topology_devices, is_compile_only, tpu_topology_devices
-from outlay.core.jax_tracing import fresh_traces, intercepting
+from outlay.core.jax_tracing import fresh_traces, intercept_operations
 from outlay.devices.compile_only import gpu_target_config
 from outlay.devices.hardware import known_hardware
 
@@ -46,7 +46,7 @@ def test_an_interceptor_sees_every_operation_of_its_thread():
         return bind(*operands, **params)
 
     bind = Primitive.bind
-    with intercepting(intercept), fresh_traces():  # another test may have traced jnp.sin
+    with intercept_operations(intercept), fresh_traces():  # another test may have traced jnp.sin
         jax.eval_shape(lambda x: jnp.sin(x), 1.0)
         other = threading.Thread(target=lambda: jax.eval_shape(jnp.cos, 1.0))
         other.start()
@@ -85,8 +85,8 @@ def test_tpus_that_are_not_there(topology, count):
 
 SETTLED = """
 import jax
-from outlay.core.jax_compat import settle_on_cpu
-settle_on_cpu()
+from outlay.core.jax_compat import use_cpu_if_alone
+use_cpu_if_alone()
 print(jax.config.jax_platforms)
 """
 

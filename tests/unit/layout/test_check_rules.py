@@ -97,8 +97,8 @@ def test_a_particular_rule_after_a_general_one_that_took_most_of_it_is_refused_w
         (rules + outlay.Layout([("d", P())]) + DP).plan({**state, "d": shape(16)}, MESH)
     (problem,) = error.value.problems
     assert problem.kind == "partly shadowed rule"
-    assert "of 1 of the 3 leaves it matches; rule 1" in problem.what
-    assert "took the dim or the axis of a.kernel, c.kernel" in problem.what
+    assert "it applies to 1 of the 3 leaves it matches; rule 1" in problem.what
+    assert "already uses the dim or the axis of a.kernel, c.kernel" in problem.what
     assert problem.fix.startswith("move it before rule 1")
 
 

@@ -46,14 +46,14 @@ def loss_with(fft):
 IN_AUTO = {
     "by_source": [("@features", P("data"))],
     "constraints": [("hidden", P("data"))],
-    "storing": [("inner", outlay.layout.recompute())],
+    "rematerialization": [("inner", outlay.layout.recompute())],
     "summed_once": {"accumulate": 2},
     "host_state": [("opt_state.**", outlay.layout.on_host())],
     "per_shard_operations": {"fft": True},
 }
 # Those that mode manual has; its gradients, or the whole step, are a pass themselves.
-IN_MANUAL = ("constraints", "storing", "host_state")
-IMPLIED = {"by_source": {"constraints"}, "storing": {"constraints"}}
+IN_MANUAL = ("constraints", "rematerialization", "host_state")
+IMPLIED = {"by_source": {"constraints"}, "rematerialization": {"constraints"}}
 
 
 def program(asked, mode):

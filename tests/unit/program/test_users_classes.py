@@ -18,7 +18,7 @@ import outlay
 from outlay.core.flat_nodes import FlatNode, flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.layout.layout import Layout
-from outlay.program.several_steps import several_steps
+from outlay.program.multi_step import several_steps
 
 OPTIMIZER = optax.adam(1e-2)
 LAYOUT = outlay.fsdp(min_size=8) + outlay.data_parallel()

@@ -11,7 +11,7 @@ import pytest
 
 import outlay
 from outlay.core.error_types import ProgramError
-from outlay.program.several_steps import several_steps
+from outlay.program.multi_step import several_steps
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
 

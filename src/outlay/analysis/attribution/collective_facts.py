@@ -18,7 +18,7 @@ from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective, collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
-from outlay.core.fold import fold_numbers
+from outlay.core.equal_layers import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target

@@ -20,7 +20,7 @@ from outlay.analysis.verify.replay import Override, Replay, draw_alike, wide
 from outlay.analysis.verify.verification import Kind
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import quick_options
-from outlay.core.jax_tracing import fresh_traces, intercepting
+from outlay.core.jax_tracing import fresh_traces, intercept_operations
 from outlay.program.program import Program
 
 Leaves = dict[str, np.ndarray]
@@ -245,7 +245,7 @@ class Variant:
 
         jax.clear_caches()  # JAX has cached inner jitted functions as traced for all devices
         try:
-            with intercepting(instead):
+            with intercept_operations(instead):
                 traced = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
         except (TypeError, ValueError) as error:
             raise ProgramError(

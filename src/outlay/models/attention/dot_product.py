@@ -124,10 +124,10 @@ class _Kernel:
         """Return the context in which to trace the kernel, forward and backward."""
         device = jax_kernels.compiled_for()
         if device.platform != "tpu":
-            return jax_kernels.answering_for(device)
+            return jax_kernels.as_if_attached(device)
         heads = shape[2] // num_pieces(self.split, 2)
         seen = heads * self.mask.num_seen(shape[1], self.num_keys)
-        return jax_kernels.telling_cost(2 * seen * shape[3], seen)
+        return jax_kernels.with_cost_estimate(2 * seen * shape[3], seen)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

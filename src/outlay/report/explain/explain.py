@@ -165,7 +165,7 @@ def _explanation(
         findings=with_rules(ranked([*find(evidence), *from_messages], seconds), subject.program, seconds),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
-        notes=(*of_one_step(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
+        notes=(*per_graph_step_notes(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
         compiler_options=subject.options,
         trace_seconds=subject.trace_seconds,
         compile_seconds=subject.seconds,
@@ -258,7 +258,7 @@ def _notes(mesh: MeshInfo | None, target: Target | None, memory: MemoryFacts | N
         yield "the largest arrays are those of the scheduled program; some may reuse the memory of others"
 
 
-def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts]) -> tuple[str, ...]:
+def per_graph_step_notes(program: Program | None, collectives: Sequence[CollectiveFacts]) -> tuple[str, ...]:
     """Note the figures for one graph step if a step of the program is many steps of a graph; otherwise nothing.
 
     Args:

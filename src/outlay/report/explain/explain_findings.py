@@ -8,7 +8,7 @@ from typing import Any
 
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.findings.finding import SEVERE, Finding
-from outlay.core.fold import as_pattern, fold_numbers, without_layers
+from outlay.core.equal_layers import as_pattern, fold_numbers, without_layers
 from outlay.core.quantities import format_bytes, how_often
 from outlay.render.page import Advice, Advices, Block, Medium, Section
 from outlay.report.explain.explain_tables import short_source

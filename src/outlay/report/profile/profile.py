@@ -89,7 +89,7 @@ def profile(
         events = read_trace(Path(trace), explanation.hlo.name)
         return joined(explanation, events, _num_steps(explanation.schedule, explanation.hlo.num_devices, events))
     with tempfile.TemporaryDirectory() as folder:
-        _run(program, _made_up(program, steps) if batches is None else take(batches, steps), folder)
+        _run(program, _synthetic_batches(program, steps) if batches is None else take(batches, steps), folder)
         return joined(explanation, read_trace(Path(folder), explanation.hlo.name), steps)
 
 
@@ -103,7 +103,7 @@ def without_graphs(program: Program) -> Program:
     return program.with_compiler_options(replace(options, values=values, notes=(*options.notes, note)))
 
 
-def _made_up(program: Program, steps: int) -> list[Any]:
+def _synthetic_batches(program: Program, steps: int) -> list[Any]:
     return make_up(program.batch_shapes, steps, None, next(iter(KINDS)))
 
 

@@ -36,7 +36,7 @@ from outlay.train.checkpoint.array_files import (
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.integrity import ARRAYS, Manifest, read_manifest, saved_files
 from outlay.train.checkpoint.select_leaves import NameRules, check_same_state, free, leaves_of, name_rules, part_of
-from outlay.train.multihost import as_first_finds, is_first, wait_for_all
+from outlay.train.multihost import is_first, on_process_0, wait_for_all
 
 
 class Checkpoints:
@@ -128,7 +128,7 @@ class Checkpoints:
 
     def exist(self) -> bool:
         """Return whether there is any checkpoint, even a damaged one; all processes get the same answer."""
-        return bool(as_first_finds(lambda: len(self._folder.present())))
+        return bool(on_process_0(lambda: len(self._folder.present())))
 
     def save(self, step: int, state: Any) -> None:
         """Save a state. Returns when the arrays are copied; they are written in the background.
@@ -270,7 +270,7 @@ class Checkpoints:
         self.wait()
         # Process 0 chooses for all: on a shared file system, another process may still see an older list of
         # checkpoints.
-        saved_step = as_first_finds(lambda: self._choose(step))
+        saved_step = on_process_0(lambda: self._choose(step))
         folder = self._folder.step_folder(saved_step)
         manifest = read_manifest(folder)
         if isinstance(manifest, str):  # process 0 sees the file, this process does not
@@ -332,7 +332,7 @@ class Checkpoints:
             return int(self._folder.own.id or "0", 16)
 
         if not self._is_taken:
-            first, own = as_first_finds(take), self._folder.own.id
+            first, own = on_process_0(take), self._folder.own.id
             if own is None or int(own, 16) != first:
                 is_other = "has the mark of another folder" if own else "has no mark"
                 raise CheckpointError(

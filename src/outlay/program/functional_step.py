@@ -14,7 +14,7 @@ from outlay.core.static_facts import listed_differences, static_differences
 from outlay.program.abstract import name_of, named
 
 
-class StepOverArrays:
+class FunctionalStep:
     """Gives a step its NNX objects, whole and each once, and takes the arrays out of what it returns.
 
     Args:
@@ -38,9 +38,9 @@ class StepOverArrays:
         self.step.__name__ = name_of(step)
         self.init = functools.wraps(init, updated=())(lambda key: self._start(key))
 
-    def for_objects(self, objects: Objects) -> StepOverArrays:
+    def for_objects(self, objects: Objects) -> FunctionalStep:
         """Return the same step for objects with other flags, such as a model that is evaluated."""
-        return StepOverArrays(self._step, self._init, donate=self._donate, objects=objects)
+        return FunctionalStep(self._step, self._init, donate=self._donate, objects=objects)
 
     def _start(self, key: Any) -> Any:
         objects, arrays = split_objects(self._init(key))
@@ -78,8 +78,8 @@ class StepOverArrays:
             )
 
 
-def step_over_arrays(step: Any, init: Any, *, donate: bool) -> StepOverArrays | None:
+def functional_step(step: Any, init: Any, *, donate: bool) -> FunctionalStep | None:
     """Wrap a step and an init whose state may hold NNX objects; None if NNX is not even imported."""
     if "flax.nnx" not in sys.modules or not (callable(step) and callable(init)):
         return None
-    return StepOverArrays(step, init, donate=donate)
+    return FunctionalStep(step, init, donate=donate)

@@ -42,86 +42,88 @@ _ALONG = {
 """By which parameter an operation says along which dims it goes."""
 
 
-def sample_dim(of_all: Any, of_own: Any) -> int | None:
+def sample_dim(whole: Any, local: Any) -> int | None:
     """Return the dim of an array that holds the samples; None if there is none.
 
     Raises:
         ProgramError: there are two, so a device would only have the pairs of its own samples.
     """
-    sizes = zip(_shape(of_all), _shape(of_own), strict=True)
-    dims = [dim for dim, (whole, own) in enumerate(sizes) if whole != own]
+    sizes = zip(_shape(whole), _shape(local), strict=True)
+    dims = [dim for dim, (global_size, local_size) in enumerate(sizes) if global_size != local_size]
     if len(dims) > 1:
         raise ProgramError(
-            f"the loss compares every sample with every other, in an array of shape {_shape(of_all)}; a device would "
-            f"have the pairs of its own samples only, {_shape(of_own)}\n"
+            f"the loss compares every sample with every other, in an array of shape {_shape(whole)}; a device would "
+            f"have the pairs of its own samples only, {_shape(local)}\n"
             "  fix: gather one of the two sides: scores = x @ outlay.whole_batch(y).T"
         )
     return dims[0] if dims else None
 
 
-def is_local(all_: Any, own: Any) -> bool:
+def is_local(global_eqn: Any, local_eqn: Any) -> bool:
     """Return whether an operation on one device's samples gives a shard of its result on all samples."""
     before, after = (
         [sample_dim(*atoms) for atoms in zip(*pair, strict=True)]
-        for pair in ((all_.invars, own.invars), (all_.outvars, own.outvars))
+        for pair in ((global_eqn.invars, local_eqn.invars), (global_eqn.outvars, local_eqn.outvars))
     )
-    if own.primitive.name == "pallas_call" and any(dim is not None for dim in (*before, *after)):
+    if local_eqn.primitive.name == "pallas_call" and any(dim is not None for dim in (*before, *after)):
         from outlay.core.jax_pallas import takes_each_sample
 
         # What a kernel does to its blocks says nothing of which samples they are.
-        return takes_each_sample(all_, own)
-    inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True))
+        return takes_each_sample(global_eqn, local_eqn)
+    inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (global_eqn, local_eqn)), strict=True))
     if inner:
         # A scan over samples runs fewer times on a device, and what it carries would miss the other samples.
-        return all_.params.get("length") == own.params.get("length") and all(_all_local(*pair) for pair in inner)
+        return global_eqn.params.get("length") == local_eqn.params.get("length") and all(
+            _all_local(*pair) for pair in inner
+        )
     if all(dim is None for dim in (*before, *after)):  # no samples are involved: every device computes all of it
         return True
-    return _is_local(own, before, after)
+    return _is_local(local_eqn, before, after)
 
 
-def sums_samples(all_: Any, own: Any) -> bool:
+def sums_samples(global_eqn: Any, local_eqn: Any) -> bool:
     """Return whether an operation sums over samples, so that the devices' results add up to the whole batch's."""
-    if any(sample_dim(*atoms) is not None for atoms in zip(all_.outvars, own.outvars, strict=True)):
+    if any(sample_dim(*atoms) is not None for atoms in zip(global_eqn.outvars, local_eqn.outvars, strict=True)):
         return False
-    before = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
-    if own.primitive.name == "dot_general":
-        (left, right), _ = own.params["dimension_numbers"]
+    before = [sample_dim(*atoms) for atoms in zip(global_eqn.invars, local_eqn.invars, strict=True)]
+    if local_eqn.primitive.name == "dot_general":
+        (left, right), _ = local_eqn.params["dimension_numbers"]
         # Both operands must be contracted along their samples, as in x.T @ y; of one alone, a device has a part only.
         positions = [dims.index(dim) for dims, dim in zip((left, right), before, strict=True) if dim in dims]
         return len(positions) == 2 and positions[0] == positions[1]
-    return own.primitive.name == "reduce_sum"
+    return local_eqn.primitive.name == "reduce_sum"
 
 
-def _all_local(of_all: Any, of_own: Any) -> bool:
+def _all_local(whole: Any, local: Any) -> bool:
     """Return whether a program inside an operation treats each sample by itself and does not use their number."""
-    if any(_differ(a, b) for a, b in zip(getattr(of_all, "consts", ()), getattr(of_own, "consts", ()), strict=True)):
+    if any(_differ(a, b) for a, b in zip(getattr(whole, "consts", ()), getattr(local, "consts", ()), strict=True)):
         return False
-    of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
-    if [eqn.primitive for eqn in of_all.eqns] != [eqn.primitive for eqn in of_own.eqns]:
+    whole, local = getattr(whole, "jaxpr", whole), getattr(local, "jaxpr", local)
+    if [eqn.primitive for eqn in whole.eqns] != [eqn.primitive for eqn in local.eqns]:
         return False
     return all(
         is_local(a, b) and not any(map(_differ, (*a.invars, *a.outvars), (*b.invars, *b.outvars)))
-        for a, b in zip(of_all.eqns, of_own.eqns, strict=True)
+        for a, b in zip(whole.eqns, local.eqns, strict=True)
     )
 
 
-def _differ(of_all: Any, of_own: Any) -> bool:
+def _differ(whole: Any, local: Any) -> bool:
     """Return whether two numbers known at trace time differ."""
-    of_all, of_own = (atom.val if isinstance(atom, Literal) else atom for atom in (of_all, of_own))
+    whole, local = (atom.val if isinstance(atom, Literal) else atom for atom in (whole, local))
     numbers = (int, float, complex, bool, np.ndarray, np.generic)
-    if isinstance(of_all, numbers) and isinstance(of_own, numbers):
-        return not np.array_equal(of_all, of_own)
+    if isinstance(whole, numbers) and isinstance(local, numbers):
+        return not np.array_equal(whole, local)
     # By identity: to compare their values would wait for a device, and one closure holds the same object both times.
-    return isinstance(of_all, jax.Array) and of_all is not of_own
+    return isinstance(whole, jax.Array) and whole is not local
 
 
-def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bool:
-    """Do `is_local` for an operation without inner programs, some of whose operands or results hold samples."""
-    name, params, result, dim = own.primitive.name, own.params, after[0], before[0] if before else None
-    shapes = [_shape(atom) for atom in own.invars]
+def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None]) -> bool:
+    """Return `is_local` of one operation that touches samples."""
+    name, params, result, dim = local_eqn.primitive.name, local_eqn.params, after[0], before[0] if before else None
+    shapes = [_shape(atom) for atom in local_eqn.invars]
     same = all(
         d == result or (d is None and _is_repeated(shape, result))
-        if len(shape) == len(_shape(own.outvars[0]))
+        if len(shape) == len(_shape(local_eqn.outvars[0]))
         else d is None
         for d, shape in zip(before, shapes, strict=True)
     )
@@ -135,7 +137,7 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
         case "broadcast_in_dim":
             return dim is None or params["broadcast_dimensions"][dim] == result
         case "reshape":
-            return _keeps_samples_first(shapes[0], dim, _shape(own.outvars[0]), result)
+            return _keeps_samples_first(shapes[0], dim, _shape(local_eqn.outvars[0]), result)
         case "transpose" | "squeeze" | "expand_dims":
             return True
         case _ if name in REDUCES:
@@ -151,13 +153,13 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
         case "slice" | "dynamic_slice":
             # Its start, an operand of a dynamic slice, may not depend on the samples either.
             step = (params.get("strides") or (1,) * len(shapes[0]))[dim or 0]
-            return _is_there_whole(own, dim) and dim == result and step == 1 and {*before[1:]} <= {None}
+            return _is_there_whole(local_eqn, dim) and dim == result and step == 1 and {*before[1:]} <= {None}
         case "dynamic_update_slice":
             # An update of as many samples as there are replaces all of them, wherever it is told to start.
             is_whole = dim is not None and shapes[1][dim] == shapes[0][dim]
             return before[:2] == [result] * 2 and is_whole and {*before[2:]} <= {None}
         case _ if name.startswith("scatter"):
-            return _is_local_scatter(own, before, result)
+            return _is_local_scatter(local_eqn, before, result)
         case "dot_general":
             return _is_local_product(params["dimension_numbers"], before)
         case "conv_general_dilated":
@@ -165,11 +167,11 @@ def _is_local(own: Any, before: list[int | None], after: list[int | None]) -> bo
             is_plain = params["batch_group_count"] == 1 and before[1] is None
             return is_plain and dim == numbers.lhs_spec[0] and result == numbers.out_spec[0]
         case "gather":
-            return _is_local_gather(own, before)
+            return _is_local_gather(local_eqn, before)
         case "reduce_window_max" | "reduce_window_min" | "reduce_window_sum" | "reduce_window":
             one = [params[of][dim] for of in ("window_dimensions", "window_strides")] if dim is not None else []
             return one == [1, 1] and tuple(params["padding"][dim]) == (0, 0)
-    return _is_independent(own, before, after)
+    return _is_independent(local_eqn, before, after)
 
 
 def _is_repeated(shape: tuple[int, ...], dim: int | None) -> bool:
@@ -184,9 +186,9 @@ def _keeps_samples_first(before: tuple[int, ...], dim: int | None, after: tuple[
     return np.prod(before[:dim], dtype=int) == np.prod(after[:result], dtype=int)
 
 
-def _is_there_whole(own: Any, dim: int | None) -> bool:
+def _is_there_whole(local_eqn: Any, dim: int | None) -> bool:
     """Return whether all samples of the operand are in the result."""
-    return dim is not None and _shape(own.invars[0])[dim] == _shape(own.outvars[0])[dim]
+    return dim is not None and _shape(local_eqn.invars[0])[dim] == _shape(local_eqn.outvars[0])[dim]
 
 
 def _is_local_product(numbers: Any, before: list[int | None]) -> bool:
@@ -200,30 +202,30 @@ def _is_local_product(numbers: Any, before: list[int | None]) -> bool:
     return batch[0] == batch[1] and (batch[0] is not None or None in before)
 
 
-def _is_local_gather(own: Any, before: list[int | None]) -> bool:
+def _is_local_gather(local_eqn: Any, before: list[int | None]) -> bool:
     """Return whether each sample gathers rows from its own array, or from one that all samples share."""
-    numbers, sizes, (operand, indices) = own.params["dimension_numbers"], own.params["slice_sizes"], before
+    numbers, sizes, (operand, indices) = local_eqn.params["dimension_numbers"], local_eqn.params["slice_sizes"], before
     if operand is None:
-        return indices != len(_shape(own.invars[1])) - 1
+        return indices != len(_shape(local_eqn.invars[1])) - 1
     if indices is None:
-        return sizes[operand] == _shape(own.invars[0])[operand]
+        return sizes[operand] == _shape(local_eqn.invars[0])[operand]
     batching = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     return (operand, indices) in batching
 
 
-def _is_local_scatter(own: Any, before: list[int | None], result: int | None) -> bool:
+def _is_local_scatter(local_eqn: Any, before: list[int | None], result: int | None) -> bool:
     """Return whether each sample's updates go into its own array."""
-    numbers, (operand, indices, updates) = own.params["dimension_numbers"], before
+    numbers, (operand, indices, updates) = local_eqn.params["dimension_numbers"], before
     if operand is None or operand != result:
         return False
-    given = [dim for dim in range(len(_shape(own.invars[2]))) if dim not in numbers.update_window_dims]
+    given = [dim for dim in range(len(_shape(local_eqn.invars[2]))) if dim not in numbers.update_window_dims]
     batching = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     return indices is not None and (operand, indices) in batching and updates == given[indices]
 
 
-def _is_independent(own: Any, before: list[int | None], after: list[int | None]) -> bool:
+def _is_independent(local_eqn: Any, before: list[int | None], after: list[int | None]) -> bool:
     """Return whether the samples are one of the factors over which an operation treats each entry by itself."""
-    factors = independent(own)
+    factors = independent(local_eqn)
     if factors is None:
         return False
     pairs = [*zip(factors.operands, before, strict=True), *zip(factors.results, after, strict=True)]

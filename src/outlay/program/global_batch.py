@@ -5,7 +5,7 @@ traces are run side by side. An operation that treats each sample by itself runs
 sums over samples (a mean, a product) is summed over the devices, and numbers computed from the batch size are those of
 the whole batch. For any other, such as a sort over the samples, the samples are gathered and it runs as on one device,
 which is always right. So the result is that of the single-device run, and no model has to name an axis.
-`sample_dims.py` classifies the operations.
+`batch_locality.py` classifies the operations.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import jax.numpy as jnp
 from jax.extend.core import Literal, jaxprs_in_params
 from jax.sharding import Mesh
 
-from outlay.core.constrain import gathering
+from outlay.core.constrain import use_gather
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, rerun_scan, run_jaxpr
-from outlay.program.sample_dims import WHOLE, is_local, sample_dim, sums_samples
+from outlay.program.batch_locality import WHOLE, is_local, sample_dim, sums_samples
 from outlay.program.shard_collectives import gather
 
 
-class NeedsOneBatch(Exception):
+class NeedsGlobalBatch(Exception):
     """Raised when a loss of one number per sample asks for the whole batch."""
 
 
-class SpreadBatch:
+class GlobalBatch:
     """The samples of a batch, spread over the devices of a mesh.
 
     Args:
@@ -55,7 +55,7 @@ class SpreadBatch:
     def gather(self, tree: Any) -> Any:
         """Gather the samples of all devices; only where a loss is computed as over the whole batch."""
         if self.num_devices > 1 and not self._always:
-            raise NeedsOneBatch
+            raise NeedsGlobalBatch
         return jax.tree.map(lambda x: self.whole(x, 0), tree)
 
     def mean(self, tree: Any) -> Any:
@@ -84,7 +84,7 @@ class SpreadBatch:
         """Sum over devices, marked as varying so that the trace can go on with it."""
         return self._vary(jax.lax.psum(x, self._axes))
 
-    def as_one(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
+    def global_result(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
         """Compute `function(whole, samples)` as a single device would from all samples.
 
         Args:
@@ -99,62 +99,65 @@ class SpreadBatch:
             ProgramError: the function runs different operations for another number of samples.
         """
         every = jax.eval_shape(lambda tree: jax.tree.map(self._repeated, tree), samples)
-        with gathering(_marked(jnp.copy)):
-            of_all = jax.make_jaxpr(function)(whole, every)
-        with gathering(_marked(lambda x: self.whole(x, 0))):
-            of_own, results = jax.make_jaxpr(function, return_shape=True)(whole, samples)
-        values = self._run(of_all, of_own, jax.tree.leaves((whole, samples)))
+        with use_gather(_marked(jnp.copy)):
+            global_jaxpr = jax.make_jaxpr(function)(whole, every)
+        with use_gather(_marked(lambda x: self.whole(x, 0))):
+            local_jaxpr, results = jax.make_jaxpr(function, return_shape=True)(whole, samples)
+        values = self._run(global_jaxpr, local_jaxpr, jax.tree.leaves((whole, samples)))
         return jax.tree.unflatten(jax.tree.structure(results), values)
 
     def _repeated(self, x: jax.Array) -> jax.Array:
         return jnp.concatenate([x] * self.num_devices)
 
-    def _run(self, of_all: Any, of_own: Any, values: Sequence[Any]) -> list[Any]:
+    def _run(self, global_jaxpr: Any, local_jaxpr: Any, values: Sequence[Any]) -> list[Any]:
         """Run two traces of one function side by side."""
-        consts = list(map(self._constant, getattr(of_all, "consts", ()), getattr(of_own, "consts", ())))
-        of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
-        _check_same_operations(of_all, of_own)
-        others = iter(of_all.eqns)
+        consts = list(map(self._constant, getattr(global_jaxpr, "consts", ()), getattr(local_jaxpr, "consts", ())))
+        global_jaxpr, local_jaxpr = (getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in (global_jaxpr, local_jaxpr))
+        _check_same_operations(global_jaxpr, local_jaxpr)
+        others = iter(global_jaxpr.eqns)
 
-        def evaluate(own: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
-            return self._evaluate(next(others), own, values, bind)
+        def evaluate(local_eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+            return self._evaluate(next(others), local_eqn, values, bind)
 
-        results = run_jaxpr(of_own, [*consts, *values], evaluate)
-        return _numbers_of(of_all.outvars, results)
+        results = run_jaxpr(local_jaxpr, [*consts, *values], evaluate)
+        return _numbers_of(global_jaxpr.outvars, results)
 
-    def _constant(self, of_all: Any, of_own: Any) -> Any:
-        dim = sample_dim(of_all, of_own)
-        return of_all if dim is None else self.own(jnp.asarray(of_all), dim)
+    def _constant(self, whole: Any, local: Any) -> Any:
+        dim = sample_dim(whole, local)
+        return whole if dim is None else self.own(jnp.asarray(whole), dim)
 
-    def _evaluate(self, all_: Any, own: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+    def _evaluate(
+        self, global_eqn: Any, local_eqn: Any, values: list[Any], bind: Callable[..., list[Any]]
+    ) -> list[Any]:
         """Run one operation on this device's samples."""
-        values = _numbers_of(all_.invars, values)
-        name, inner = own.primitive.name, [*zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True)]
-        if own.params.get("name") == WHOLE or is_local(all_, own):
+        values = _numbers_of(global_eqn.invars, values)
+        name = local_eqn.primitive.name
+        inner = [*zip(*(jaxprs_in_params(eqn.params) for eqn in (global_eqn, local_eqn)), strict=True)]
+        if local_eqn.params.get("name") == WHOLE or is_local(global_eqn, local_eqn):
             return bind(*values)
         if name in CALLS:
             return self._run(inner[0][0], inner[0][1], values)
-        if name in CHECKPOINTS and not own.params["differentiated"]:
+        if name in CHECKPOINTS and not local_eqn.params["differentiated"]:
             inside = functools.partial(self._run_flat, *inner[0])
-            how = {"policy": own.params["policy"], "prevent_cse": own.params["prevent_cse"]}
+            how = {"policy": local_eqn.params["policy"], "prevent_cse": local_eqn.params["prevent_cse"]}
             return jax.checkpoint(inside, **how)(*values)
-        if name == SCAN and all_.params["length"] == own.params["length"]:
-            return rerun_scan(own.params, values, lambda turn: self._run(inner[0][0], inner[0][1], turn))
-        if sums_samples(all_, own):
+        if name == SCAN and global_eqn.params["length"] == local_eqn.params["length"]:
+            return rerun_scan(local_eqn.params, values, lambda operands: self._run(inner[0][0], inner[0][1], operands))
+        if sums_samples(global_eqn, local_eqn):
             return [self.total(x) for x in bind(*values)]
-        return self._done_whole(all_, own, values)
+        return self._run_globally(global_eqn, local_eqn, values)
 
-    def _run_flat(self, of_all: Any, of_own: Any, *values: Any) -> list[Any]:
-        return self._run(of_all, of_own, values)
+    def _run_flat(self, global_jaxpr: Any, local_jaxpr: Any, *values: Any) -> list[Any]:
+        return self._run(global_jaxpr, local_jaxpr, values)
 
-    def _done_whole(self, all_: Any, own: Any, values: Sequence[Any]) -> list[Any]:
+    def _run_globally(self, global_eqn: Any, local_eqn: Any, values: Sequence[Any]) -> list[Any]:
         """Run an operation on all samples, as a single device would."""
-        dims = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
+        dims = [sample_dim(*atoms) for atoms in zip(global_eqn.invars, local_eqn.invars, strict=True)]
         whole = [x if dim is None else self.whole(x, dim) for x, dim in zip(values, dims, strict=True)]
-        read = {atom: x for atom, x in zip(all_.invars, whole, strict=True) if not isinstance(atom, Literal)}
-        alone = Operations([all_], list(read), all_.outvars)
+        read = {atom: x for atom, x in zip(global_eqn.invars, whole, strict=True) if not isinstance(atom, Literal)}
+        alone = Operations([global_eqn], list(read), global_eqn.outvars)
         results = run_jaxpr(alone, [*read.values()], lambda eqn, values, bind: bind(*values))
-        after = [sample_dim(*atoms) for atoms in zip(all_.outvars, own.outvars, strict=True)]
+        after = [sample_dim(*atoms) for atoms in zip(global_eqn.outvars, local_eqn.outvars, strict=True)]
         return [x if dim is None else self.own(x, dim) for x, dim in zip(results, after, strict=True)]
 
 
@@ -174,12 +177,12 @@ def _marked(gather: Callable[[jax.Array], jax.Array]) -> Callable[[Any], Any]:
     return lambda tree: jax.tree.map(lambda x: jax.jit(gathered)(x), tree)
 
 
-def _check_same_operations(of_all: Any, of_own: Any) -> None:
-    have, want = ([eqn.primitive.name for eqn in jaxpr.eqns] for jaxpr in (of_own, of_all))
+def _check_same_operations(global_jaxpr: Any, local_jaxpr: Any) -> None:
+    have, want = ([eqn.primitive.name for eqn in jaxpr.eqns] for jaxpr in (local_jaxpr, global_jaxpr))
     if have == want:
         return
     first = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
-    eqns = of_all.eqns[first:] or of_own.eqns[first:]
+    eqns = global_jaxpr.eqns[first:] or local_jaxpr.eqns[first:]
     names = [f"{names[first]!r}" if first < len(names) else "nothing" for names in (have, want)]
     at = source_line(eqns[0])
     raise ProgramError(

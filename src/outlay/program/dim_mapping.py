@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outlay.program.sample_dims import EACH_ENTRY, REDUCES
+from outlay.program.batch_locality import EACH_ENTRY, REDUCES
 
 Dims = dict[int, int]
 """To which dim of a result a dim of an operand goes."""

@@ -23,7 +23,7 @@ from outlay.core.jax_tracing import (
     CHECKPOINTS,
     SCAN,
     Operations,
-    differentiating,
+    intercept_vjp,
     operations,
     rerun_scan,
     run_jaxpr,
@@ -49,10 +49,10 @@ _UNCHANGED = "outlay: kept"
 
 def wrap(step: Step, planned: Planned) -> Step:
     """Wrap a step so that all its gradients follow the rules; a graph that is split by rows has none."""
-    return step if planned.is_split_by_rows else Storing(planned.plan).step(step)
+    return step if planned.is_split_by_rows else Rematerialization(planned.plan).step(step)
 
 
-class Storing:
+class Rematerialization:
     """Applies the storage rules of a layout to the values inside a step.
 
     Args:
@@ -85,7 +85,7 @@ class Storing:
 
         @functools.wraps(step)
         def differentiated(state: Any, batch: Any) -> Any:
-            with differentiating(self):
+            with intercept_vjp(self):
                 result = step(state, batch)
             self._check_all_seen()
             return result
