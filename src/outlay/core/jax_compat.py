@@ -7,14 +7,16 @@ import functools
 import importlib.metadata
 import importlib.util
 import logging
+import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jaxlib
 from jax._src import compilation_cache, compiler, config, distributed, hardware_utils, xla_bridge
+from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
@@ -68,6 +70,22 @@ def call_over_leaves(compiled: jax.stages.Compiled) -> tuple[Callable[[Any], Any
     except (AttributeError, TypeError, ValueError):  # another version of JAX
         return None
     return None if call is None else (call, compiled.out_tree.unflatten)
+
+
+def deleted_check(shapes: Iterable[Any]) -> Callable[[Any], bool]:
+    """Return what says whether an array of one of these shapes and dtypes was deleted, as by donating it.
+
+    It is the method of JAX's arrays itself, which raises `TypeError` for anything else, unless keys are among them.
+
+    Args:
+        shapes: the shapes.
+    """
+    has_keys = any(jax.dtypes.issubdtype(shape.dtype, jax.dtypes.extended) for shape in shapes)
+    return is_deleted if has_keys else ArrayImpl.is_deleted
+
+
+is_deleted = operator.methodcaller("is_deleted")
+"""Whether an array or a key was deleted, as by donating it; an array of the host raises `AttributeError`."""
 
 
 def take_packed_arrays(compiled: jax.stages.Compiled) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import jax
 
 from outlay.core.jax_compat import memory_of
-
-is_deleted = operator.methodcaller("is_deleted")
-"""Whether a leaf was donated before; an array of the host raises `AttributeError`."""
 
 
 def without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flatten_like
 from outlay.core.guesses import OF_A_PROGRAM
-from outlay.core.jax_compat import call_over_leaves, load_no_programs_of_several_cpu_devices
+from outlay.core.jax_compat import call_over_leaves, deleted_check, is_deleted, load_no_programs_of_several_cpu_devices
 from outlay.core.jax_tracing import is_tracing
 from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.graph.graph_loop import GraphLoop
@@ -24,7 +24,7 @@ from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
-from outlay.program.donated_leaves import is_deleted, without_shared_memory
+from outlay.program.donated_leaves import without_shared_memory
 from outlay.program.execution import Executed, Execution
 from outlay.program.first_run import run_first, wait_for_others
 from outlay.program.modes import Mode, Step, check_jit_enabled, check_mode, only_part
@@ -90,7 +90,7 @@ class Program(Executed, States, Report):
         self._of_flags: list[Program] = []
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
-        self._over_leaves: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
+        self._repeated: tuple[Any, ...] | None = None  # what a call does with the state that the last one returned
         self._is_agreed = False
 
     @called_as("state = program.init(jax.random.key(0))", seed="jax.random.key(seed)", rng="key=")
@@ -189,20 +189,20 @@ class Program(Executed, States, Report):
                 devices.
         """
         try:
-            leaves = is_used = None
-            try:
-                leaves = self._flatten((state, batch))
-                is_used = any(map(is_deleted, leaves))
-            except (AttributeError, ValueError):
-                pass  # a host array, or another structure: to ask each leaf for its type would double the call's cost
-            if leaves is None or is_used is None:
-                state, batch = take_arguments(state, batch)
-                leaves = self._flatten((state, batch))
-                is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
-            # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
-            if is_used:
-                raise donated_error(state, batch)
-            return self._run_donating(state, batch, leaves) if self.donate else self._run(state, batch)
+            if self._repeated is not None:
+                flatten, is_gone, run, unflatten, returned, num_leaves = self._repeated
+                try:
+                    leaves = flatten((state, batch))
+                    is_next = True not in map(is_gone, leaves) and returned == [*map(id, leaves[:num_leaves])]
+                except (AttributeError, TypeError, ValueError):  # a host array, or another structure
+                    is_next = False
+                # Each microsecond here is three of every call, since XLA's threads have emptied the caches in between:
+                # so it is one frame, and flattens once. Changing the list in place avoids `__setattr__`.
+                if is_next:
+                    results = run(leaves)
+                    returned[:] = map(id, results[:num_leaves])
+                    return unflatten(results)
+            return self._run_checked(state, batch)
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:
@@ -314,25 +314,34 @@ class Program(Executed, States, Report):
             check_agreement(facts, processes)
         self._is_agreed = True
 
+    def _run_checked(self, state: Any, batch: Any) -> Any:
+        """Run a step on a state that the last call did not return, or a batch that has to be taken to the devices."""
+        leaves = is_used = None
+        try:
+            leaves = self._flatten((state, batch))
+            is_used = any(map(is_deleted, leaves))
+        except (AttributeError, ValueError):
+            pass  # a host array, or another structure: to ask each leaf for its type would double the call's cost
+        if leaves is None or is_used is None:
+            state, batch = take_arguments(state, batch)
+            leaves = self._flatten((state, batch))
+            is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
+        # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
+        if is_used:
+            raise donated_error(state, batch)
+        return self._run_donating(state, batch, leaves) if self.donate else self._run(state, batch)
+
     def _run_donating(self, state: Any, batch: Any, leaves: list[Any]) -> Any:
         """Run a step that donates its state; no memory may be donated twice, or belong to the batch as well.
 
         What the last call returned shares no memory, so only other states are searched.
         """
-        returned, over_leaves = self._returned, self._over_leaves
+        returned = self._returned
         if not returned or returned != [*map(id, leaves[: len(returned)])] or self._batch_is_like_state:
             state, batch = without_shared_memory(state, batch)
-            over_leaves = None
-        if over_leaves is None:
-            result = self._run(state, batch)
-            returned[:] = map(id, jax.tree.leaves(result[0]))
-            return result
-        # Each microsecond here is three of every call, since XLA's threads have emptied the caches in between: so trees
-        # are flattened once. Changing the list in place avoids `__setattr__`.
-        run, unflatten = over_leaves
-        results = run(leaves)
-        returned[:] = map(id, results[: len(returned)])
-        return unflatten(results)
+        result = self._run(state, batch)
+        returned[:] = map(id, jax.tree.leaves(result[0]))
+        return result
 
     @functools.cached_property
     def _flatten(self) -> Callable[[Any], list[Any]]:
@@ -358,7 +367,10 @@ class Program(Executed, States, Report):
         if self.donate:
             check_outputs(result[0], self.plan, self.mesh)
             # With nodes of users' own classes there is Python around the compiled step.
-            is_bare = any(run is compiled for compiled in self.compiled_parts)
-            self._over_leaves = call_over_leaves(self.compiled_parts[0]) if is_bare else None
+            is_bare = any(run is compiled for compiled in self.compiled_parts) and not self._batch_is_like_state
+            if is_bare and (over_leaves := call_over_leaves(self.compiled_parts[0])):
+                is_gone = deleted_check([*jax.tree.leaves((self.state_shapes, self.batch_shapes))])
+                num_leaves = len(jax.tree.leaves(self.state_shapes))
+                self._repeated = self._flatten, is_gone, *over_leaves, self._returned, num_leaves
         self._run = run
         return result

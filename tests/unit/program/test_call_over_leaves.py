@@ -60,6 +60,22 @@ def test_a_call_flattens_no_tree_of_unknown_structure(program, state):
     assert entered, "the hook sees no work on trees at all"
 
 
+def test_a_call_enters_one_function_of_outlay(program, state):
+    batch, entered = jax.device_put(BATCH), []
+
+    def note(frame, event, _):
+        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(Path(outlay.__file__).parent):
+            entered.append(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        program(state, batch)
+    finally:
+        sys.setprofile(before)
+    assert entered == ["Program.__call__"]
+
+
 def _as_numbers(leaf):
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
@@ -100,6 +116,28 @@ def test_a_state_that_was_used_up_is_refused_before_it_reaches_the_step(program,
     program(state, BATCH)
     with pytest.raises(ProgramError, match="used already"):
         program(state, BATCH)
+
+
+@pytest.mark.parametrize("leaf", ["first", "last"])
+def test_a_leaf_that_another_function_took_is_named(leaf):
+    layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
+    start = {"first": np.ones((8, 4), np.float32), "last": np.zeros(8, np.float32)}
+    add = outlay.program(
+        lambda state, batch: (jax.tree.map(lambda leaf: leaf + batch.mean(), state), {}),
+        lambda key: jax.tree.map(jnp.asarray, start),
+        np.ones((8, 2), np.float32),
+        layout=layout,
+        mesh="data=8",
+    )
+    batch = jax.device_put(np.ones((8, 2), np.float32))
+    state, _ = add(add.init(jax.random.key(0)), batch)
+    state, _ = add(state, batch)
+    jax.jit(lambda leaf: leaf + 1, donate_argnums=0)(state[leaf])
+    with pytest.raises(ProgramError, match=f"1 leaf is gone: {leaf}"):
+        add(state, batch)
+    tied = dict.fromkeys(start, jax.device_put(np.ones(8, np.float32), jax.NamedSharding(add.mesh, jax.P("data"))))
+    with pytest.raises(ProgramError, match="first"):
+        add(tied, batch)
 
 
 def test_what_jax_does_not_let_call_by_leaves_is_left_alone():
