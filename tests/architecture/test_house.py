@@ -27,7 +27,7 @@ ON_THEIR_OWN = {
     "outlay.brain.check_arguments": "what is asked of arguments; brain.py is as long as a file should be",
     "outlay.brain.row_steps": "the steps that rows are checked by; brain.py is as long as a file should be",
     "outlay.brain.run.brain_programs": "the programs that a process keeps, which know nothing of runs",
-    "outlay.jobs.standing_call": "what a frame of Python calls, which knows nothing of jobs",
+    "outlay.jobs.blocking_call": "what a frame of Python calls, which knows nothing of jobs",
     "outlay.analysis.verify.as_compiled.in_float64": "what is settled in float64, apart from how far rounding goes",
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
     "outlay.program.first_run": "waiting for a first run, which knows nothing of programs",

@@ -109,7 +109,7 @@ OPTIONAL = {
     "stacked layers": "layout/check_stacks.py",
     "attention kernels": "core/jax_kernels.py",
     "hosts": "devices/device_identity.py",
-    "jobs of several processes": "jobs/joined.py",
+    "jobs of several processes": "jobs/current_job.py",
     "agreement of processes": "program/consistency.py",
     "flags of XLA": "core/flag_check.py",
     "NNX objects": "program/functional_step.py",

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from outlay.core.error_types import ProgramError
+from outlay.jobs.current_job import part
 from outlay.jobs.join import join
-from outlay.jobs.joined import part
 
 
 def main(kinds: str, process: int, mark: str) -> None:

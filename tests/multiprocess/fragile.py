@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 from tests.unit.recipes import small
 
-from outlay.jobs.joined import joined
+from outlay.jobs.current_job import joined
 from outlay.recipes.recipe import Recipe
 
 EVENT_AT = 7

@@ -82,7 +82,7 @@ class Commands(TyperGroup):
         words = list(sys.argv[1:] if args is None else args)
         is_alone = options.get("standalone_mode", True)
         options["standalone_mode"] = False
-        with output.answering(as_json=self._wants_json(words)):
+        with output.command_output(as_json=self._wants_json(words)):
             try:
                 code = super().main(words, *arguments, **options)
                 if code == interrupt.STOPPED and interrupt.has_come():  # before any command was found

@@ -112,6 +112,6 @@ def formatted_warning(
 
 def _has_others() -> bool:
     """Return whether this process belongs to a job of several, which must learn how it ended."""
-    joined = sys.modules.get("outlay.jobs.joined")
+    joined = sys.modules.get("outlay.jobs.current_job")
     place = joined.joined() if joined else None
     return place is not None and place.num_processes > 1

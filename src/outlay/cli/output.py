@@ -86,7 +86,7 @@ _answer = _Answer()
 
 
 @contextlib.contextmanager
-def answering(*, as_json: bool) -> Iterator[None]:
+def command_output(*, as_json: bool) -> Iterator[None]:
     """Collect the answer of a command; with `as_json`, everything else that Python prints to stdout goes to stderr.
 
     Args:

@@ -11,7 +11,7 @@ import jax
 from outlay.core.equal_layers import consecutive
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.quantities import plural
-from outlay.jobs.joined import host_number
+from outlay.jobs.current_job import host_number
 
 _MAX_RUNS = 4
 """Ranges of ids that a text shows; of more, the middle is left out."""

@@ -14,10 +14,10 @@ from outlay.core.called_as import called_as
 from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.core.flag_check import check_flags
 from outlay.jobs import process_info
+from outlay.jobs.current_job import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.exit_hooks import ExitHooks
 from outlay.jobs.heartbeat import beat, start_beating
 from outlay.jobs.job_folder import JOINED, JoinedProcess, own_job_folder
-from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.peer_watch import PeerWatch
 from outlay.jobs.proc_files import die_with_parent, namespace
 from outlay.jobs.process_info import ProcessInfo, read_process_info

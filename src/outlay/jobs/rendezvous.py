@@ -65,9 +65,9 @@ def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Rendez
         JoinError: processes are missing, or two do not fit together; the message names them.
     """
     if info.process:
-        return _visit(info, timeout, lost_after)
+        return _connect(info, timeout, lost_after)
     listening = listen(info)
-    return _Host(listening, timeout, lost_after).wait()
+    return _Coordinator(listening, timeout, lost_after).wait()
 
 
 def _proof(info: ProcessInfo, side: str, *facts: Any) -> str:
@@ -80,7 +80,7 @@ def _digest(info: ProcessInfo) -> str:
 
 
 @dataclass(eq=False)
-class _Guest:
+class _Client:
     """Whoever has connected to process 0: a process of the job once it has proven that."""
 
     connection: Connection
@@ -90,7 +90,7 @@ class _Guest:
     process: int | None = None
 
 
-class _Host:
+class _Coordinator:
     """Process 0, which waits for the others."""
 
     def __init__(self, listening: Listening, timeout: float, lost_after: float) -> None:
@@ -98,8 +98,8 @@ class _Host:
         self._timeout, self._lost_after = timeout, lost_after
         self._hosts: dict[int, str] = {0: socket.gethostname()}
         self._loopbacks: dict[int, str | None] = {0: own_loopback()}
-        self._guests: dict[int, _Guest] = {}
-        self._unknown: list[_Guest] = []
+        self._clients: dict[int, _Client] = {}
+        self._unknown: list[_Client] = []
         self._refused: list[str] = []
         self._num_strangers = 0
         self._has_noted = False
@@ -115,31 +115,31 @@ class _Host:
                 while len(self._hosts) < self._info.num_processes and time.monotonic() < deadline:
                     for key, _ in self._selector.select(_TRY_EVERY):
                         if key.fileobj is server:
-                            self._greet(server)
+                            self._accept(server)
                         else:
-                            self._hear(key.data)
+                            self._receive(key.data)
                     self._drop_silent()
                     self._note_if_only_here(deadline - self._timeout)
                 self._check_all_here()
         except JoinError as error:
             self._tell({"problem": str(error)})
-            for guest in self._guests.values():
-                guest.connection.close()
+            for client in self._clients.values():
+                client.connection.close()
             raise
         finally:
-            for guest in self._unknown:
-                guest.connection.close()
+            for client in self._unknown:
+                client.connection.close()
         hosts = tuple(self._hosts[process] for process in range(self._info.num_processes))
         self._tell({"hosts": hosts, "nonce": nonce})
-        connections = {process: guest.connection for process, guest in self._guests.items()}
+        connections = {process: client.connection for process, client in self._clients.items()}
         return Rendezvous(self._info, hosts, connections, self._listening.bind, nonce)
 
-    def _greet(self, server: socket.socket) -> None:
+    def _accept(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             accepted, peer = server.accept()
-            guest = _Guest(Connection(accepted), str(peer[0]))
-            self._unknown.append(guest)
-            self._selector.register(guest.connection, selectors.EVENT_READ, guest)
+            client = _Client(Connection(accepted), str(peer[0]))
+            self._unknown.append(client)
+            self._selector.register(client.connection, selectors.EVENT_READ, client)
         if len(self._unknown) > _MOST_UNKNOWN + self._info.num_processes:
             self._drop(self._unknown[0], "too many at once")
 
@@ -150,40 +150,40 @@ class _Host:
             print(f"waiting: {self._listening.only_here}", file=sys.stderr, flush=True)
 
     def _drop_silent(self) -> None:
-        for guest in [one for one in self._unknown if time.monotonic() - one.connection.opened > _INTRODUCE_WITHIN]:
-            self._drop(guest, "silent")
+        for client in [one for one in self._unknown if time.monotonic() - one.connection.opened > _INTRODUCE_WITHIN]:
+            self._drop(client, "silent")
 
-    def _drop(self, guest: _Guest, why: str) -> None:
+    def _drop(self, client: _Client, why: str) -> None:
         """Close the connection of a stranger, or of a process that has ended meanwhile and may come again."""
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(guest.connection)
-        guest.connection.close()
-        if guest in self._unknown:
-            self._unknown.remove(guest)
+            self._selector.unregister(client.connection)
+        client.connection.close()
+        if client in self._unknown:
+            self._unknown.remove(client)
             self._num_strangers += 1
             if self._num_strangers <= _NOTES:
                 last = "; no more will be reported" if self._num_strangers == _NOTES else ""
                 print(
-                    f"ignored a connection from {guest.peer} to {self._info.coordinator}: {why}{last}", file=sys.stderr
+                    f"ignored a connection from {client.peer} to {self._info.coordinator}: {why}{last}", file=sys.stderr
                 )
-        elif guest.process is not None and self._guests.get(guest.process) is guest:
-            for known in (self._hosts, self._loopbacks, self._guests):
-                known.pop(guest.process, None)
+        elif client.process is not None and self._clients.get(client.process) is client:
+            for known in (self._hosts, self._loopbacks, self._clients):
+                known.pop(client.process, None)
 
-    def _hear(self, guest: _Guest) -> None:
-        """Read what a guest has sent."""
+    def _receive(self, client: _Client) -> None:
+        """Read what a client has sent."""
         try:
-            for message in guest.connection.read():
-                if guest not in self._unknown:
+            for message in client.connection.read():
+                if client not in self._unknown:
                     break
-                if not guest.hello:
-                    self._challenge(guest, message)
+                if not client.hello:
+                    self._challenge(client, message)
                 else:
-                    self._admit(guest, message)
+                    self._admit(client, message)
         except Disconnected as error:
-            self._drop(guest, str(error))
+            self._drop(client, str(error))
 
-    def _challenge(self, guest: _Guest, hello: Message) -> None:
+    def _challenge(self, client: _Client, hello: Message) -> None:
         numbers = [hello.get("process"), hello.get("num_processes")]
         texts = [hello.get("host"), hello.get("nonce"), hello.get("job")]
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not all(
@@ -191,46 +191,48 @@ class _Host:
         ):
             raise Disconnected("something that is not a message of the job")
         if hello["job"] != _digest(self._info):
-            guest.connection.send({"other_job": True})
+            client.connection.send({"other_job": True})
             raise Disconnected("a process of another job")
-        guest.hello = hello
-        guest.connection.send({"nonce": guest.nonce, "proof": _proof(self._info, "host", hello["nonce"], guest.nonce)})
+        client.hello = hello
+        client.connection.send(
+            {"nonce": client.nonce, "proof": _proof(self._info, "host", hello["nonce"], client.nonce)}
+        )
 
-    def _admit(self, guest: _Guest, message: Message) -> None:
-        process, num = guest.hello["process"], guest.hello["num_processes"]
-        proof = _proof(self._info, "guest", guest.nonce, guest.hello["nonce"], process, num)
+    def _admit(self, client: _Client, message: Message) -> None:
+        process, num = client.hello["process"], client.hello["num_processes"]
+        proof = _proof(self._info, "client", client.nonce, client.hello["nonce"], process, num)
         # Compared in constant time: the time taken must not tell a stranger how much of it is right.
         if not hmac.compare_digest(proof.encode(), str(message.get("proof")).encode()):
-            guest.connection.send({"other_job": True})
+            client.connection.send({"other_job": True})
             raise Disconnected("another token")
-        host = _shown(guest.hello["host"])
+        host = _shown(client.hello["host"])
         if num != self._info.num_processes or not 0 < process < num:
             self._refuse(
-                guest,
+                client,
                 f"processes disagree about how many they are: process {process} on {host} says {num}, process 0 on "
                 f"{self._hosts[0]} says {self._info.num_processes}\n  {self._info.origin_text()}",
             )
         elif process in self._hosts:
             self._refuse(
-                guest,
+                client,
                 f"two processes say that they are process {process} of {num}: one on {self._hosts[process]} and one "
                 f"on {host}\n  fix: give each another number",
             )
         else:
-            self._unknown.remove(guest)
-            guest.process = process
-            guest.connection.trust(self._lost_after)
-            loopback = guest.hello.get("loopback")
-            self._hosts[process], self._guests[process] = host, guest
+            self._unknown.remove(client)
+            client.process = process
+            client.connection.trust(self._lost_after)
+            loopback = client.hello.get("loopback")
+            self._hosts[process], self._clients[process] = host, client
             self._loopbacks[process] = _shown(loopback) if isinstance(loopback, str) else None
 
-    def _refuse(self, guest: _Guest, why: str) -> None:
+    def _refuse(self, client: _Client, why: str) -> None:
         """Refuse a process that contradicts the job; with a token it is surely one of ours, so the job fails."""
-        guest.connection.send({"problem": why})
+        client.connection.send({"problem": why})
         if self._info.secret:
             raise JoinError(why)
         self._refused = [*self._refused, why][-_NOTES:]
-        self._drop(guest, why.partition("\n")[0])
+        self._drop(client, why.partition("\n")[0])
 
     def _check_all_here(self) -> None:
         missing = [str(process) for process in range(self._info.num_processes) if process not in self._hosts]
@@ -253,8 +255,8 @@ class _Host:
                 )
 
     def _tell(self, message: Message) -> None:
-        for guest in self._guests.values():
-            guest.connection.send(message)
+        for client in self._clients.values():
+            client.connection.send(message)
 
 
 def _shown(text: str) -> str:
@@ -266,13 +268,13 @@ class _NotYet(Exception):
     """Process 0 does not listen yet, or somebody else does."""
 
 
-def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Rendezvous:
+def _connect(info: ProcessInfo, timeout: float, lost_after: float) -> Rendezvous:
     deadline, noted_at = time.monotonic() + timeout, time.monotonic() - _NOTE_EVERY + _NOTE_AFTER
     while True:
         reasons: list[_NotYet] = []
         for way in info.candidates():
             try:
-                return _visit_at(way, deadline, timeout, lost_after)
+                return _connect_at(way, deadline, timeout, lost_after)
             except _NotYet as no:
                 reasons.append(no)
         refused = ConnectionRefusedError  # the least telling: at most ports there is nobody
@@ -286,7 +288,7 @@ def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Rendezvous:
         time.sleep(_TRY_EVERY)
 
 
-def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: float) -> Rendezvous:
+def _connect_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: float) -> Rendezvous:
     left = max(deadline - time.monotonic(), _TRY_EVERY)
     try:
         connection = Connection(socket.create_connection(info.address, timeout=min(left, _CONNECT_WITHIN)))
@@ -330,7 +332,7 @@ def _introduce(connection: Connection, info: ProcessInfo) -> Message | None:
     host_nonce = str(answer.get("nonce"))
     if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(info, "host", own_nonce, host_nonce).encode()):
         raise _NotYet("the program there has another token (OUTLAY_TOKEN), or none")
-    connection.send({"proof": _proof(info, "guest", host_nonce, own_nonce, info.process, info.num_processes)})
+    connection.send({"proof": _proof(info, "client", host_nonce, own_nonce, info.process, info.num_processes)})
     return None
 
 

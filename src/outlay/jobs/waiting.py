@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from outlay.jobs.blocking_call import called_by
 from outlay.jobs.job_folder import Wait
 from outlay.jobs.proc_files import is_idle
-from outlay.jobs.standing_call import called_by
 
 _BUSY = 0.05  # of a core, above which this process works
 _SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work that is seen

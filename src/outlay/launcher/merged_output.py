@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from outlay.jobs.heartbeat import STEP_MARK
-from outlay.launcher.screen import Screen, Stream
+from outlay.launcher.console import OutputConsole, Stream
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of ANSI terminals, the most different first
 _LAST_LINES, _LONGEST_LINE = 400, 4096
@@ -80,14 +80,14 @@ class MergedOutput:
     Args:
         num_processes: how many processes there are.
         log: the file; it is appended to.
-        screen: what takes the lines.
+        console: what takes the lines.
         in_order: show them by steps instead.
     """
 
-    def __init__(self, num_processes: int, log: Path, screen: Screen, *, in_order: bool = False) -> None:
+    def __init__(self, num_processes: int, log: Path, console: OutputConsole, *, in_order: bool = False) -> None:
         self._width = len(str(num_processes - 1))
         self.log = Log(log)
-        self.screen = screen
+        self.console = console
         self._errors = [collections.deque[str](maxlen=_LAST_LINES) for _ in range(num_processes)]
         self._held: list[int] | None = None
         streams: tuple[Stream, ...] = ("stdout", "stderr") if in_order else ()
@@ -142,7 +142,7 @@ class MergedOutput:
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self.screen.write("stderr", f"{text}\n")
+            self.console.write("stderr", f"{text}\n")
 
     def _show(self, stream: Stream, lines: Iterable[tuple[int, str]]) -> None:
         is_terminal = (sys.stdout if stream == "stdout" else sys.stderr).isatty()
@@ -152,7 +152,7 @@ class MergedOutput:
                 self._held[process] += 1
             elif not _CHATTER.match(line):
                 shown.append(f"{self._prefix(process, is_terminal)} {line}\n")
-        self.screen.write(stream, "".join(shown))
+        self.console.write(stream, "".join(shown))
 
     def _prefix(self, process: int, is_terminal: bool) -> str:
         text = f"[{process:>{self._width}}]"

@@ -19,11 +19,11 @@ from outlay.core.quantities import counted
 from outlay.jobs.exit_codes import STOPPING, TERMINATED
 from outlay.jobs.job_folder import Flag, JobFolder, new_job_folder
 from outlay.jobs.process_info import read_process_info
+from outlay.launcher.console import OutputClosed, OutputConsole
 from outlay.launcher.job import Job, free_port
 from outlay.launcher.job_result import JobResult
 from outlay.launcher.merged_output import MergedOutput
 from outlay.launcher.process import Process, end_all, killing_leftovers
-from outlay.launcher.screen import NobodyReads, Screen
 from outlay.launcher.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
@@ -52,32 +52,32 @@ def run_job(job: Job) -> int:
     Raises:
         LaunchError: the command cannot be run.
     """
-    screen = Screen()
+    console = OutputConsole()
     if text := launchers_beside(job.num_processes, os.environ):
-        screen.write("stderr", text)
-    with _folder() as folder, _signals(job, folder, screen) as signals:
+        console.write("stderr", text)
+    with _folder() as folder, _signals(job, folder, console) as signals:
         result: JobResult | None = None
         keep = False
         try:
             with _killing_leftovers(folder):
-                result, keep = _with_restarts(job, folder, screen, signals)
+                result, keep = _with_restarts(job, folder, console, signals)
             if signals.asked == signal.SIGTERM and result.exit_code in STOPPING:
                 result = JobResult(
                     TERMINATED, "stopped by SIGTERM: the state is saved, all processes ended", is_failure=False
                 )
-            _show(screen, result)
-            if not screen.finish(_TO_READ if result.is_failure else None):
-                screen.drop(f"nobody reads the rest of the output; it is in {folder.output_path}")
+            _show(console, result)
+            if not console.finish(_TO_READ if result.is_failure else None):
+                console.drop(f"nobody reads the rest of the output; it is in {folder.output_path}")
         except _Stopped as stop:
             name = signal.Signals(stop.args[0]).name
             result = JobResult(128 + stop.args[0], f"stopped by {name}: all processes ended", is_failure=False)
-            _show(screen, result)
-            screen.finish(_TO_READ / 3)
-        except NobodyReads:
+            _show(console, result)
+            console.finish(_TO_READ / 3)
+        except OutputClosed:
             if result is None:  # whoever read had enough: as the system ends a program then
                 text = "stopped: the reader of the output has gone; all processes ended"
                 result = JobResult(128 + signal.SIGPIPE, text, is_failure=False)
-                _show(screen, result)
+                _show(console, result)
         finally:
             if not keep:
                 shutil.rmtree(folder.path, ignore_errors=True)
@@ -130,9 +130,9 @@ def _folder() -> AbstractContextManager[JobFolder]:
     return _entered(new_job_folder(), failed, "set TMPDIR to a writable folder with free space")
 
 
-def _show(screen: Screen, result: JobResult) -> None:
+def _show(console: OutputConsole, result: JobResult) -> None:
     if result.text:
-        screen.write("stderr", result.text.rstrip("\n") + "\n")
+        console.write("stderr", result.text.rstrip("\n") + "\n")
 
 
 @dataclass
@@ -146,12 +146,12 @@ class _Signals:
     asked: int | None = None
 
 
-def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signals) -> tuple[JobResult, bool]:
+def _with_restarts(job: Job, folder: JobFolder, console: OutputConsole, signals: _Signals) -> tuple[JobResult, bool]:
     """Run the job, with restarts; return its last result, and whether there was a failure."""
     best: int | None = None
     in_vain = 0
     for restart in range(job.max_restarts + 1):
-        result, step = _attempt(job, folder, screen, restart)
+        result, step = _attempt(job, folder, console, restart)
         if not result.is_failure or restart == job.max_restarts or signals.asked:
             break
         is_further = best is None or (step is not None and step > best)
@@ -162,19 +162,19 @@ def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signal
             result = replace(result, text=f"{result.text.rstrip()}\n{text}")
             break
         pause = min(2.0 ** (in_vain - 1), _LONGEST_PAUSE) if in_vain else 0.0
-        _show(screen, result)
+        _show(console, result)
         after = f", in {pause:g} s" if pause else ""
-        screen.write("stderr", f"\nrestart {restart + 1} of {job.max_restarts}{after}\n")
+        console.write("stderr", f"\nrestart {restart + 1} of {job.max_restarts}{after}\n")
         time.sleep(pause)
         # What the failed start wrote about itself would be taken for the next one's.
         folder.clear()
     return result, result.is_failure or restart > 0
 
 
-def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple[JobResult, int | None]:
+def _attempt(job: Job, folder: JobFolder, console: OutputConsole, restart: int) -> tuple[JobResult, int | None]:
     """Start all processes once; return how they ended, and the last step that one of them finished."""
     port = job.port or free_port()
-    output = MergedOutput(job.num_processes, folder.output_path, screen, in_order=job.in_order)
+    output = MergedOutput(job.num_processes, folder.output_path, console, in_order=job.in_order)
     processes: list[Process] = []
     try:
         for number in range(job.num_processes):
@@ -205,7 +205,7 @@ def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
 
 
 @contextlib.contextmanager
-def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
+def _signals(job: Job, folder: JobFolder, console: OutputConsole) -> Iterator[_Signals]:
     """Take SIGUSR1 and SIGTERM as requests to save within the block; any other signal that stops the launcher raises.
 
     Only the first counts: ending takes a second anyway.
@@ -221,7 +221,7 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
         if number == signal.SIGTERM and can_save and signals.asked != signal.SIGTERM:
             signals.asked = signal.SIGTERM
             folder.set(Flag.STOP)
-            screen.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")
+            console.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")
             # Whoever sent SIGTERM soon sends SIGKILL, which would leave the processes of the job behind.
             signal.alarm(_TO_SAVE)
             return
@@ -233,7 +233,7 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
         signals.asked = signals.asked or number
         folder.set(Flag.STOP)
         when = "" if folder.has(Flag.LISTENS) else ", as soon as it trains with checkpoints"
-        screen.later(f"SIGUSR1: the program is asked to save its state and to end{when}\n")
+        console.later(f"SIGUSR1: the program is asked to save its state and to end{when}\n")
 
     for number in handled:
         signal.signal(number, ask if number == signal.SIGUSR1 else stop)

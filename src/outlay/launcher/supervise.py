@@ -21,10 +21,10 @@ from outlay.jobs.stall import Limits, Silence
 from outlay.jobs.verdict import Failed, Kind, Patience, ProcessFacts, Verdict, verdict
 from outlay.jobs.waiting import NO_WAIT
 from outlay.launcher import job_result
+from outlay.launcher.console import is_writable
 from outlay.launcher.job_result import JobResult
 from outlay.launcher.merged_output import MergedOutput
 from outlay.launcher.process import Pipes, Process, end_all
-from outlay.launcher.screen import is_writable
 from outlay.launcher.stacks import collect_stacks
 
 _LOOK_EVERY = 0.1  # seconds
@@ -88,17 +88,17 @@ class Supervisor:
 
     def _wait(self, seconds: float) -> None:
         """Wait for output; while nobody reads what is there already, the processes have to wait with theirs."""
-        screen = self._output.screen
-        if screen.is_full:
+        console = self._output.console
+        if console.is_full:
             time.sleep(seconds)
-        elif screen.is_empty:
+        elif console.is_empty:
             self._pipes.wait(seconds)
         else:
             self._pipes.wait(min(seconds, 0.02))
-        screen.flush()
+        console.flush()
 
     def _read(self) -> None:
-        if not self._output.screen.is_full:
+        if not self._output.console.is_full:
             self._pipes.read()
 
     def _look(self, since_last: float) -> None:
@@ -170,7 +170,7 @@ class Supervisor:
         joined = [one for process in self._processes if (one := self._folder.joined(process.number))]
         if len(joined) == len(self._processes):
             self._introduced = True
-            self._output.screen.write("stderr", f"{process_table(joined)}\n")
+            self._output.console.write("stderr", f"{process_table(joined)}\n")
 
     def _carry_out(self, result: Verdict, facts: Sequence[ProcessFacts]) -> JobResult:
         """End all processes, and return what there is to say."""

@@ -29,7 +29,7 @@ from outlay.core.quantities import counted, plural
 from outlay.core.runtime_flags import versions
 from outlay.core.source_owner import part_of_outlay
 from outlay.devices.mesh_info import processes_of
-from outlay.jobs.joined import gather_all, part, patience, post, texts_in_time, wait_for
+from outlay.jobs.current_job import gather_all, part, patience, post, texts_in_time, wait_for
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 

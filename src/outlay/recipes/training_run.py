@@ -15,7 +15,7 @@ from outlay.core.user_code import users_traceback
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, result_not_lost
 from outlay.report.run_page import run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
-from outlay.train.contract import check_recordable
+from outlay.train.check_step import check_recordable
 from outlay.train.data import Data, TrainData, num_of
 from outlay.train.fit_result import Fit
 from outlay.train.loop import fit

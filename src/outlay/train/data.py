@@ -22,7 +22,7 @@ from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples
 from outlay.program.program import Program
-from outlay.train.contract import num_samples
+from outlay.train.check_step import num_samples
 from outlay.train.example_sources import as_examples
 
 

@@ -24,7 +24,7 @@ from outlay.core.shared_objects import split_objects
 from outlay.jobs.heartbeat import beat
 from outlay.program.host_state import fetch_from_host
 from outlay.program.program import Program
-from outlay.train.contract import as_metrics, num_samples
+from outlay.train.check_step import as_metrics, num_samples
 from outlay.train.data import eval_batches, num_of, rows_of
 from outlay.train.example_sources import chunks_of
 from outlay.train.metrics_file import as_numbers

@@ -27,8 +27,8 @@ from outlay.train.check_fit import (
     check_steps_per_call,
     ends_early,
 )
+from outlay.train.check_step import as_metrics, check_recordable
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.contract import as_metrics, check_recordable
 from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
 from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words

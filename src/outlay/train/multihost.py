@@ -17,7 +17,7 @@ from outlay.core.error_types import CheckpointError, ProgramError
 from outlay.core.jax_compat import preemption_is_served
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, listed
-from outlay.jobs.joined import gather_all, patience, post, posted, wait_for
+from outlay.jobs.current_job import gather_all, patience, post, posted, wait_for
 from outlay.jobs.stop_request import agree_on, exit_code, is_requested, listen, listening
 
 # These waits are not collectives: the first gloo collective fails if a process is 30 s late, and process 0 may check a
@@ -82,7 +82,7 @@ def on_request() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if preemption_is_served() else listening()
 
 
-class StopTogether:
+class AgreedStop:
     """Decide after each step whether to stop, in agreement with all processes.
 
     A single process looks at its own request. With several, process 0 collects their requests, decides for all at some

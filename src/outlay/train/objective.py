@@ -18,7 +18,7 @@ from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
 from outlay.core.shared_objects import Objects, merge_objects, split_objects
-from outlay.train.contract import called
+from outlay.train.check_step import called
 
 Loss = Callable[..., Any]
 """`loss(params, batch, keys) -> (losses, metrics)`, or with a model state; see `train_step`."""

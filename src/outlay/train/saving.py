@@ -16,7 +16,7 @@ from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import open_plain, raising, write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.multihost import StopTogether, is_first
+from outlay.train.multihost import AgreedStop, is_first
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Saving:
 
     def begin(self, step: int) -> None:
         """Start to treat SIGUSR1 as a request to save and to end; `step` is the step after which the run starts."""
-        self._stop = StopTogether(step)
+        self._stop = AgreedStop(step)
 
     def is_asked_to_stop(self, step: int) -> bool:
         """Return whether to stop after a step; all processes must call it after the same steps."""

@@ -21,7 +21,7 @@ from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
 from outlay.core.shared_objects import merge_objects, split_objects
-from outlay.train.contract import (
+from outlay.train.check_step import (
     check_metric_names,
     check_model_state,
     check_names_differ,

@@ -7,7 +7,7 @@ from tests import forks
 from tests.unit.cli.command import environment
 
 from outlay.core.error_types import BackendStartedError, JoinError
-from outlay.jobs import joined, process_info
+from outlay.jobs import current_job, process_info
 from outlay.jobs.join import _key, _seconds, join
 from outlay.jobs.process_info import read_process_info
 from outlay.launcher.job import free_port
@@ -15,7 +15,7 @@ from outlay.launcher.job import free_port
 
 @pytest.fixture(autouse=True)
 def not_joined(monkeypatch):
-    monkeypatch.setattr(joined, "_joined", None)
+    monkeypatch.setattr(current_job, "_joined", None)
 
 
 def test_a_process_that_nobody_started_with_others_is_alone():
@@ -69,7 +69,7 @@ def test_what_a_process_starts_does_not_take_its_place(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(process_info.JOINED, f"{os.getppid()} {_key(read_process_info(LAUNCHED))}")
     assert join().num_processes == 1
-    monkeypatch.setattr(joined, "_joined", None)
+    monkeypatch.setattr(current_job, "_joined", None)
     assert join(process=1, num_processes=2, coordinator="127.0.0.1:1").num_processes == 1
 
 

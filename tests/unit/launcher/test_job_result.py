@@ -6,9 +6,9 @@ import pytest
 from outlay.jobs.exit_codes import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.verdict import Kind, Verdict
+from outlay.launcher.console import OutputConsole
 from outlay.launcher.job_result import after_failure, is_echo_of_another, never_joined, stuck, succeeded
 from outlay.launcher.merged_output import MergedOutput
-from outlay.launcher.screen import Screen
 
 FATAL = "F1122 client.h:80] Terminating process because the JAX distributed service detected fatal errors."
 
@@ -21,7 +21,7 @@ class Ended:
 
 @pytest.fixture
 def output(tmp_path):
-    made = MergedOutput(3, tmp_path / "output.log", Screen())
+    made = MergedOutput(3, tmp_path / "output.log", OutputConsole())
     yield made
     made.close()
 

@@ -2,8 +2,8 @@ import pytest
 
 from outlay.jobs.heartbeat import mark
 from outlay.launcher import merged_output
+from outlay.launcher.console import OutputConsole
 from outlay.launcher.merged_output import MergedOutput, StepOrder
-from outlay.launcher.screen import Screen
 
 
 def written(step):
@@ -43,7 +43,7 @@ def test_nobody_waits_for_a_process_that_has_ended(order):
 
 
 def test_a_failure_shows_what_was_held_back_before_it(tmp_path, capsys):
-    output = MergedOutput(2, tmp_path / "log", Screen(), in_order=True)
+    output = MergedOutput(2, tmp_path / "log", OutputConsole(), in_order=True)
     output.add(0, "stderr", ["a warning", written(1)])
     output.add(1, "stdout", ["a result"])
     output.hold_errors()
@@ -57,7 +57,7 @@ def test_a_failure_shows_what_was_held_back_before_it(tmp_path, capsys):
 
 def test_what_is_held_back_is_bounded_and_said(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(merged_output, "_MOST", 100)
-    output = MergedOutput(2, tmp_path / "log", Screen(), in_order=True)
+    output = MergedOutput(2, tmp_path / "log", OutputConsole(), in_order=True)
     output.add(0, "stdout", [written(1), "x" * 60])
     assert capsys.readouterr().out == ""
     output.add(0, "stdout", ["y" * 60])

@@ -12,9 +12,9 @@ from rich.console import Console
 from outlay.jobs.job_folder import Beat, JobFolder
 from outlay.jobs.stall import Limits
 from outlay.launcher import supervise
+from outlay.launcher.console import OutputConsole
 from outlay.launcher.merged_output import MergedOutput
 from outlay.launcher.process import Process
-from outlay.launcher.screen import Screen
 from outlay.launcher.supervise import JobProgress, Supervisor, slowest
 
 pytestmark = pytest.mark.processes
@@ -54,7 +54,7 @@ def test_held_between_a_look_and_its_judgement_it_looks_again(tmp_path, monkeypa
 
     monkeypatch.setattr(place, name, hold)
     monkeypatch.setattr(supervise, "_SUSPENDED", 0.75)
-    output = MergedOutput(1, tmp_path / "output.log", Screen())
+    output = MergedOutput(1, tmp_path / "output.log", OutputConsole())
     process = Spawned(sys.executable, "-c", "import time; time.sleep(4)")
     ending = Supervisor([process], Steps(tmp_path, "test"), output, Limits(stuck_after=1.0)).watch()
     output.close()
@@ -67,7 +67,7 @@ LOST = "Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Co
 
 def test_one_that_takes_long_to_end_is_to_blame_not_who_lost_it(tmp_path):
     """Connections close before a process has ended: writing its core, or its stack, takes seconds."""
-    output = MergedOutput(2, tmp_path / "output.log", Screen())
+    output = MergedOutput(2, tmp_path / "output.log", OutputConsole())
     lost = f"import sys; print({LOST!r}, file=sys.stderr); sys.exit(13)"
     processes = [
         Spawned(sys.executable, "-c", lost, number=0),

@@ -11,7 +11,7 @@ from outlay.jobs import stop_request
 from outlay.jobs.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
-from outlay.train.multihost import StopTogether
+from outlay.train.multihost import AgreedStop
 
 BATCHES = [np.full(8, number, np.float32) for number in range(6)]
 
@@ -76,6 +76,6 @@ def test_a_stop_with_the_last_step_changes_nothing(program, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(("taken", "seconds", "until_next"), [(1, 0.001, 1), (100, 10, 50), (3, 0.1, 3), (9, 90, 1)])
 def test_processes_ask_again_after_about_five_seconds(monkeypatch, taken, seconds, until_next):
-    stop = StopTogether(first=20)
+    stop = AgreedStop(first=20)
     monkeypatch.setattr("time.monotonic", lambda: stop._began + seconds)
     assert stop._steps_until_next(20 + taken) == until_next

@@ -43,8 +43,8 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.program import Program
+from outlay.report.explain.explained_program import ExplainedProgram, compile_or_read
 from outlay.report.explain.explanation import Explanation
-from outlay.report.explain.subject import Subject, subject_of
 
 
 def explain(
@@ -92,7 +92,7 @@ def explain(
     # With arguments it is refused below, like any other program.
     if isinstance(x, Program) and x.device_groups and not (args or kwargs):
         return _of_parts(explain_placed(x, requested), x)
-    subject = subject_of(x, args, kwargs, mesh, compiler_options, DiskCache(cache_folder()) if cache else None)
+    subject = compile_or_read(x, args, kwargs, mesh, compiler_options, DiskCache(cache_folder()) if cache else None)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
     hardware = requested or (target_of(subject.mesh) if subject.mesh is not None else None)
@@ -131,7 +131,7 @@ def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
 
 
 def _explanation(
-    subject: Subject,
+    subject: ExplainedProgram,
     output: CompilerOutput,
     module: HloModule,
     mesh: MeshInfo | None,
@@ -179,7 +179,7 @@ def _explanation(
     )
 
 
-def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, start: float) -> Explanation:
+def _of_failure(subject: ExplainedProgram, mesh: MeshInfo | None, target: Target | None, start: float) -> Explanation:
     """Explain what is known if the compiler ran out of memory."""
     if not subject.failure:
         raise ExplainError(f"{subject.name}: the compiler gives no text of the compiled program on this platform")
@@ -221,13 +221,17 @@ def _check_sizes(num: int, mesh: MeshInfo | None, target: Target | None) -> None
         check_num_devices(num, target)
 
 
-def _work(subject: Subject, module: HloModule, done: CompiledWork, mesh: MeshInfo | None) -> WorkFacts:
+def _work(subject: ExplainedProgram, module: HloModule, done: CompiledWork, mesh: MeshInfo | None) -> WorkFacts:
     flops = None if subject.traced is None else subject.traced.flops / _num_devices(module, mesh)
     return WorkFacts(flops, done.flops, done.bytes_accessed, done.flops_by_dtype)
 
 
 def _memory(
-    subject: Subject, stats: MemoryStats | None, module: HloModule, leaves: tuple[Leaf, ...], target: Target | None
+    subject: ExplainedProgram,
+    stats: MemoryStats | None,
+    module: HloModule,
+    leaves: tuple[Leaf, ...],
+    target: Target | None,
 ) -> MemoryFacts | None:
     if stats is None:
         return None
@@ -237,7 +241,7 @@ def _memory(
     return memory_facts(module, stats, leaves, plan, target, is_cpu=is_cpu, roles=roles)
 
 
-def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iterator[str]:
+def _incomplete(subject: ExplainedProgram, module: HloModule, done: CompiledWork) -> Iterator[str]:
     if module.skipped:
         shown = listed([f"{number}: {text.strip()[:60]!r}" for number, text in module.skipped])
         yield (f"{counted(len(module.skipped), 'line')} could not be parsed, so totals may be too low: line {shown}")

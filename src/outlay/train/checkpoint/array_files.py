@@ -184,10 +184,10 @@ class InBackground:
             print(f"error: {self._message()}\n  fix: wait for it before the program ends", file=sys.stderr)
 
     def _message(self) -> str:
-        return f"{self._failed}: {in_short(self._error)}"
+        return f"{self._failed}: {summary_of(self._error)}"
 
 
-def in_short(error: BaseException | None) -> str:
+def summary_of(error: BaseException | None) -> str:
     """Summarize an error in one line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 

@@ -27,9 +27,9 @@ from outlay.program.program import Program
 from outlay.train.checkpoint.array_files import (
     ArrayFiles,
     InBackground,
-    in_short,
     padded_state,
     saved_leaves,
+    summary_of,
     unpadded_state,
     written_by,
 )
@@ -167,7 +167,7 @@ class Checkpoints:
             # Ctrl-C must stay what it is, and our own errors say enough.
             if not isinstance(error, Exception) or isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(f"{failed}: {in_short(error)}") from error
+            raise CheckpointError(f"{failed}: {summary_of(error)}") from error
 
         def complete() -> None:  # holds no reference to an array, so that the copies can be freed
             try:
@@ -287,7 +287,7 @@ class Checkpoints:
             read = self._array_files().read(folder / ARRAYS, {saved: expected[path] for path, saved in part.items()})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{folder} has the bytes that were written, and yet cannot be read: {in_short(error)}"
+                f"{folder} has the bytes that were written, and yet cannot be read: {summary_of(error)}"
                 "\n  fix: restore another step"
             ) from error
         leaves = [read[part[path]] if path in part else unchanged[path] for path in expected]

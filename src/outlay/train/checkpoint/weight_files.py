@@ -18,7 +18,7 @@ from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.input_file import check_folder, open_input, read_text
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.train.checkpoint.array_files import in_short
+from outlay.train.checkpoint.array_files import summary_of
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -97,7 +97,7 @@ def _files(path: Path, problems: list[Problem]) -> list[Path]:
         if not all(isinstance(part, str) and Path(part).name == part for part in parts):
             raise ValueError("its weight_map names a file that is not beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problems.append(Problem("cannot read", str(path), in_short(error), "download the index again"))
+        problems.append(Problem("cannot read", str(path), summary_of(error), "download the index again"))
         return []
     missing = [part for part in parts if not (path.parent / part).is_file()]
     problems += [
@@ -136,7 +136,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
                 raise Unreadable(f"{name} is of dtype {dtype}, which no array has", f"convert it to one of {known}")
     except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         size = f"{path.stat().st_size:,} bytes"
-        what = f"not a complete safetensors file, {size}: {in_short(error)}"
+        what = f"not a complete safetensors file, {size}: {summary_of(error)}"
         raise Unreadable(what, "download it again; it may have been cut short") from error
 
 
@@ -169,7 +169,7 @@ def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
                 end = file.seek(sum(lengths), 1) + member.file_size
                 yield member.filename.removesuffix(".npy"), _mapped(path, *_array_header(file), end=end)
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, EOFError) as error:
-        raise Unreadable(f"not a complete .npz file: {in_short(error)}", "write it again with np.savez") from error
+        raise Unreadable(f"not a complete .npz file: {summary_of(error)}", "write it again with np.savez") from error
 
 
 def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
@@ -194,7 +194,7 @@ def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
                 kvstore = {**folder, "path": f"{folder['path']}{name}/"}
             yield name, in_tensorstore({"driver": driver, "kvstore": kvstore})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"not a complete checkpoint of Orbax: {in_short(error)}"
+        what = f"not a complete checkpoint of Orbax: {summary_of(error)}"
         raise Unreadable(what, "the folder of one step as it was saved, with all its files") from error
 
 

@@ -100,9 +100,9 @@ def compute(job: Job) -> ProgramResults:
 
     parsed = {text: parse_hlo(text) for text in {job.text, *job.kernels.values()}}
     if job.is_wide:
-        from outlay.analysis.hlo.execute.widened import widened
+        from outlay.analysis.hlo.execute.widen_floats import widen_floats
 
-        parsed = {text: widened(module) for text, module in parsed.items()}
+        parsed = {text: widen_floats(module) for text, module in parsed.items()}
     kernels = {name: parsed[text] for name, text in job.kernels.items()}
     names, sizes = (tuple(column) for column in zip(*job.axes, strict=True))
     num_devices = int(np.prod(sizes))

@@ -2,14 +2,14 @@ import jax
 import pytest
 
 from outlay.devices.device_identity import host_of
-from outlay.jobs import joined
-from outlay.jobs.joined import Joined, host_number, remember
+from outlay.jobs import current_job
+from outlay.jobs.current_job import Joined, host_number, remember
 
 
 @pytest.fixture
 def on_hosts(monkeypatch):
     def join(*hosts):
-        monkeypatch.setattr(joined, "_joined", None)
+        monkeypatch.setattr(current_job, "_joined", None)
         remember(Joined(0, len(hosts), "b:1", hosts))
 
     return join

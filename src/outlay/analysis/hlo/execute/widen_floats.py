@@ -15,7 +15,7 @@ _WIDE = {"f16": "f64", "bf16": "f64", "f32": "f64", "c64": "c128"}
 _OF_BITS = ("bitcast", "bitcast-convert")
 
 
-def widened(module: HloModule) -> HloModule:
+def widen_floats(module: HloModule) -> HloModule:
     """Return a program of the same operations on wider floats.
 
     Examples:
@@ -29,7 +29,7 @@ def widened(module: HloModule) -> HloModule:
         ...   %y = f32[4]{0} multiply(%x, %all)
         ...   ROOT %z = bf16[4]{0} convert(%y)
         ... }''')
-        >>> for name, one in widened(module).computations["main"].instructions.items():
+        >>> for name, one in widen_floats(module).computations["main"].instructions.items():
         ...     print(one.opcode, *(shape.dtype for shape in one.shapes), *one.operands)
         parameter f64
         constant f32

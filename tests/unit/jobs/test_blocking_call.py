@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from outlay.jobs import standing_call
+from outlay.jobs import blocking_call
+from outlay.jobs.blocking_call import called_by
 from outlay.jobs.join import _is_compiled
-from outlay.jobs.standing_call import called_by
 
 
 def ask(*_):
@@ -63,7 +63,7 @@ def test_no_code_of_the_program_is_run():
     space = SimpleNamespace(trainer=Trainer(), ask=ask)
     frame = SimpleNamespace(f_locals={"space": space}, f_globals={}, f_code=None)
     name = ast.parse("space.trainer.costly", mode="eval").body
-    assert isinstance(standing_call._named(name, frame)[0], property)
+    assert isinstance(blocking_call._named(name, frame)[0], property)
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,14 @@ from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
 from outlay.program.program import Program
-from outlay.report.explain.compiled_before import Outcome, outcome_key
+from outlay.report.explain.compiler_cache import Outcome, outcome_key
 
 HLO_ENDINGS = (".txt", ".hlo")
 """File name endings of compiled programs saved as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject(Outcome):
+class ExplainedProgram(Outcome):
     """A compiled program, what its compiler returned, and what else is known about it.
 
     Attributes:
@@ -71,14 +71,14 @@ _ON_PIECES = (
 _SEEN_BEFORE = "compiled earlier: the compiler's messages were not recorded"
 
 
-def subject_of(
+def compile_or_read(
     x: Any,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     mesh: Mesh | AbstractMesh | None,
     options: RequestedOptions,
     cache: DiskCache | None,
-) -> Subject:
+) -> ExplainedProgram:
     """Compile the subject, or read the compiler's output from the cache; nothing runs.
 
     Raises:
@@ -99,9 +99,11 @@ def subject_of(
         return _of_program(x, cache)
     if isinstance(x, jax.stages.Compiled):
         output = CompilerOutput.of(x, of_program=False)
-        return Subject(name="a compiled function", output=output, mesh=mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
+        return ExplainedProgram(
+            name="a compiled function", output=output, mesh=mesh or _mesh_of(x), notes=(_SEEN_BEFORE,)
+        )
     if isinstance(x, jax.stages.Lowered):
-        return _compile(Subject(name="a lowered function", mesh=mesh), lambda: x, options, cache)
+        return _compile(ExplainedProgram(name="a lowered function", mesh=mesh), lambda: x, options, cache)
     if isinstance(x, jax.stages.Traced):
         return _of_traced(x.fun_name, x, mesh, options, cache)
     if isinstance(x, Path):
@@ -118,10 +120,10 @@ def subject_of(
     raise ExplainError(_not_explainable(x))
 
 
-def _of_program(program: Program, cache: DiskCache | None) -> Subject:
+def _of_program(program: Program, cache: DiskCache | None) -> ExplainedProgram:
     # The user's step does not know the padding rows that make the number of rows divisible by the devices.
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
-    subject = Subject(name=getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
+    subject = ExplainedProgram(name=getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
     try:
         with program.context(), _without_warnings():
             jaxpr = program.traced_step or jax.make_jaxpr(program.step)(state, program.batch_shapes)
@@ -156,7 +158,7 @@ def _of_function(
     mesh: Mesh | AbstractMesh | None,
     options: RequestedOptions,
     cache: DiskCache | None,
-) -> Subject:
+) -> ExplainedProgram:
     name = getattr(function, "__name__", "the function")
     if isinstance(mesh, AbstractMesh):
         raise ExplainError(
@@ -176,8 +178,8 @@ def _of_traced(
     mesh: Mesh | AbstractMesh | None,
     options: RequestedOptions,
     cache: DiskCache | None,
-) -> Subject:
-    subject = Subject(name=name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
+) -> ExplainedProgram:
+    subject = ExplainedProgram(name=name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
     return _compile(subject, traced.lower, options, cache)
 
 
@@ -191,12 +193,12 @@ def _over_arrays(function: Any) -> Any:
 
 
 def _compile(
-    subject: Subject,
+    subject: ExplainedProgram,
     lower: Any,
     how: RequestedOptions,
     cache: DiskCache | None,
     program: Program | None = None,
-) -> Subject:
+) -> ExplainedProgram:
     """Compile with the given or known options; a program, if given, compiles itself and keeps the result."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
     device = mesh.devices.flat[0] if mesh else None
@@ -243,7 +245,7 @@ def _from_cache(cache: DiskCache) -> str:
     return f"not compiled again: the compiler's output was read from the cache, {cache.folder}"
 
 
-def _refused(subject: Subject, failure: str) -> str:
+def _refused(subject: ExplainedProgram, failure: str) -> str:
     """Quote the compiler, and say how to tell whether the program or this compiler is at fault."""
     target = target_of(subject.mesh) if subject.mesh is not None else None
     fix = "remove or rewrite the operation that the compiler names"
@@ -256,18 +258,18 @@ def _refused(subject: Subject, failure: str) -> str:
     return f"{compiler} refuses {subject.name}: {failure.strip()}\n  fix: {fix}"
 
 
-def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
+def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> ExplainedProgram:
     try:
         text = read_text(path, errors="replace")
     except OSError as error:
         raise ExplainError(f"{path} cannot be read: {error.strerror}") from error
-    return Subject(name=str(path), output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))
+    return ExplainedProgram(name=str(path), output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))
 
 
-def _of_text(text: str, mesh: Mesh | AbstractMesh | None) -> Subject:
+def _of_text(text: str, mesh: Mesh | AbstractMesh | None) -> ExplainedProgram:
     if "\n" not in text and text.endswith(HLO_ENDINGS):
         raise ExplainError(f"{text!r} is text, not a path\n  fix: outlay.explain(Path({text!r}))")
-    return Subject(name="saved text", output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))
+    return ExplainedProgram(name="saved text", output=_only(text), mesh=mesh, notes=_notes_of_text(mesh))
 
 
 def _only(text: str) -> CompilerOutput:

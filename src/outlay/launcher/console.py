@@ -21,11 +21,11 @@ _MOST = 1 << 20  # characters that wait, before the processes are made to wait
 _PIECE = 1024  # characters; up to 4096 bytes, which a pipe takes as a whole or not at all
 
 
-class NobodyReads(BaseException):
+class OutputClosed(BaseException):
     """Raised when whoever read stdout has gone, as after `| head`."""
 
 
-class Screen:
+class OutputConsole:
     """Text on its way to stdout and stderr."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Screen:
         """Show text now, or as soon as it is taken.
 
         Raises:
-            NobodyReads: nobody will ever take it.
+            OutputClosed: nobody will ever take it.
         """
         if stream not in self._is_lost:
             self._waiting[stream].extend(text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
@@ -70,7 +70,7 @@ class Screen:
         """Show what can be written now; return how many characters that were.
 
         Raises:
-            NobodyReads: whoever read stdout has gone.
+            OutputClosed: whoever read stdout has gone.
         """
         while self._later:
             self.write("stderr", self._later.popleft())
@@ -113,7 +113,7 @@ class Screen:
             with contextlib.suppress(OSError):  # what Python holds back for it must not fail at the very end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
             if stream == "stdout" and isinstance(error, BrokenPipeError):
-                raise NobodyReads from None
+                raise OutputClosed from None
             self.write("stderr", f"{stream} cannot be written any more: {error.strerror}; the job goes on\n")
 
 

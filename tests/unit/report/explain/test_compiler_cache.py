@@ -11,7 +11,7 @@ from tests.unit.report.explain.programs import shape, training
 from outlay.core.disk_cache import cache_folder
 from outlay.core.source_owner import OUTLAY
 from outlay.devices.build import mesh
-from outlay.report.explain.compiled_before import Outcome, outcome_key
+from outlay.report.explain.compiler_cache import Outcome, outcome_key
 from outlay.report.explain.explain import explain
 
 SEEN = "not compiled again: the compiler's output was read from the cache"

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
+from outlay.launcher.console import OutputClosed, OutputConsole
 from outlay.launcher.merged_output import Log, MergedOutput
-from outlay.launcher.screen import NobodyReads, Screen
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def pipe(monkeypatch):
 
 def test_nobody_waits_for_a_reader_that_does_not_read(pipe):
     reads = pipe()
-    screen = Screen()
+    screen = OutputConsole()
     text = "".join(f"{number}\n" for number in range(400_000))
     screen.write("stdout", text)
     assert screen.is_full
@@ -38,7 +38,7 @@ def test_nobody_waits_for_a_reader_that_does_not_read(pipe):
 
 def test_what_nobody_read_is_dropped_with_a_word(pipe, capsys):
     pipe()
-    screen = Screen()
+    screen = OutputConsole()
     screen.write("stdout", "x" * (1 << 21))
     screen.drop("nobody reads")
     assert screen.is_empty
@@ -50,8 +50,8 @@ def test_a_reader_that_has_gone_is_no_fault_of_the_command(capsys, monkeypatch):
     os.close(reads)
     with os.fdopen(writes, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        screen = Screen()
-        with pytest.raises(NobodyReads):
+        screen = OutputConsole()
+        with pytest.raises(OutputClosed):
             screen.write("stdout", "text")
         screen.write("stdout", "more")  # which nobody expects to be shown
         screen.write("stderr", "the reason\n")
@@ -61,7 +61,7 @@ def test_a_reader_that_has_gone_is_no_fault_of_the_command(capsys, monkeypatch):
 def test_a_stream_that_takes_no_more_does_not_end_the_job(capsys, monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        Screen().write("stdout", "text")
+        OutputConsole().write("stdout", "text")
     assert "stdout cannot be written any more: No space left on device; the job goes on" in capsys.readouterr().err
 
 
@@ -80,7 +80,7 @@ def test_the_file_of_all_output_is_bounded(tmp_path, monkeypatch):
 
 def test_a_full_disk_takes_the_file_of_all_output_not_the_job(tmp_path, capsys):
     (tmp_path / "log").symlink_to("/dev/full")
-    output = MergedOutput(1, tmp_path / "log", Screen())
+    output = MergedOutput(1, tmp_path / "log", OutputConsole())
     output.add(0, "stdout", ["one"])
     output.add(0, "stdout", ["two"])
     output.close()
@@ -94,7 +94,7 @@ def test_a_full_disk_takes_the_file_of_all_output_not_the_job(tmp_path, capsys):
 
 
 def test_addresses_of_compiled_code_are_no_last_words(tmp_path):
-    output = MergedOutput(1, tmp_path / "log", Screen())
+    output = MergedOutput(1, tmp_path / "log", OutputConsole())
     fatal = "F1122 10:05:49 client.h:80] Terminating process because the JAX distributed service detected fatal errors."
     output.add(0, "stderr", [fatal, "*** Check failure stack trace: ***", *["    @     0x7fc3a6d0b5 (unknown)"] * 20])
     output.close()

@@ -6,7 +6,7 @@ import pytest
 
 import outlay
 from outlay.core.error_types import ProgramError
-from outlay.train.contract import num_samples
+from outlay.train.check_step import num_samples
 from outlay.train.step import init_state, train_step
 
 OPTIMIZER = optax.sgd(0.1)
