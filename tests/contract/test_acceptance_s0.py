@@ -1,4 +1,4 @@
-"""Acceptance, document 0: the Brain over devices; where its arrays live, and that it runs there."""
+"""The Brain over devices; where its arrays live, and that it runs there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def six() -> jax.sharding.Mesh:
     return outlay.mesh(devices=jax.devices()[:6], all=6)
 
 
-def test_s0_07_without_rules_that_split_every_array_is_replicated_six_times() -> None:
+def test_without_rules_that_split_every_array_is_replicated_six_times() -> None:
     mesh = six()
     plan = (outlay.Layout() + outlay.replicate()).plan(brain(), mesh)
     placed = outlay.arrays.put(brain(), plan, mesh)
@@ -41,13 +41,13 @@ def test_s0_07_without_rules_that_split_every_array_is_replicated_six_times() ->
     assert "distributed" not in str(plan)
 
 
-def test_s0_08_the_plan_says_that_the_layout_brings_nothing() -> None:
+def test_the_plan_says_that_the_layout_brings_nothing() -> None:
     (note,) = (outlay.Layout() + outlay.replicate()).plan(brain(), six()).notes
     assert "this layout gains nothing: every leaf is replicated 6 times" in note
     assert "no dim of B_ex.synapses.kernel (256, 832) is divisible by 6" in note
 
 
-def test_s0_12_modules_on_devices_of_their_own() -> None:
+def test_modules_on_devices_of_their_own() -> None:
     mesh = six()
     layout = outlay.by_module({"integrator": 1, "A_ex": 2, "B_ex": 4, "B_in": 5})
     placed = outlay.arrays.put(brain(), layout.plan(brain(), mesh), mesh)
@@ -70,7 +70,7 @@ def placed_brain():
     return outlay.program(GraphLoop(model.graph), lambda key: start(), drive, layout=layout, mesh=six(), mode="placed")
 
 
-def test_s0_14_the_placed_brain_is_where_the_layout_says() -> None:
+def test_the_placed_brain_is_where_the_layout_says() -> None:
     placed = placed_brain()
     state = placed.init(jax.random.key(0))
     assert blocks(state["A_ex"]["soma"]["potential"]) == [[2]]
@@ -80,7 +80,7 @@ def test_s0_14_the_placed_brain_is_where_the_layout_says() -> None:
         assert {leaf.device_ids for leaf in placed.plan if leaf.path.startswith(f"cache.{name}.")} == {(device,)}
 
 
-def test_s0_17_the_cache_is_shown_by_path() -> None:
+def test_the_cache_is_shown_by_path() -> None:
     shown = str(outlay.show(placed_brain().init(jax.random.key(0)), "cache"))
     assert "cache.B_in.out_spikes" in shown
     assert "device 5" in shown

@@ -1,4 +1,4 @@
-"""Acceptance, document 0: the Brain from its file, what is shown of it, and what its placement is worth."""
+"""The Brain from its file, what is shown of it, and what its placement is worth."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def explained(placed):
 
 
 @pytest.mark.processes
-def test_s0_01_six_simulated_devices() -> None:
+def test_six_simulated_devices() -> None:
     program = (
         "import outlay; outlay.simulate(6); import jax; print([d.id for d in jax.devices()], jax.default_backend())"
     )
@@ -69,14 +69,14 @@ def test_s0_01_six_simulated_devices() -> None:
     assert done.stdout.strip() == "[0, 1, 2, 3, 4, 5] cpu"
 
 
-def test_s0_03_the_model_is_loaded_from_its_file_and_takes_an_input_of_four_zeros(brain, state) -> None:
+def test_the_model_is_loaded_from_its_file_and_takes_an_input_of_four_zeros(brain, state) -> None:
     assert {name: tuple(shape) for name, shape in brain.inputs.items()} == {"drive": (4,)}
     state, outputs = jax.jit(brain.step)(state, {"drive": jnp.zeros(4)})
     assert outputs["action"].shape == (2,)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
 
-def test_s0_04_the_tree(brain) -> None:
+def test_the_tree(brain) -> None:
     tree = brain.inspect()
     types = {module.name: module.type for module in tree.modules}
     neurons = dict.fromkeys(("A_ex", "A_in", "B_ex", "B_in"), "Neuron")
@@ -93,7 +93,7 @@ def test_s0_04_the_tree(brain) -> None:
     assert all(name in str(tree) for name in (*types, *components.values()))
 
 
-def test_s0_05_by_default_everything_is_on_device_0(state) -> None:
+def test_by_default_everything_is_on_device_0(state) -> None:
     for leaf in jax.tree.leaves(state):
         assert blocks(leaf) == [[0]]
     assert state["A_ex"]["soma"]["potential"].shape == (256,)
@@ -102,7 +102,7 @@ def test_s0_05_by_default_everything_is_on_device_0(state) -> None:
     assert state["cache"]["B_in"]["out_spikes"].shape == (64,)
 
 
-def test_s0_10_every_leaf_is_listed_by_its_path(brain, placed) -> None:
+def test_every_leaf_is_listed_by_its_path(brain, placed) -> None:
     state = jax.eval_shape(brain.init, jax.random.key(0))
     shown = str(outlay.show(placed.plan))
     paths = {leaf.path for leaf in placed.plan.state}
@@ -111,7 +111,7 @@ def test_s0_10_every_leaf_is_listed_by_its_path(brain, placed) -> None:
     assert all(path in shown for path in paths)
 
 
-def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> None:
+def test_the_best_possible_gain_of_the_placement_is_printed(explained) -> None:
     assert explained.by_parts.best_gain == pytest.approx(
         explained.by_parts.work / max(part.cost for part in explained.by_parts.parts)
     )
@@ -124,7 +124,7 @@ def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> 
 
 
 @pytest.mark.thorough  # test_measure.py measures parts, and the test below prices them
-def test_s0_16_the_cost_of_each_module_is_measured_and_shown(half) -> None:
+def test_the_cost_of_each_module_is_measured_and_shown(half) -> None:
     times = measure_parts(GraphLoop(half.graph), half.init, {"drive": INPUTS["drive"][:10]}, num_rounds=1)
     assert all(seconds > 0 for seconds in times.seconds.values())
     assert times.largest == max(times.seconds, key=times.seconds.__getitem__)
@@ -134,7 +134,7 @@ def test_s0_16_the_cost_of_each_module_is_measured_and_shown(half) -> None:
     assert all(name in table for name in half.modules)
 
 
-def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
+def test_the_cache_is_shown_by_path(placed, explained) -> None:
     owners = {leaf.path: leaf.device_ids for leaf in placed.plan.state if leaf.path.startswith("cache.")}
     ports = {"spiker": "spikes", "integrator": "signal"}
     assert owners == {f"cache.{name}.{ports.get(name, 'out_spikes')}": (at,) for name, at in PLACES.items()}

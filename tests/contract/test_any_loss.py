@@ -116,7 +116,7 @@ def _one_device(case: str, accumulate: int) -> Any:
 
 @pytest.mark.some_cases(5)
 @pytest.mark.parametrize(("case", "layout", "mode", "accumulate"), cases())
-def test_it_trains_as_one_device(case: str, layout: str, mode: Any, accumulate: int) -> None:
+def test_every_loss_trains_as_on_one_device(case: str, layout: str, mode: Any, accumulate: int) -> None:
     step, init = _step_and_init(case, accumulate)
     mesh = outlay.mesh(data=4, model=2) if accumulate == 1 else outlay.mesh(data=8)
     program = outlay.program(step, init, BATCH, layout=LAYOUTS[layout], mesh=mesh, mode=mode)
@@ -172,7 +172,7 @@ def test_statistics_by_groups_are_others_than_over_the_batch() -> None:
 @pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @pytest.mark.parametrize("case", ["batch norm", "contrastive", "sum"])
-def test_it_is_proved(case: str) -> None:
+def test_every_loss_is_proved(case: str) -> None:
     step, init = _step_and_init(case, 1)
     program = outlay.program(step, init, BATCH, layout=LAYOUTS["fsdp"], mesh=outlay.mesh(data=8), mode="manual")
     assert outlay.verify(program, batches=[BATCH], steps=1).ok

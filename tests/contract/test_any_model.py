@@ -124,7 +124,7 @@ def _same(got: Any, want: Any) -> None:
 
 @pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", EACH_MODEL)
-def test_it_trains_as_on_one_device(name: str) -> None:
+def test_every_model_trains_as_on_one_device(name: str) -> None:
     mode = "auto" if name == "equinox" else "manual"  # its BatchNorm sums over an axis of vmap, which the check refuses
     init_params, loss = MODELS[name]()
     init = outlay.init_state(init_params, OPTIMIZER, model_state=True)

@@ -1,4 +1,4 @@
-"""Acceptance, document 0, 15: laid out in any way, the Brain computes what one device computes, bit for bit."""
+"""Laid out in any way, the Brain computes what one device computes, bit for bit."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def arrangements():
 @pytest.mark.any_jax
 @pytest.mark.processes
 @pytest.mark.parametrize("arrangement", ["some alone, some on several", "by neuron over 6"])
-def test_s0_15_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
+def test_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
     assert arrangements[arrangement]["differing"] == []
     assert arrangements[arrangement]["leaves"] > 30
     assert arrangements[arrangement]["spikes"]["A_ex"] > 100

@@ -42,7 +42,7 @@ def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
         (6, 2, 3),
     ],
 )
-def test_it_is_what_one_device_computes(num, near, far):
+def test_rows_compute_what_one_device_computes(num, near, far):
     program = program_on(num, near, far)
     state, outputs = program(program.init(jax.random.key(0)), inputs())
     expected_state, expected = alone(near, far)
@@ -106,7 +106,7 @@ def test_a_difference_is_found(monkeypatch):
 
 
 @pytest.mark.any_jax
-def test_what_fits_together_only_by_half_is_refused():
+def test_half_fitting_layouts_are_refused():
     with pytest.raises(ProgramError, match="by_rows lays out a graph loop in mode manual"):
         new_program_on(2, mode="auto")
     with pytest.raises(ProgramError, match="is split by the rows of its parts"):

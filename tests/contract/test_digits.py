@@ -46,7 +46,7 @@ def one_device(recipe):
     return first, losses, recipe.evaluate(program, state)
 
 
-def test_it_has_the_layouts_that_it_promises(recipe):
+def test_digits_has_the_documented_layouts(recipe):
     assert set(recipe.layouts) == set(LAYOUTS)
 
 

@@ -110,7 +110,7 @@ computes there with gates."""
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in ALL]
 )
-def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lm_trains_as_on_one_device(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     program = _program(name)
     kinds = r"= .*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
     assert set(re.findall(kinds, program.compiled.as_text())) == COLLECTIVES[name]
@@ -119,7 +119,7 @@ def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.any_jax  # small models train by hand on the newest JAX, and layers in a loop in test_gather_at_use.py
-def test_it_trains_as_one_device_by_hand() -> None:
+def test_lm_trains_in_mode_manual_as_on_one_device() -> None:
     """Under a layout of which data parallel training and FSDP are parts."""
     _assert_trains_as_one_device("fsdp+tp", _program("fsdp+tp", "manual"))
 

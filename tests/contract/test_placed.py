@@ -53,7 +53,7 @@ def new_program_at(places, near=1, far=1, mode="placed"):
         pytest.param("together on several", 2, 3, marks=pytest.mark.any_jax),
     ],
 )
-def test_it_is_what_one_device_computes(places, near, far):
+def test_placed_parts_compute_what_one_device_computes(places, near, far):
     """Some on several at latencies of 1: test_a_state_on_the_host_is_taken_to_where_it_belongs."""
     program = program_at(places, near, far)
     state, outputs = program(program.init(jax.random.key(0)), inputs())

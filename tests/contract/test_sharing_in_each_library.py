@@ -194,7 +194,7 @@ def as_users_write_it() -> Any:
 
 @pytest.mark.some_cases(6)
 @pytest.mark.parametrize(("name", "optimizer"), ROWS)
-def test_it_is_trained_as_under_the_librarys_own_jit(name: str, optimizer: str) -> None:
+def test_shared_parameters_train_as_under_the_librarys_own_jit(name: str, optimizer: str) -> None:
     init, step = LIBRARIES[name](OPTIMIZERS[optimizer])
     program = outlay.program(step, init, X, layout=SPLIT, mesh=outlay.mesh(data=8))
     expected, jitted, state = init(jax.random.key(0)), eqx.filter_jit(step), program.init(jax.random.key(0))

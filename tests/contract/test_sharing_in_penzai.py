@@ -46,7 +46,7 @@ def loss_of(model: Any, state: Any, rng: Any, tokens: Any) -> Any:
 
 
 @pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.any_jax), "adam"])
-def test_it_is_trained_as_by_penzais_own_trainer(optimizer: str) -> None:
+def test_a_shared_table_trains_as_by_penzais_own_trainer(optimizer: str) -> None:
     from penzai import pz
     from penzai.toolshed.basic_training import StatefulTrainer
 

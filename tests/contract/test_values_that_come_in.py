@@ -217,7 +217,7 @@ def cases(kinds: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("way", "kind"), cases(TAKEN))
-def test_it_is_taken_as_jax_has_it(way: str, kind: str, tmp_path: Path) -> None:
+def test_a_value_is_converted_as_jax_does(way: str, kind: str, tmp_path: Path) -> None:
     value = TAKEN[kind]
     plain = np.asarray(getattr(value, "array", value)).view(np.ndarray)
     want = jnp.asarray(plain.astype(plain.dtype.newbyteorder("=")))
@@ -228,7 +228,7 @@ def test_it_is_taken_as_jax_has_it(way: str, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("way", "kind"), cases(REFUSED))
-def test_it_is_refused_by_its_leaf(way: str, kind: str, tmp_path: Path) -> None:
+def test_a_refused_value_is_named_by_its_leaf(way: str, kind: str, tmp_path: Path) -> None:
     value, always, whole = REFUSED[kind]
     with pytest.raises(outlay.OutlayError) as caught:
         WAYS[way](value, tmp_path)

@@ -93,7 +93,7 @@ def test_a_page_shows_its_pictures(page, site):
 
 
 @pytest.mark.timeout(900)
-def test_s1_17_the_three_ways_side_by_side(site):
+def test_the_three_ways_side_by_side(site):
     page = text_of(site, "tutorials/three_ways")
     rows = re.findall(r"^(\S.*?) +\[(.*)\]  (\{.*\})  time [\d.]+$", page, re.MULTILINE)
     rows_by_name = {name: (np.array(values.split(), float), collectives) for name, values, collectives in rows}
@@ -104,7 +104,7 @@ def test_s1_17_the_three_ways_side_by_side(site):
 
 
 @pytest.mark.timeout(900)
-def test_s2_07_sharding_over_two_dims_holds_and_moves_fewer_bytes(site):
+def test_sharding_over_two_dims_holds_and_moves_fewer_bytes(site):
     rows = re.findall(r"^(data=\d,model=\d) .* ([\d,]+)$", text_of(site, "guides/choose_a_mesh"), re.MULTILINE)
     sizes = ["data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8"]
     assert [name for name, _ in rows] == 2 * sizes

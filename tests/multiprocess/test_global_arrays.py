@@ -103,7 +103,7 @@ def test_pieces_that_do_not_fit_are_the_same_error_everywhere(seen: Any, case: s
     assert re.search(message, first), first
 
 
-def test_of_a_file_a_process_reads_and_holds_only_its_part(seen: Any) -> None:
+def test_a_process_reads_and_holds_only_its_part_of_a_file(seen: Any) -> None:
     for process, one in enumerate(seen("file_by_slices")):
         assert one["first"] == [32 * process + 8 * i for i in range(4)]
         assert one["grown"] < 0.9 * one["bytes"]  # its half of the array, and one slice on the way

@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, str] = {
 
 
 def instead_of(words: Sequence[str]) -> str | None:
-    """Return the line for words of which the first is no command; None if nothing is known of it.
+    """Return the command to write if the first word is not one; None without a suggestion.
 
     >>> instead_of(["train", "digits", "--devices", "8"]), instead_of(["digits"])
     ('outlay run digits --devices 8', 'outlay run digits')

@@ -124,13 +124,13 @@ def _values(names: Iterable[str], metavar: str, rest: Sequence[str], typed: str)
 
 
 def _layouts(rest: Sequence[str]) -> list[str]:
-    """Return the layouts of the recipe in the command; of a recipe of the user's own, those that most have."""
+    """Return the layouts of the recipe in the command; for a user's own recipe, the common ones."""
     recipe = next((word for word in rest if word in LAYOUTS), "digits")
     return [*LAYOUTS[recipe]]
 
 
 def _folders(typed: str) -> list[str]:
-    """Return folders, and first of all those of runs."""
+    """Return folders, run folders first."""
     from outlay.core.own_folder import MARK
 
     runs = [str(path.parent) for path in Path("runs").glob(f"*/{MARK}")]

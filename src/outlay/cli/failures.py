@@ -268,7 +268,7 @@ def _text_of(axes: str) -> str:
 
 
 def _simulating_first(lines: list[str], fixes: list[int]) -> list[str]:
-    """Let the last fixes begin with the number of devices: whoever asks for axes on the command line means those."""
+    """Let the last fixes begin with the number of devices."""
     begins = [lines[number].lstrip().partition(" ")[2] for number in fixes]
     first = next((place for place, text in enumerate(begins) if "--devices" in text and "--mesh" not in text), 0)
     if first:

@@ -177,7 +177,7 @@ _FEW = 3
 
 
 def message(headline: str, problems: Sequence[Problem]) -> str:
-    """Join a headline and its problems, those of equal layers as one; of too many, show some of each kind.
+    """Join a headline and its problems; merge those of equal layers, and of too many show some of each kind.
 
     >>> many = [Problem("typo", f"w{i}", f"it is wrong {chr(97 + i % 26)}", "correct it") for i in range(100)]
     >>> message("wrong:", many).splitlines()[-2:]
@@ -193,7 +193,7 @@ def message(headline: str, problems: Sequence[Problem]) -> str:
 
 
 def _texts(problems: Sequence[Problem]) -> list[tuple[str, str, int]]:
-    """Return kind and text of each problem, those of equal layers as one, and of how many it is."""
+    """Return kind, text and count of each problem, merged for equal layers."""
     groups = _by_layer(problems)
     return [
         (problems[group[0]].kind, visible(_as_one([problems[i] for i in group]).text()), len(group)) for group in groups

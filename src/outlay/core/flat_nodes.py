@@ -79,7 +79,7 @@ class FlatNode:
 
     @classmethod
     def of(cls, node: Any, with_keys: Sequence[tuple[Any, Any]], structure: Any) -> FlatNode:
-        """Return what stands for a node that `jax.tree_util.tree_flatten_with_path` has taken apart."""
+        """Return the `FlatNode` of a node that `jax.tree_util.tree_flatten_with_path` has flattened."""
         paths, leaves = [path for path, _ in with_keys], [leaf for _, leaf in with_keys]
         annotations = [annotation for _, annotation in _around(node, paths, annotation_of)]
         labels = _around(node, paths, _label_of)
@@ -156,7 +156,7 @@ def has_flat_nodes(tree: Any) -> bool:
 
 
 def flatten_like(tree: Any) -> Callable[[Any], list[Any]]:
-    """Return what flattens trees of the structure of this one, and refuses others: faster than `jax.tree.leaves`."""
+    """Return a function that flattens trees of this structure, faster than `jax.tree.leaves`, and refuses others."""
     return jax.tree.leaves if has_flat_nodes(tree) else jax.tree.structure(tree).flatten_up_to
 
 
@@ -192,7 +192,7 @@ def _around(node: Any, paths: Iterable[Any], look: Callable[[Any], Any]) -> list
 
 
 def _label_of(node: Any) -> str | None:
-    """Return the label of a value that has one, as those of penzai."""
+    """Return the label of a value that has one, as in penzai."""
     label = getattr(node, "label", None)
     return label if isinstance(label, str) and hasattr(node, "value") else None
 

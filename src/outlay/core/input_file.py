@@ -50,7 +50,7 @@ def check_input(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Raise unless all that a folder holds, however deep, are folders and regular files: for libraries that open them.
+    """Raise unless a folder holds only folders and regular files, at any depth: for libraries that open them.
 
     A chunk of an array that is a pipe would be waited for without end. Kinds are read from the folders' entries, so
     that only links are looked at one by one.

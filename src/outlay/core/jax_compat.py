@@ -367,7 +367,7 @@ def _folder_of(module: str) -> Path:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the block, except those that are set already."""
+    """Set environment variables for the block, unless they are set already."""
     added = [name for name in variables if name not in os.environ]
     os.environ.update({name: variables[name] for name in added})
     try:

@@ -99,7 +99,7 @@ ad.primitive_jvps[_mark] = _mark_differentiated
 
 @contextlib.contextmanager
 def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iterator[None]:
-    """Have this thread mark values that functions return.
+    """Mark the values that functions return in this thread.
 
     `jax.checking_leaks` is off within the block: the marks themselves are held until their trace has ended.
 

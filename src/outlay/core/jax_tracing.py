@@ -253,7 +253,7 @@ def intercept_operations(intercept: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def intercept_vjp(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have this thread differentiate `change(function)` wherever it would differentiate a function.
+    """Differentiate `change(function)` in place of `function` within the block, in this thread.
 
     `jax.grad`, `jax.value_and_grad` and `jax.vjp` all end in the function that is replaced, so every library is
     reached.

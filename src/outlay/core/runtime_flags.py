@@ -37,7 +37,7 @@ def read_flags(text: str) -> dict[str, str]:
 
 
 def merge_flags(existing: str, flags: Mapping[str, Value]) -> str:
-    """Add flags to a text, keeping all that are there.
+    """Add flags to a text; existing flags stay.
 
     Args:
         existing: the text, such as the value of `$XLA_FLAGS`.
@@ -153,7 +153,7 @@ _THREADS_PER_DEVICE = 4
 
 
 def simulated_environment(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to set for simulated devices in one process, besides those that are already set.
+    """Return the variables to set for simulated devices in one process, unless they are set already.
 
     Args:
         num_devices: devices of the process.

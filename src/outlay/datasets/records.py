@@ -26,7 +26,7 @@ _CHECKSUM = 4
 
 
 def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
-    """Open the examples of a file of records, or of all such files of a folder.
+    """Open the examples of a file of records, or of all record files of a folder.
 
     ArrayRecord files (`.array_record`) are read through grain. TFRecord files (`.tfrecord`) have no index: one is built
     from the lengths of the records, without reading their data. Compressed files cannot be read by number.

@@ -1,4 +1,4 @@
-"""Some parts of a graph that run together: all on one device, or those that share devices."""
+"""Some parts of a graph that run together, on one device or on the same devices."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def wait_for(key: str, seconds: float = math.inf) -> str | None:
 
 
 def texts_in_time(folder: str, processes: Sequence[int], seconds: float) -> dict[int, str]:
-    """Return the texts that processes put under a folder, by process; those that have put none in time are left out.
+    """Return the texts that processes put under a folder, by process; late processes are left out.
 
     Args:
         folder: the folder.

@@ -1,4 +1,4 @@
-"""What this process tells those who watch it: `outlay launch`, or process 0 where there is no launcher."""
+"""Heartbeats of this process, for `outlay launch`, or for process 0 where there is no launcher."""
 
 from __future__ import annotations
 

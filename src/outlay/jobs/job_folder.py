@@ -247,7 +247,7 @@ _KEPT = 5
 
 @contextlib.contextmanager
 def new_job_folder() -> Iterator[JobFolder]:
-    """Make the folder of a job of this launcher; those of the last few failed jobs stay, older ones go."""
+    """Make the folder of a job of this launcher; keep the folders of the last few failed jobs, remove older ones."""
     import tempfile  # here, as `outlay --help` would load it too
 
     _remove_old(Path(tempfile.gettempdir()))

@@ -269,7 +269,7 @@ def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
 
 
 def _check_own_job(met: Rendezvous) -> None:
-    """Raise JoinError if JAX, which authenticates nobody, has connected other processes than those that have met."""
+    """Raise JoinError if JAX, which authenticates nobody, has connected other processes than the rendezvous."""
     if met.info.process == 0:
         post("job", met.nonce)
     elif wait_for("job", _OWN_JOB_WITHIN) != met.nonce:
@@ -280,7 +280,7 @@ def _check_own_job(met: Rendezvous) -> None:
 
 
 def _own_gpus(info: ProcessInfo) -> list[int] | None:
-    """Return the GPUs of this process where all on its machine see the same ones; None for all that it sees."""
+    """Return the GPUs of this process if all processes on its machine see the same ones; None for all visible ones."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     here, local = info.num_local_processes, info.local_process
     if here is None or local is None or here == 1 or len(visible) < here or len(visible) % here:

@@ -69,7 +69,7 @@ def find(mark: str, number_inside: int, of_namespace: str = "") -> int | None:
 
 
 def marked(mark: str) -> Iterator[int]:
-    """Yield the pids of all processes of a job, and of those that they started."""
+    """Yield the pids of all processes of a job and of their children."""
     for folder in _PROC.glob("[0-9]*"):
         if is_marked(int(folder.name), mark):
             yield int(folder.name)

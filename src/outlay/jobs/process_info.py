@@ -1,4 +1,4 @@
-"""Which process of which job this is: its rank, how many there are, and where they meet.
+"""The identity of this process in its job: its rank, the number of processes, and the coordinator's address.
 
 Whatever started the processes tells it in environment variables: `outlay launch`, SLURM, Open MPI or a Kubernetes Job.
 """

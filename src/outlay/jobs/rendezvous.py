@@ -81,7 +81,7 @@ def _digest(info: ProcessInfo) -> str:
 
 @dataclass(eq=False)
 class _Client:
-    """Whoever has connected to process 0: a process of the job once it has proven that."""
+    """A peer that has connected to process 0; it belongs to the job once it has proven that."""
 
     connection: Connection
     peer: str

@@ -199,7 +199,7 @@ def _lost(facts: Sequence[ProcessFacts]) -> Verdict | None:
 
 
 def _gone_too_soon(facts: Sequence[ProcessFacts]) -> list[ProcessFacts]:
-    """Return those that have gone and are needed: not one that went after its last step, unless others wait for it.
+    """Return lost processes that are needed: after its last step a process is needed only if others wait for it.
 
     One that has told of a failure before is not lost: that it lost another one, perhaps, and which is looked for.
     """
@@ -221,7 +221,7 @@ def _never_joined(facts: Sequence[ProcessFacts]) -> Verdict | None:
 
 
 def _left_early(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None:
-    """All that remain wait for those that have finished: in JAX, or in a step more than those took."""
+    """Every running process waits for finished ones: in JAX, or in a later step than their last."""
     finished = [one for one in facts if one.has_finished or one.has_exited]
     running = [one for one in facts if one.is_running]
     in_steps = any(one.is_in_a_step for one in finished)
@@ -246,7 +246,7 @@ def _stuck(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None:
 
 
 def _held(running: Sequence[ProcessFacts], patience: Patience) -> list[ProcessFacts]:
-    """Return those that a signal holds, or that are as silent as such while all others wait for them."""
+    """Return processes that a signal holds, or that are silent while all others wait for them."""
     if held := [one for one in running if one.held is not None and one.held > patience.together]:
         return held
     unheard = [one for one in running if one.unheard > patience.together]
@@ -255,7 +255,7 @@ def _held(running: Sequence[ProcessFacts], patience: Patience) -> list[ProcessFa
 
 
 def _silent(running: Sequence[ProcessFacts], patience: Patience) -> list[ProcessFacts]:
-    """Return those that have been silent for too long, unless a process is at work that the others may wait for."""
+    """Return processes that were silent for too long, unless one is at work and the others may wait for it."""
     late = [one for one in running if one.is_too_silent]
     if not late or patience.is_explicit:
         return late

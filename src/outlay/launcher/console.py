@@ -1,4 +1,4 @@
-"""The launcher's stdout and stderr, written without waiting for whoever reads them.
+"""The launcher's stdout and stderr, written without blocking on a slow reader.
 
 A terminal that Ctrl-S holds, or a `tee` that hangs, must not keep the launcher from seeing that a process has died. So
 text waits here, and goes out as it is taken.
@@ -22,7 +22,7 @@ _PIECE = 1024  # characters; up to 4096 bytes, which a pipe takes as a whole or 
 
 
 class OutputClosed(BaseException):
-    """Raised when whoever read stdout has gone, as after `| head`."""
+    """Raised when the reader of stdout has closed it, as after `| head`."""
 
 
 class OutputConsole:

@@ -176,7 +176,7 @@ def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
 
 
 def _num_ports(file: Path) -> int:
-    """Return how many ports the system hands out; where it does not say, all that are not reserved."""
+    """Return the number of ephemeral ports; if unknown, of all ports that are not reserved."""
     try:
         first, last = map(int, file.read_text().split())
     except (OSError, ValueError):

@@ -121,7 +121,7 @@ class MergedOutput:
             self._held = [0] * len(self._errors)
 
     def num_held(self, but: int | None) -> int:
-        """Return how many lines were not shown, without those of one process."""
+        """Return how many lines of the other processes were not shown."""
         return sum(num for process, num in enumerate(self._held or ()) if process != but)
 
     def last_errors(self, process: int) -> str:
@@ -164,7 +164,7 @@ _MOST = 1 << 24  # characters that are held back
 
 
 class StepOrder:
-    """Orders the lines of one stream by steps: those of a step come once all processes have finished it.
+    """Orders the lines of one stream by steps: lines of a step are released once all processes have finished it.
 
     Args:
         num_processes: how many processes there are.

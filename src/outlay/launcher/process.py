@@ -63,7 +63,7 @@ class Process:
         return self.exit_code is None
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and to all that it started."""
+        """Send a signal to the process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all gone; macOS calls zombies not permitted
             os.killpg(self.popen.pid, number)
 

@@ -17,7 +17,7 @@ _LAST = "Current thread "
 
 
 def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, str]:
-    """Ask processes for the Python stacks of all their threads; return those that came, by process.
+    """Request the Python stacks of all threads of processes; return the stacks received, by process.
 
     Args:
         folder: the folder of the job.

@@ -195,7 +195,7 @@ class Supervisor:
         return job_result.left_early(self._processes, early, stacks)
 
     def _read_wholly(self, facts: Sequence[ProcessFacts]) -> list[ProcessFacts]:
-        """Return the facts of failures again: all that the processes have written has been read now."""
+        """Read the rest of the output of failed processes, and return their facts again."""
         return [
             replace(one, failed=replace(one.failed, is_echo=self._is_echo(one.process))) if one.failed else one
             for one in facts

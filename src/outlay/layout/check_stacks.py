@@ -108,7 +108,7 @@ def _rules_text(paths_of: Mapping[str, Sequence[str]], resolution: Resolution) -
 
 
 def _placements_inside(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) -> dict[str, list[str]]:
-    """Return placements that split inside the layers, one dim further on; whole if no such dim is divisible."""
+    """Return placements that split inside the layers, one dim further on; whole if no dim there is divisible."""
     rule = resolution.rules[number]
     edits: dict[str, list[str]] = collections.defaultdict(list)
     for leaf in leaves:

@@ -138,7 +138,7 @@ class PlanDiff(Report):
 
 
 def diff_leaves(before: Iterable[LeafPlan], after: Iterable[LeafPlan]) -> tuple[LeafDiff, ...]:
-    """Return the leaves that differ between two plans: those of the first in its order, then those that were added."""
+    """Return the leaves that differ between two plans: the first plan's in its order, then added ones."""
     old, new = ({leaf.path: leaf for leaf in leaves} for leaves in (before, after))
     paths = [*old, *(path for path in new if path not in old)]
     differences = [LeafDiff(path, old.get(path), new.get(path)) for path in paths]

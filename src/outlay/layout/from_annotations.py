@@ -97,7 +97,7 @@ def _names(annotation: Annotation) -> tuple[str, ...]:
 
 
 def _check_stacks(asked: Mapping[str, Annotation]) -> None:
-    """Raise for annotations of other dims than the array has: those of one layer, of which there is a stack."""
+    """Raise for annotations with another number of dims than the array, as of one layer of a stack."""
     problems = []
     for path, annotation in asked.items():
         names, shape = annotation.names, annotation.shape
@@ -178,7 +178,7 @@ def _trimmed(dims: tuple[Any, ...]) -> P:
 
 
 def _folded(specs: Mapping[str, P], paths: Sequence[str]) -> Iterable[tuple[str, P]]:
-    """Yield patterns and specs; arrays of numbered layers become one pattern if all that it reaches are split alike."""
+    """Yield patterns and specs; arrays of numbered layers share a pattern if every match has the same spec."""
     groups: dict[str, list[str]] = {}
     for path in specs:
         parts = split_path(path)

@@ -182,7 +182,7 @@ def _fewer_devices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) 
 
 
 def _choices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> list[str]:
-    """Return the alternatives for an indivisible dim, those that cost a device least first."""
+    """Return the alternatives for an indivisible dim, cheapest per device first."""
     pieces = assignment.num_pieces(axes)
     ways = [_another_dim(assignment, other, axes) for other in other_dims(assignment, dim, axes)]
     if len(axes) > 1:

@@ -88,7 +88,7 @@ class MirroredLeaves:
 
 @dataclass(frozen=True)
 class Copies:
-    """Leaves that look like those of another subtree.
+    """Leaves that mirror the leaves of another subtree.
 
     Attributes:
         below: the subtree that holds them, such as `opt` or `gen.opt_state`.

@@ -1,4 +1,4 @@
-"""Patterns that errors suggest: those that reach exactly some leaves, and what an unused pattern probably meant."""
+"""Patterns that errors suggest: for exactly some leaves, and for what an unused pattern probably meant."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") 
 
 
 def unwritable(layout: Layout) -> list[Problem]:
-    """Return the rules that a file cannot express: policies other than those of the strategies."""
+    """Return the rules that a file cannot express: policies that no strategy makes."""
     return [
         Problem(
             "policy",

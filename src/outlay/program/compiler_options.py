@@ -1,4 +1,4 @@
-"""Compile a program with options of its own, rather than those of the process that compiles it."""
+"""Compile a program with its own options instead of the process's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CompilerOptions(OneLine):
         return self.source.startswith("preset")
 
     def without(self, names: Collection[str], note: str) -> CompilerOptions:
-        """Return the options without those of these names."""
+        """Return the options without the given names."""
         remaining = {name: value for name, value in self.values.items() if name not in names}
         return replace(self, values=remaining, notes=(*self.notes, note))
 

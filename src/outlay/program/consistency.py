@@ -162,7 +162,7 @@ def named(processes: Sequence[int]) -> str:
 
 
 def _of_settings(other: Mapping[str, str], usual: Mapping[str, str]) -> list[str]:
-    """Return all settings of JAX that differ, but for those that are a process's own."""
+    """Return the settings of JAX that differ, except per-process ones."""
     names = [name for name in {**usual, **other} if not _OWN_OF_A_PROCESS.search(name)]
     return [
         f"  setting of JAX: {name} is {other.get(name, 'absent')}, there {usual.get(name, 'absent')}"

@@ -24,7 +24,7 @@ from outlay.program.process_exchange import ProcessExchange
 
 @dataclass(frozen=True, eq=False)
 class DeviceGroup:
-    """Parts on the same devices: one program, of which several steps may be one dispatch.
+    """Parts on the same devices: one program, which may run several steps per dispatch.
 
     Attributes:
         subgraph: the parts.
@@ -62,7 +62,7 @@ class DeviceGroup:
         return jax.device_put(x, self.whole) if self.whole.is_fully_addressable else put(x, self.whole)
 
     def elsewhere(self) -> Any:
-        """Return their part of the state as another process sees it: arrays of which it has no piece."""
+        """Return their part of the state as another process sees it: arrays without a local shard."""
         return jax.tree.map(
             lambda like: jax.make_array_from_single_device_arrays(like.shape, like.sharding, [], dtype=like.dtype),
             self._typed(self._mine, self._specs(self._mine)),

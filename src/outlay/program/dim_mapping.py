@@ -67,7 +67,7 @@ def _squeeze(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
 
 
 def _whole_dims(_: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
-    """Keep the dims of which all entries are in operand and result: of slices, of their updates, and of padding."""
+    """Keep dims that are whole in both operand and result of a slice, an update or a padding."""
     same = [
         {dim: dim for dim, size in enumerate(shape) if size == result[dim]} if len(shape) == len(result) else {}
         for shape in shapes[:2]

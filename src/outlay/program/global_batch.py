@@ -162,7 +162,7 @@ class GlobalBatch:
 
 
 def _numbers_of(atoms: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Replace constants that were computed from the batch size by those of the whole batch."""
+    """Replace constants that were computed from the batch size by the whole batch's."""
     return [atom.val if isinstance(atom, Literal) else value for atom, value in zip(atoms, values, strict=True)]
 
 

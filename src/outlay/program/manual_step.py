@@ -64,7 +64,7 @@ def plan_per_shard(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mes
 
 
 def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
-    """Return how the outputs of such a step are split: one spec if all are replicated, or a tree of specs."""
+    """Return the specs of the outputs of a manual step: one spec if all are replicated, or a tree of specs."""
     specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate")}
     if not specs:
         return P()

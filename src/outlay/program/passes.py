@@ -166,7 +166,7 @@ PASSES = (
 
 
 def passes_of(planned: Planned, *, before_trace: bool = False) -> list[Pass]:
-    """Return the passes that a program needs, in their order, of those that the trace sees or of the others."""
+    """Return the passes that a program needs, in order: those before the trace, or those after it."""
     return [one for one in PASSES if one.is_traced == before_trace and one.is_wanted(planned)]
 
 

@@ -98,7 +98,7 @@ class Rewriting:
         self._is_on_cpu = self._platform == "cpu"
 
     def run(self, jaxpr: Any, values: Sequence[Any], asked: Sequence[Split]) -> list[Any]:
-        """Run a program; `asked` says how those who take its results would have them split."""
+        """Run a program; `asked` has the splits that the users of its results prefer."""
         known = self._follow.forward(jaxpr, [value.split for value in values])
         suiting = self._follow.backward(jaxpr, known, asked)
 
@@ -178,7 +178,7 @@ class Rewriting:
     def _axes(
         self, eqn: Any, factors: Independent, splits: list[Split], after: list[Split]
     ) -> dict[Hashable, tuple[str, ...]]:
-        """Return the mesh axes that hold each factor, those that divide all dims of that factor."""
+        """Return the mesh axes of each factor that divide all dims of the factor."""
         shapes = [variable.aval.shape for variable in (*eqn.invars, *eqn.outvars)]
         sizes: dict[Hashable, set[int]] = {}
         for of_dims, shape in zip((*factors.operands, *factors.results), shapes, strict=True):

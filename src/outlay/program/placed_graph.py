@@ -212,7 +212,7 @@ class PlacedGraph:
         )
 
     def _from_all(self, ended: Sequence[Any]) -> list[Any]:
-        """Return the results of all groups, of those that this process runs."""
+        """Return the results of all groups from the groups of this process."""
         own = {
             (number, path): leaf
             for number, result in enumerate(ended)

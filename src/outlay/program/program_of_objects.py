@@ -70,7 +70,7 @@ class ProgramOfObjects(Program):
         return ProgramOfObjects(program, over_arrays) if over_arrays.objects else program
 
     def _of(self, objects: Objects, state: Any) -> Program:
-        """Return the program for objects: this one, or one for other flags, such as those of evaluation."""
+        """Return the program for objects: this one, or one for other flags, as in evaluation."""
         for known, program in self._others:
             if known == objects:
                 return program

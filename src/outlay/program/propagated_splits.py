@@ -50,7 +50,7 @@ def joined(*splits: Split) -> Split:
 
 
 def moved(split: Split, dims: Mapping[int, int]) -> Split:
-    """Return a split with its dims renumbered, without those that are not listed."""
+    """Return a split with its dims renumbered; unlisted dims are dropped."""
     return {axis: Claim(dims[dim], rank) for axis, (dim, rank) in split.items() if dim in dims}
 
 
@@ -94,7 +94,7 @@ class Propagation:
         return known
 
     def backward(self, jaxpr: Any, known: Mapping[Any, Split], asked: Sequence[Split]) -> dict[Any, Split]:
-        """Return how the values of a traced program would be split to suit those that take them.
+        """Return how the values of a traced program would be split to suit their users.
 
         Args:
             jaxpr: the program.
@@ -277,7 +277,7 @@ def _read(known: Mapping[Any, Split], atom: Any) -> Split:
 
 
 def _weaker(split: Split) -> Split:
-    """Return the same claims, behind all that follow from inputs."""
+    """Return the same claims with a rank below claims from inputs."""
     return {axis: Claim(claim.dim, WEAK) for axis, claim in split.items()}
 
 

@@ -37,7 +37,7 @@ def is_readable(file: str) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def _is_passed_over(file: str) -> bool:
-    """Return whether no rule names what the functions of a file return: those of Python, JAX and Outlay's machinery."""
+    """Return whether a file is Python's, JAX's or Outlay's machinery, whose functions no rule names."""
     is_machinery = (part_of_outlay(file) or "").startswith(_MACHINERY)
     return is_machinery or is_of_package(file, "jax") or is_standard(file)
 
@@ -82,7 +82,7 @@ class Scope:
         self._turn = functools.cache(self._turn_in)
 
     def turn(self, eqn: Any) -> tuple[str, ...] | None:
-        """Return the outermost such scope around an operation, with the scopes around it; None if there is none."""
+        """Return the outermost matching scope around an operation, with the scopes around it; None without one."""
         return self._turn(scopes_of(eqn))
 
     def is_same(self, made: Any, taken: Any) -> bool:

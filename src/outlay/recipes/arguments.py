@@ -153,7 +153,7 @@ def option_sets(
 
 
 def option_values(function: Callable[..., Any]) -> dict[str, Sequence[Any]]:
-    """Return the varied options of a recipe function with their values, those that take most memory first."""
+    """Return the varied options of a recipe function with their values, most memory first."""
     types = parameter_types(function)
     return {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
 

@@ -193,7 +193,7 @@ def ask(
     mode: str | None = None,
     compiler_options: str | None = None,
 ) -> Question:
-    """Build the search question for a recipe on a target, with all candidates; the arguments are those of `choose`.
+    """Build the search question for a recipe on a target, with all candidates; for the arguments see `choose`.
 
     Args:
         recipe: the recipe by name or `path/to/file.py:function`.

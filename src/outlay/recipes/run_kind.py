@@ -112,7 +112,7 @@ class RunKind(abc.ABC):
 
     @property
     def step_unit(self) -> int:
-        """The number of steps of which saves are multiples."""
+        """Saves happen at multiples of this number of steps."""
         return 1
 
     @abc.abstractmethod

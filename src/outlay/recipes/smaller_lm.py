@@ -1,4 +1,4 @@
-"""A transformer with sizes that any machine can compute, of which a compiler makes what it makes of the full one."""
+"""A transformer with sizes that any machine can compute, compiled to the same structure as the full one."""
 
 from __future__ import annotations
 

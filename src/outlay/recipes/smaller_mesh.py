@@ -63,7 +63,7 @@ class SmallerMesh(OneLine):
         return full
 
     def batch(self, full: int, *, each: int = 2) -> int:
-        """Return a batch of which each device has a few samples, or one, or none, as in the full one.
+        """Return a batch in which each device has a few samples, or one, or none, as in the full one.
 
         Args:
             full: the samples of a batch or of a microbatch.
@@ -73,7 +73,7 @@ class SmallerMesh(OneLine):
         return self.size(full, at_least=few * max(min(each, full // many), 1), tile=2)
 
     def same_each(self, full: int) -> int:
-        """Return a batch of which each device has as many samples as of the full one.
+        """Return a batch in which each device has as many samples as in the full one.
 
         Args:
             full: the samples of a batch.

@@ -224,7 +224,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter(Block):
-    """Dots by two quantities, the front of those that no other beats, and a limit; only the page can draw it.
+    """Dots by two quantities, their Pareto front, and a limit; only the page can draw it.
 
     Attributes:
         points: the dots; later ones are drawn on top.

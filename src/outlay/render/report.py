@@ -33,7 +33,7 @@ def as_json(facts: Any) -> Any:
 
 
 def fields_as_json(facts: Any, *left_out: str) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON-ready data, except those that are named."""
+    """Return the fields of a dataclass as JSON-ready data, except the named ones."""
     # Not by `dataclasses.asdict`, which would also copy what is left out, such as a whole compiled program.
     names = [field.name for field in dataclasses.fields(facts)]
     return {name: as_json(getattr(facts, name)) for name in names if name not in left_out}

@@ -105,7 +105,7 @@ def run_page(
 
 
 def page_so_far(record: RunRecord) -> Page:
-    """Return the page of a run that may still go on, or has been killed: all that its folder tells."""
+    """Return the page of a run that may still go on, or was killed, from its folder alone."""
     config = record.config
     name, layout = (_words(config.get(each)) for each in ("recipe", "layout"))
     title = " under ".join(filter(None, (name, layout))) or record.path.name

@@ -1,4 +1,4 @@
-"""Act on what `explain` finds about activations: try rules that place them, and keep those that move fewer bytes."""
+"""Act on findings of `explain` about activations: try rules for them, and keep rules that move fewer bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_COMPILED = 16
 
 @dataclass(frozen=True)
 class Try(OneLine):
-    """A rule that was tried, in addition to those that helped before it.
+    """A rule that was tried, on top of the rules that helped before it.
 
     Attributes:
         rule: the rule.

@@ -46,7 +46,7 @@ def screen(
     workload_of: Callable[[Candidate], Workload],
     target: Target,
 ) -> tuple[list[Screened], list[Considered]]:
-    """Return the candidates that may run, fastest first according to arithmetic, and those that cannot.
+    """Return the candidates that may run, fastest first according to arithmetic, and the rejected ones.
 
     Args:
         candidates: all of them.
@@ -175,7 +175,7 @@ def next_to_compile(
 
 
 def _prefer_low_memory(left: Sequence[Screened], taken: Collection[Screened]) -> list[Screened]:
-    """Choose on every third turn from those that need clearly less memory than all chosen before."""
+    """Every third pick prefers candidates that need clearly less memory than all picked before."""
     if len(taken) % _TURNS != _TURNS - 1:
         return []
     least = min(each.expected.num_bytes for each in taken)
@@ -185,7 +185,7 @@ def _prefer_low_memory(left: Sequence[Screened], taken: Collection[Screened]) ->
 def in_order(
     left: Sequence[Screened], taken: Collection[Screened], priced: Sequence[tuple[Screened, Price]], capacity: int
 ) -> list[Screened]:
-    """Return what would be compiled, in order, if all had a turn; the arguments are those of `next_to_compile`."""
+    """Return all candidates in compile order; for the arguments see `next_to_compile`."""
     waiting, had_turns = list(left), list(taken)
     while waiting:
         had_turns.append(next_to_compile(waiting, had_turns, priced, capacity))

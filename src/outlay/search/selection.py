@@ -225,7 +225,7 @@ class Selection(Report):
         return [each for each in self if each.verdict not in ("not compiled", "ruled out")]
 
     def _colour(self, each: Considered) -> str:
-        """Return the colour of a candidate, which those of one layout share."""
+        """Return the colour of a candidate; candidates of one layout share it."""
         layouts = list(dict.fromkeys(tried.candidate.base_layout for tried in self._tried))
         return colour_of(layouts.index(each.candidate.base_layout))
 

@@ -88,7 +88,7 @@ class Workers:
         return Ended(None, _why(process.returncode, errors), False, seconds)
 
     def stop(self) -> None:
-        """End all that run, and let no other start."""
+        """Stop all running workers, and start no further ones."""
         with self._lock:
             self._stopped = True
             for process in self._running:

@@ -1,4 +1,4 @@
-"""Metrics over the steps of a run, few enough to draw: of many points, those that stand out."""
+"""Metrics over the steps of a run, thinned out to be drawn: extremes stay."""
 
 from __future__ import annotations
 

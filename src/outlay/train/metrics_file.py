@@ -23,7 +23,7 @@ MOST_REMEMBERED = 10_000
 
 
 class History:
-    """The metrics of a run's steps, evenly thinned out if there are many, and always those of the last step.
+    """The metrics of a run's steps, evenly thinned out if there are many; the last step always stays.
 
     Args:
         metrics: the metrics of the steps so far.

@@ -138,7 +138,7 @@ class AgreedStop:
 
 
 class NotFinite:
-    """Look once, where the first metric of a job is not finite, for such values in this process's batch.
+    """Look once, at the first metric of a job that is not finite, for such values in this process's batch.
 
     The loss of a job is the same in all processes, and does not tell in whose batch they were.
     """

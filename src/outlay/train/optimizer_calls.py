@@ -64,7 +64,7 @@ def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any
 
 
 def as_optimized(grads: Any) -> Any:
-    """Return the gradients that the optimizer takes: of lookahead's parameters, those of the fast ones."""
+    """Return the gradients that the optimizer takes: with lookahead, for the fast parameters."""
     return grads.fast if isinstance(grads, optax.LookaheadParams) else grads
 
 

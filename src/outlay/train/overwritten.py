@@ -63,7 +63,7 @@ def overwrite(params: Any, new: Any, paths: Collection[str]) -> Any:
 def check_overwritten(
     paths: Collection[str], params: Any, *, accumulate: int, groups: int | None, reduction: str | None
 ) -> None:
-    """Raise for a step under which the values that layers return would not be those of the whole batch.
+    """Raise for a step in which layers return statistics of less than the whole batch.
 
     Args:
         paths: the paths of the overwritten parameters.

@@ -88,7 +88,7 @@ class PatienceCounter:
         return self.is_used_up
 
     def continue_after(self, earlier: Iterable[Mapping[str, Any]], step: int, *, from_file: bool) -> None:
-        """Add the evaluations from before a run is continued; all processes use those of the first.
+        """Add the evaluations from before a run is continued; all processes use process 0's.
 
         Args:
             earlier: the metrics of the earlier steps, in the first process.

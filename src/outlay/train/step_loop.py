@@ -87,7 +87,7 @@ class StepLoop(abc.ABC):
         return False
 
     def evaluate(self, results: Any) -> Any:
-        """Evaluate the state, and add the results to those of the latest call."""
+        """Evaluate the state, and add the results to the latest call's."""
         return results
 
     def collected(self) -> Mapping[str, np.ndarray]:

@@ -162,7 +162,7 @@ def test_every_leaf_that_does_not_fit_is_listed() -> None:
     ids=["text", "objects", "dates", "records", "object"],
 )
 @pytest.mark.parametrize("planned", [False, True], ids=["a sharding", "a plan"])
-def test_what_is_no_array_is_named(leaf: Any, planned: bool, mesh: Any) -> None:
+def test_leaves_that_are_not_arrays_are_named(leaf: Any, planned: bool, mesh: Any) -> None:
     where: Any = NamedSharding(mesh, P("data"))
     if planned:
         where = outlay.Layout([("w", P("data"))]).plan({"w": np.zeros(8, np.float32)}, mesh)
@@ -171,7 +171,7 @@ def test_what_is_no_array_is_named(leaf: Any, planned: bool, mesh: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [outlay.arrays.put, outlay.arrays.reshard])
-def test_what_was_used_up_is_named(verb: Any, mesh: Any) -> None:
+def test_donated_leaves_are_named(verb: Any, mesh: Any) -> None:
     gone = jnp.ones(8)
     gone.delete()
     with pytest.raises(outlay.errors.PlaceError, match=r"used up: w\n.*\n.*place what the program returned"):

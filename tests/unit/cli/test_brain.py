@@ -63,7 +63,7 @@ def test_what_cannot_be_converted_is_listed_and_nothing_is_written(run, tmp_path
         (["convert", AB_BRAIN, "model.png"], "a name that ends in .toml or .nir"),
     ],
 )
-def test_what_cannot_be_done_is_told(run, arguments, message):
+def test_impossible_conversions_are_refused(run, arguments, message):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())

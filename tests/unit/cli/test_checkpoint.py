@@ -34,7 +34,7 @@ def test_a_checkpoint_is_shown_without_devices(folder):
     assert ["key", "()", "key<fry>", "8", "B"] in rows
 
 
-def test_it_is_found_by_any_of_its_folders(folder):
+def test_a_checkpoint_is_found_by_any_of_its_folders(folder):
     shown = [command_here("checkpoint", "show", f"line{inner}", cwd=folder) for inner in ("", "/checkpoints/4")]
     assert "step 4: 6 leaves" in shown[0].stdout
     checkpoints = command_here("checkpoint", "show", "line/checkpoints", cwd=folder)
@@ -61,7 +61,7 @@ def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
     ("arguments", "message"),
     [(["nowhere"], "nowhere has no checkpoint"), (["line", "--step", "3"], "of step 3; it has those of steps 2, 4")],
 )
-def test_what_is_not_there_is_an_error(folder, arguments, message):
+def test_a_missing_checkpoint_is_an_error(folder, arguments, message):
     shown = command_here("checkpoint", "show", *arguments, cwd=folder)
     assert shown.exit_code == 2
     assert message in shown.stderr

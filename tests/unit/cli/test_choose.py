@@ -46,7 +46,7 @@ def chosen(tmp_path_factory):
     return folder, first, again
 
 
-def test_it_ranks_what_it_compiled_and_says_how_to_go_on(chosen):
+def test_choose_ranks_compiled_candidates_and_prints_the_next_commands(chosen):
     _, first, _ = chosen
     assert first.exit_code == 0, first.stderr
     assert first.stdout.startswith("cpu:8: ")
@@ -56,7 +56,7 @@ def test_it_ranks_what_it_compiled_and_says_how_to_go_on(chosen):
     assert "--target cpu:8" in first.stdout
 
 
-def test_its_page_has_a_dot_for_each(chosen):
+def test_the_page_has_a_dot_for_each_candidate(chosen):
     folder, first, _ = chosen
     assert "wrote choose.html: open it in a browser" in first.stderr
     assert (folder / "choose.html").read_text().count("<circle") == 2
@@ -94,7 +94,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # which the command sets
 
 
-def test_nothing_fits(tmp_path, own_cache, monkeypatch):
+def test_no_candidate_fits(tmp_path, own_cache, monkeypatch):
     (tmp_path / "targets.toml").write_text('[small]\nlike = "cpu"\nmemory_bytes = 52000\n')
     monkeypatch.setenv("OUTLAY_TARGETS", "targets.toml")
     failed = command_here(

@@ -49,7 +49,7 @@ def test_only_a_limit_that_is_exceeded_fails_and_markdown_is_for_review(tmp_path
     assert "did you mean 'memory'" in odd.stderr
 
 
-def test_what_is_no_report_ends_with_2(tmp_path):
+def test_another_file_than_a_report_ends_with_2(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     output = command_here("diff", "a.json", "a.json", cwd=tmp_path)
     assert output.exit_code == 2

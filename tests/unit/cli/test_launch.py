@@ -205,7 +205,7 @@ def test_the_launcher_imports_no_jax(tmp_path):
         (["-n", "1", "--stuck-after", "never", "--", "python"], "'never' is neither a number of seconds, 0.1 or more"),
     ],
 )
-def test_what_cannot_be_started_is_refused(tmp_path, arguments, says):
+def test_commands_that_cannot_start_are_refused(tmp_path, arguments, says):
     (tmp_path / "train.py").write_text("")
     done = command_here("launch", *arguments, cwd=tmp_path)
     assert done.exit_code == 2

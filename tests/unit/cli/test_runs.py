@@ -41,7 +41,7 @@ def test_some_runs_by_name_each_once(folder):
     assert listed.stdout.startswith("1 run\n")
 
 
-def test_nothing_to_list(tmp_path):
+def test_a_folder_without_runs(tmp_path):
     missing = command_here("runs", cwd=tmp_path)
     assert missing.exit_code == 2
     assert "there is no folder runs" in missing.stderr
@@ -50,7 +50,7 @@ def test_nothing_to_list(tmp_path):
 
 
 @pytest.mark.processes
-def test_one_page_compares_them(folder):
+def test_one_page_compares_runs(folder):
     folder_of_run(folder / "runs/<b>", loss=lambda step: 3.0)
     written = command_here("runs", "--html", "compared.html", cwd=folder)
     assert written.exit_code == 0, written.stderr

@@ -23,7 +23,7 @@ def ids(built: Mesh) -> list:
     return [[device.id for device in row] for row in built.devices.reshape(built.devices.shape[0], -1)]
 
 
-def test_s2_07_a_mesh_of_4_by_2_has_its_devices_in_row_major_order():
+def test_a_mesh_of_4_by_2_has_its_devices_in_row_major_order():
     built = mesh(i=4, j=2)
     assert ids(built) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert built == jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)

@@ -52,7 +52,7 @@ SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
         pytest.param({"XLA_FLAGS": "--xla_force_host_platform_device_count=6"}, marks=pytest.mark.any_jax),
     ],
 )
-def test_s0_01_six_devices_have_the_ids_0_to_5(env):
+def test_six_devices_have_the_ids_0_to_5(env):
     assert output_of(SHOW, **env) == "[0, 1, 2, 3, 4, 5]"
 
 

@@ -65,7 +65,7 @@ def test_more_devices_on_the_same_axis_change_the_piece():
     assert difference.changed[0].fields == ("local_shape",)
 
 
-def test_the_text_says_what_changed_with_bytes_before_and_after():
+def test_the_text_of_a_diff_has_bytes_before_and_after():
     before = plan({"w": shape(256, 4), "old": shape(2)}, ("w", P("data")))
     after = plan({"w": shape(256, 4), "new": shape(3)}, ("w", P()))
     text = str(before.diff(after))

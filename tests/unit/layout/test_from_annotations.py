@@ -99,7 +99,7 @@ class Named:
     axes: tuple[Axis, ...] = ()
 
 
-def test_it_composes_and_the_state_is_born_so():
+def test_a_layout_from_annotations_composes():
     layout = outlay.layout.from_annotations(state_of_nnx, {"embed": None, "mlp": "model"}) + outlay.fsdp(min_size=8)
     layout += outlay.data_parallel()
     program = outlay.program(
@@ -154,6 +154,6 @@ def test_axes_that_the_mesh_lacks_are_refused_by_the_plan():
         (Linen(), r"no arrays: Linen\n(?s:.)*fix: outlay.layout.from_annotations\(lambda key: model.init"),
     ],
 )
-def test_what_says_nothing_is_refused(model, message):
+def test_models_without_annotations_are_refused(model, message):
     with pytest.raises(LayoutError, match=message):
         outlay.layout.from_annotations(model)

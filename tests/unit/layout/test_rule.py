@@ -50,7 +50,7 @@ def test_a_spec_of_sums_that_are_half_taken_is_refused():
         (3, r"outlay\.replicate\(\), .* from outlay\.layout on\("),
     ],
 )
-def test_what_is_no_placement_is_refused_with_what_is_one(placement, fix):
+def test_other_values_than_placements_are_refused_with_the_placement_to_write(placement, fix):
     with pytest.raises(outlay.errors.LayoutError, match=rf"(?s)not a placement: w.*{fix}"):
         outlay.Rule("w", placement)
 

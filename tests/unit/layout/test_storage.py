@@ -84,7 +84,7 @@ def test_a_rule_that_stores_covers_no_leaf():
         (("batch.**", outlay.layout.on_host()), r"batch\.x\s+the batch is read by one step and not kept"),
     ],
 )
-def test_what_cannot_be_stored_so_is_refused(rule, message):
+def test_unsupported_storage_is_refused(rule, message):
     with pytest.raises(outlay.errors.LayoutError, match=message):
         plan_of(rule)
 

@@ -53,7 +53,7 @@ def test_dropout_changes_the_loss_only_when_keys_are_given():
 DROPOUT_KEYS = jax.random.split(jax.random.key(3), 4000)
 
 
-def test_it_zeroes_the_asked_share_and_keeps_the_mean():
+def test_dropout_zeroes_its_rate_and_keeps_the_mean():
     x = dropout(jnp.ones((4000, 8)), DROPOUT_KEYS, 0.25)
     assert abs(float((x == 0).mean()) - 0.25) < 0.01
     np.testing.assert_allclose(float(x.max()), 1 / 0.75, rtol=1e-6)
@@ -68,5 +68,5 @@ def test_without_keys_nothing_is_dropped():
     assert (dropout(jnp.ones((5, 3)), None, 0.9) == 1).all()
 
 
-def test_it_keeps_the_dtype():
+def test_dropout_keeps_the_dtype():
     assert dropout(jnp.ones((4000, 2), jnp.bfloat16), DROPOUT_KEYS, 0.1).dtype == jnp.bfloat16

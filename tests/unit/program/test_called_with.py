@@ -72,7 +72,7 @@ def test_all_keys_may_be_of_another_kind():
             assert str(state.key.dtype) == "key<rbg>"
 
 
-def test_what_is_no_key():
+def test_other_values_than_keys_are_refused():
     built = program()
     for key in (7, 0.5, "7", {"params": jax.random.key(0)}, jax.random.split(jax.random.key(0))):
         with pytest.raises(ProgramError, match=r"one PRNG key, and this is .*\n  fix: jax\.random\.key\([07]\)"):

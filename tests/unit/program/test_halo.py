@@ -70,6 +70,6 @@ def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> 
         ({"dim": 1}, r"there is no dim 1 in a piece \(2,\)"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, Any], text: str) -> None:
+def test_impossible_widths_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(outlay.errors.ProgramError, match=text):
         haloed(jnp.arange(8), P("i"), **options)

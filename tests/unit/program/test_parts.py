@@ -46,6 +46,6 @@ def test_the_state_is_a_dictionary_of_the_parts():
         ({"init": lambda key: [1.0, 2.0]}, r"returned a list\n  fix: return params, count"),
     ],
 )
-def test_what_does_not_fit_the_parts_says_so(options, message):
+def test_parts_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ProgramError, match=message):
         program(**options)

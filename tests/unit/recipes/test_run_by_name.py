@@ -10,7 +10,7 @@ from outlay.errors import OutlayError, RecipeError, RunFolderError
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
-def test_it_leaves_a_run_folder_and_goes_on_in_it(tmp_path):
+def test_a_run_by_name_leaves_a_run_folder_and_resumes_in_it(tmp_path):
     result = outlay.run(LINE, layout="fsdp", steps=4, run_folder=tmp_path / "run", checkpoint_every=2)
     assert result.to_dict()["num_steps"] == 4
     assert (tmp_path / "run" / "report.html").exists()
@@ -55,7 +55,7 @@ def test_what_makes_a_recipe_is_given_its_options(tmp_path):
         ),
     ],
 )
-def test_what_processes_cannot_be_asked(asked, message):
+def test_arguments_that_processes_cannot_take_are_refused(asked, message):
     with pytest.raises(OutlayError, match=message):
         outlay.run(LINE, **asked)
 

@@ -246,7 +246,7 @@ def place(kind, path):
 
 @pytest.mark.parametrize("kind", ["a parent that is a file", "/proc", "zero byte", "long"])
 @pytest.mark.parametrize("resume", [False, True])
-def test_what_cannot_be_a_folder(tmp_path, kind, resume):
+def test_impossible_run_folders_are_refused(tmp_path, kind, resume):
     with pytest.raises(RunFolderError, match="cannot be used: "):
         RunFolder(place(kind, tmp_path), resume=resume)
 

@@ -22,14 +22,14 @@ def rows(blocks):
     return ("|" if not isinstance(blocks[0][0], tuple) else "/").join(rows(block) for block in blocks)
 
 
-def test_s1_02_one_device_holds_one_block():
+def test_one_device_holds_one_block():
     array = jax.device_put(np.arange(32.0, dtype=np.float32).reshape(4, 8), jax.devices()[0])
     shown = show(array)
     assert shown.blocks.holders == ((0,),)
     assert shown.blocks.bounds == (((0, 4),), ((0, 8),))
 
 
-def test_s1_05_two_by_four():
+def test_two_by_four():
     values = np.arange(32.0, dtype=np.float32).reshape(4, 8)
     array = jax.device_put(values, NamedSharding(mesh_of(x=2, y=4), P("x", "y")))
     shown = show(array)
@@ -39,22 +39,22 @@ def test_s1_05_two_by_four():
     np.testing.assert_array_equal(array, values)
 
 
-def test_s1_04_every_array_of_a_computation_is_shown():
+def test_every_array_of_a_computation_is_shown():
     array = put((4, 8), mesh_of(x=2, y=4), "x", "y")
     shown = show({"input": array, "sin": jax.jit(jax.numpy.sin)(array), "sum": jax.jit(lambda a: a.sum(0))(array)})
     assert [leaf.place for leaf in shown] == ["P('x', 'y')", "P('x', 'y')", "P('y')"]
     assert rows(shown["sum"].blocks.by_position) == "0,4|1,5|2,6|3,7"
 
 
-def test_s2_05_eight_blocks():
+def test_eight_blocks():
     assert rows(show(put((8,), mesh_of(i=8), "i")).blocks.by_position) == "0|1|2|3|4|5|6|7"
 
 
-def test_s2_07_mesh_four_by_two():
+def test_mesh_four_by_two():
     assert rows(show(put((4, 2), mesh_of(i=4, j=2), "i", "j")).blocks.by_position) == "0|1/2|3/4|5/6|7"
 
 
-def test_s2_08_operands():
+def test_operands():
     mesh = mesh_of(i=4, j=2)
     tree = {
         "x": put((192, 64), mesh, "i", None),
@@ -67,7 +67,7 @@ def test_s2_08_operands():
     assert rows(shown["b"].blocks.by_position) == "0,2,4,6|1,3,5,7"
 
 
-def test_s2_09_product():
+def test_product():
     mesh = mesh_of(i=4, j=2)
     x, w, b = put((192, 64), mesh, "i", None), put((64, 128), mesh, None, "j"), put((128,), mesh, "j")
     shown = show(jax.jit(lambda x, w, b: x @ w + b[None])(x, w, b))

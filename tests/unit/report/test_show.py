@@ -15,13 +15,13 @@ from outlay.report.show import show
 BRAIN = ["spiker", "integrator", "A_ex", "A_in", "B_ex", "B_in"]
 
 
-def test_s0_05_everything_on_device_0_by_default():
+def test_everything_on_device_0_by_default():
     shown = show({"A_ex": {"soma": {"potential": jnp.zeros(256)}}, "integrator": {"trace": jnp.zeros(2)}})
     assert [leaf.place for leaf in shown] == ["device 0", "device 0"]
     assert shown.notes == ("everything is on device 0; JAX has 7 more devices with nothing on them",)
 
 
-def test_s0_07_whole_on_six_devices_is_replicated_six_times():
+def test_whole_on_six_devices_is_replicated_six_times():
     mesh = mesh_of(6, d=6)
     shown = show({"A_ex": {"kernel": put((256, 832), mesh)}, "trace": put((2,), mesh)})
     assert {leaf.in_words for leaf in shown} == {"replicated 6 times"}
@@ -31,13 +31,13 @@ def test_s0_07_whole_on_six_devices_is_replicated_six_times():
     assert "distributed" not in str(shown) + shown.to_html()
 
 
-def test_s0_08_a_layout_that_brings_nothing_says_so():
+def test_a_layout_that_brings_nothing_says_so():
     shown = show({"kernel": put((256, 832), mesh_of(6, d=6))})
     assert "this layout gains nothing: every leaf is replicated 6 times" in shown.notes[0]
     assert "no dim of kernel (256, 832) is divisible by 6" in shown.notes[0]
 
 
-def test_s0_14_modules_on_different_devices():
+def test_modules_on_different_devices():
     tree = {
         name: {"kernel": jax.device_put(np.ones(256, np.float32), device)}
         for name, device in zip(BRAIN, jax.devices()[:6], strict=True)
@@ -82,7 +82,7 @@ def test_dtypes_that_numpy_does_not_know():
     }
 
 
-def test_what_is_on_no_device():
+def test_shapes_without_devices():
     deleted = jnp.ones(4)
     deleted.delete()
     tree = {"numpy": np.ones(3), "number": 2, "shape": jax.ShapeDtypeStruct((3,), jnp.int8), "deleted": deleted}
@@ -182,7 +182,7 @@ def test_leaves_that_are_no_arrays_are_named():
 @pytest.mark.parametrize(
     ("thing", "named"), [(len, "a builtin_function"), ("abc", "a str"), ({"f": len}, "a dict whose 1 lea")]
 )
-def test_what_has_no_place(thing, named):
+def test_values_without_a_place_are_refused(thing, named):
     with pytest.raises(OutlayError, match=f"outlay.show was given {named}.*does not live on devices") as caught:
         show(thing)
     assert isinstance(caught.value, TypeError)

@@ -50,7 +50,7 @@ def test_a_jitted_function_and_its_arguments(program):
     assert estimated.flops == estimate(program).flops
 
 
-def test_one_that_nothing_says_the_hardware_of():
+def test_text_without_its_hardware_has_no_time():
     text = jax.jit(jnp.sum).lower(jnp.ones(8)).compile().as_text()
     with pytest.raises(
         ExplainError, match=r'the hardware is unknown.*\n  fix: outlay\.estimate\(\.\.\., target="h100:1x8"\)'

@@ -163,7 +163,7 @@ def test_the_name_of_the_job(recipe, name):
         ({"nodes": 0, "time": "soon"}, r"(?s)--nodes 0.*--time 'soon'"),
     ],
 )
-def test_what_cannot_be_a_job_is_refused(values, says):
+def test_impossible_jobs_are_refused(values, says):
     with pytest.raises(LaunchError, match=says):
         Script("digits", **values)
 
@@ -248,7 +248,7 @@ def test_what_is_submitted_is_the_script(tmp_path, monkeypatch):
 
 
 @pytest.mark.processes
-def test_what_sbatch_says_against_it(tmp_path, monkeypatch):
+def test_an_error_of_sbatch_is_quoted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", with_commands(tmp_path, sbatch="echo no such partition >&2; exit 1")["PATH"])
     with pytest.raises(LaunchError, match="sbatch refused the script, exit code 1\n  no such partition"):
         submit("")

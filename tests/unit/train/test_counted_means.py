@@ -45,7 +45,7 @@ def plain():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 8])
-def test_it_is_the_mean_over_the_batch(accumulate):
+def test_the_loss_is_the_mean_over_the_batch(accumulate):
     step = outlay.train_step(by_counts, OPTIMIZER, accumulate=accumulate, reduction="mean")
     state, metrics = jax.jit(step)(outlay.init_state(init, OPTIMIZER)(jax.random.key(0)), BATCH)
     params, loss = plain()

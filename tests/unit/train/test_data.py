@@ -185,6 +185,6 @@ def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode, on_one_d
         ),
     ],
 )
-def test_what_fits_no_bucket_is_told(options, message):
+def test_sequences_that_fit_no_bucket_are_refused(options, message):
     with pytest.raises(DataError, match=message):
         bucketed(**options)

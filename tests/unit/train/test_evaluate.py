@@ -88,7 +88,7 @@ def test_the_reports_take_a_program_that_only_reads():
 
 
 @pytest.mark.any_jax
-def test_what_cannot_be_evaluated_says_so():
+def test_programs_that_cannot_be_evaluated_are_refused():
     state = training().init(jax.random.key(2))
     with pytest.raises(ProgramError, match=r"returns a new state.*\n  fix: outlay.evaluate\(..., loss=loss\)"):
         outlay.evaluate(training(), state, problem.batch(16))

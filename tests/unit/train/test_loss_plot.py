@@ -10,7 +10,7 @@ def history(losses):
     return [{"step": number, "loss": loss} for number, loss in enumerate(losses, 1)]
 
 
-def test_it_draws_every_step_and_their_running_mean():
+def test_a_loss_plot_has_every_step_and_the_running_mean():
     losses = np.linspace(2.0, 1.0, 50)
     each, mean = loss_plot(history(losses)).axes[0].lines
     np.testing.assert_array_equal(each.get_ydata(), losses)

@@ -11,7 +11,7 @@ def test_each_line_is_on_disk_when_written(tmp_path):
         assert json.loads(path.read_text()) == {"step": 1, "loss": 0.5}
 
 
-def test_what_is_not_finite_is_valid_json(tmp_path):
+def test_values_that_are_not_finite_are_valid_json(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with MetricsFile(path) as file:
         file.write({"loss": math.nan, "norm": math.inf})

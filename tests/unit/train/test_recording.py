@@ -57,7 +57,7 @@ def test_a_recording_is_never_replaced(tmp_path):
         ZarrRecorder(tmp_path, ROWS, 1.0)
 
 
-def test_what_is_no_recording(tmp_path):
+def test_other_folders_are_no_recordings(tmp_path):
     with pytest.raises(DataError, match=r"is not a recording of a run\n  fix: the folder recording\.zarr"):
         Recording.read(tmp_path)
 

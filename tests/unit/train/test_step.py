@@ -23,7 +23,7 @@ LAYOUTS = {
 
 
 @pytest.mark.any_jax
-def test_it_is_what_one_would_write_by_hand():
+def test_a_train_step_equals_one_written_by_hand():
     state = problem.init(jax.random.key(1))
     batch = problem.batch()
     keys = jax.vmap(lambda n: jax.random.fold_in(jax.random.fold_in(state.key, 0), n))(jnp.arange(64))

@@ -119,7 +119,7 @@ def test_outputs_are_stacked_and_the_state_keeps_its_sharding():
 
 
 @pytest.mark.any_jax
-def test_what_cannot_be_repeated_is_refused():
+def test_programs_that_cannot_be_repeated_are_refused():
     with pytest.raises(ProgramError, match=r"steps_per_call=0: a call needs at least 1 step"):
         run(training(), steps_per_call=0)
     reads = outlay.program(

@@ -79,7 +79,7 @@ def assert_close(got, want):
 
 @pytest.mark.some_cases(2)
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_as_if_the_sample_was_not_there(case):
+def test_a_sample_of_weight_zero_changes_nothing(case):
     loss, batch = CASES[case]
     want = trained(loss, SHORT)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(want))

@@ -193,7 +193,7 @@ def value_in_words(module: HloModule, computation: str, one: Instruction) -> tup
 
 
 def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFacts, ...]:
-    """Return all copies between device and host, most bytes first; those of one line and leaf together.
+    """Return all copies between device and host, grouped by line and leaf, most bytes first.
 
     Args:
         module: the program.

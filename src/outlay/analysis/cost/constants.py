@@ -45,7 +45,7 @@ def built_in() -> Table:
 
 
 def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
-    """Look up the constants of hardware: those of its kind, overridden by those of its key, or measured ones.
+    """Look up the constants of hardware: by its kind, overridden by its key, or by measurements.
 
     Args:
         hardware: the kind of device.

@@ -76,7 +76,7 @@ def _hidden(sent: float, waited: float) -> float:
 def time_on_lanes(
     schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None
 ) -> TimedBlock:
-    """Time a step on its lanes; the arguments are those of `price`."""
+    """Time a step on its lanes; for the arguments see `price`."""
     hardware = _target(schedule, target)
     cost = _costs(schedule, hardware, constants_of(hardware.hardware, constants))
     return Lanes(schedule, cost).step(schedule.entry)

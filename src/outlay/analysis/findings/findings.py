@@ -69,7 +69,7 @@ def _charged(finding: Finding, repeated: list[Finding]) -> Finding:
 
 
 def ranked(findings: list[Finding], step_seconds: float | None = None) -> tuple[Finding, ...]:
-    """Rank findings: what does not fit first, then by seconds and bytes; those that speak of one thing become one.
+    """Rank findings: memory that does not fit first, then by seconds and bytes; findings on one subject are merged.
 
     A resharding that the compiler itself reports is not reported twice, nor are exchanges that FSDP does not need, nor
     what is gathered to be indexed.

@@ -204,7 +204,7 @@ class FusedCollective:
 
 
 def fused_collectives(module: HloModule, fusion: Instruction) -> Iterator[FusedCollective]:
-    """Yield the collectives that a fusion runs or starts, without those that it only waits for."""
+    """Yield the collectives that a fusion runs or starts, not the ones that it only waits for."""
     pending, seen = [name for name in fusion.calls if name in _computations_with_collectives(module)], set()
     while pending:
         inner = module.computations.get(pending.pop())

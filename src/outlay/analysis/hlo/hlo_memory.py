@@ -23,7 +23,7 @@ _NAMES_ONLY = NAMES | CONTROL | BARRIERS | {"custom-call"}
 
 @once_per_module
 def constant_bytes(module: HloModule) -> int:
-    """Return the bytes of the arrays in a program's own text, such as those that a function closes over.
+    """Return the bytes of the constants of a program, such as arrays that a function closes over.
 
     They exist as long as the program, on every device. Scalars are part of instructions and do not count.
     """
@@ -107,7 +107,7 @@ def _sizes(shapes: tuple[Shape, ...], *, is_on_host: bool) -> list[int]:
 
 
 def _results(one: Instruction, num_taken: int) -> tuple[Shape, ...]:
-    """Return the arrays that it returns; for the start of a copy, those that its done will return."""
+    """Return the arrays that it returns; for the start of a copy, the results of its done."""
     if one.opcode == "copy-start":  # (destination, source, context)
         return one.shapes[:1]
     return one.shapes[num_taken:] if one.opcode.endswith("-start") else one.shapes

@@ -255,7 +255,7 @@ class Computation(OneLine):
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[tuple[Instruction, int]]]:
-        """For each instruction, those that take it, and as which operand: a user that takes it twice stands twice."""
+        """For each instruction its users, with the operand number; a user that takes it twice is listed twice."""
         uses: dict[str, list[tuple[Instruction, int]]] = {}
         for one in self.instructions.values():
             for number, operand in enumerate(one.operands):

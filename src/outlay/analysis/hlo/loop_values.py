@@ -125,7 +125,7 @@ def _is_passed_on(body: Computation, element: int) -> bool:
 
 
 def is_only_added_up(module: HloModule, loop: Loop, computation: str, value: str) -> bool:
-    """Return whether all that a loop does with a value is to add it to sums that nobody reads before the loop ends.
+    """Return whether a loop only adds a value to sums that are not read before the loop ends.
 
     Args:
         module: the program.

@@ -164,7 +164,7 @@ class Verification(Answer):
 
     @property
     def leaves(self) -> tuple[LeafCheck, ...]:
-        """One check for each array: those that differ first, then unknown ones.
+        """One check for each array: different ones first, then unknown ones.
 
         Of an array's checks it is the first that failed, or else the one that came nearest to failing.
         """

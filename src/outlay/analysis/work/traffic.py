@@ -85,7 +85,7 @@ def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
 
 
 def _moved(shapes: tuple[Shape, ...]) -> int:
-    """Return the bytes of arrays, except those that stay on the chip."""
+    """Return the bytes of arrays, except arrays that stay on the chip."""
     return sum([shape.num_bytes for shape in shapes if not shape.is_on_chip])
 
 

@@ -116,7 +116,7 @@ def explain(
 
 
 def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
-    """Explain many compiled programs: the facts about a single program are empty, `by_parts` has those of all."""
+    """Explain many compiled programs: facts about a single program are empty, `by_parts` has all of them."""
     return Explanation(
         name=parts.name,
         target=parts.target,

@@ -127,7 +127,7 @@ class Explanation(Report):
 
     @property
     def bytes_per_step(self) -> int:
-        """The bytes that a device sends in a step; in mode placed, those of the device that sends most."""
+        """The bytes that a device sends in a step; in mode placed, of the device that sends most."""
         if self.by_parts is not None:
             return math.ceil(self.by_parts.most_sent)
         return sum(one.bytes_per_step for one in self.collectives)

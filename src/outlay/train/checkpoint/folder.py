@@ -197,7 +197,7 @@ class CheckpointFolder:
         return f"it holds what Outlay did not write: {listed(strange)}" if strange else ""
 
     def _clear_partials(self) -> list[str]:
-        """Remove our temporary folders: those of unfinished saves, and those that could not be removed before."""
+        """Remove our temporary folders, of unfinished saves or left over from failed removals."""
         pattern = re.compile(rf"\d+\.{self._id}(\.[0-9a-f]+)?\.partial")
         with self.own.as_error():
             names = [name for name in os.listdir(self.path) if pattern.fullmatch(name)]

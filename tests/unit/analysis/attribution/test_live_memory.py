@@ -64,7 +64,7 @@ def test_for_gpus_the_peak_is_the_compilers():
     assert ", as the compiler says\n" in text
 
 
-def test_it_is_part_of_the_report_in_all_three_forms(trained):
+def test_live_memory_is_in_text_json_and_html(trained):
     _, explanation = trained
     live = explanation.live_memory
     data = json.loads(json.dumps(explanation.to_dict()))["live_memory"]

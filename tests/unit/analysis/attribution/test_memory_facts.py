@@ -80,7 +80,7 @@ def test_the_largest_arrays_are_named():
     assert all(value.source.file.endswith("programs.py") for value in computed)
 
 
-def test_what_a_loop_keeps():
+def test_values_kept_by_a_loop_are_held():
     def scanned(w, x):
         def loss(w):
             return (jax.lax.scan(lambda h, layer: (jnp.tanh(h @ layer), None), x, w)[0] ** 2).sum()
@@ -136,7 +136,7 @@ ENTRY %main (x: f32[1024], y: f32[1024]) -> (f32[1024], f32[1024], f32[1024]) {
 """
 
 
-def test_what_is_on_the_host_is_not_the_devices():
+def test_host_memory_is_not_counted_as_the_devices():
     """JAX counts arguments on the host as the device's on GPUs, and apart on TPUs."""
     sizes = {"argument": 8192, "output": 12288, "alias": 4096, "temp": 100, "generated_code": 0}
     together = {f"{name}_size_in_bytes": size for name, size in sizes.items()}

@@ -62,7 +62,7 @@ def test_a_permutation_is_one_step():
 
 
 @pytest.mark.parametrize("target", ["tpu-v5e:2x2", "tpu-ironwood:2x1x1", "h100:1x4"])
-def test_who_sends_to_itself_goes_nowhere(target):
+def test_a_permutation_onto_itself_costs_nothing(target):
     assert seconds("collective-permute", GB, [(0, 0), (3, 3)], target) == 0
     some = seconds("collective-permute", GB, [(0, 0), (1, 2), (2, 1), (3, 3)], target)
     assert some == seconds("collective-permute", GB, [(1, 2), (2, 1)], target) > 0

@@ -155,7 +155,7 @@ def test_a_loop_runs_its_body_and_what_is_under_way_goes_on_into_the_next_round(
     assert estimate.flops == pytest.approx(10 * PEAK * 1e-5)
 
 
-def test_of_a_branch_the_costliest_counts():
+def test_the_costliest_branch_counts():
     branch = Event("branch", "if", calls=("dear", "cheap"))
     blocks = {"dear": (product(1e15),), "cheap": (product(1e12, name="small"),)}
     assert priced(branch, blocks=blocks).parts["products"] == priced(product(1e15)).parts["products"]

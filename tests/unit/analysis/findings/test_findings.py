@@ -113,7 +113,7 @@ def test_all_to_all_under_plain_fsdp():
 
 @pytest.mark.any_jax
 @pytest.mark.compiles
-def test_its_fix_works():
+def test_the_fix_of_all_to_all_works():
     def constrained(params, batch, keys):
         x = batch["x"]
         for number in range(2):
@@ -202,14 +202,14 @@ def test_a_function_that_is_no_step_has_no_state():
 
 
 @pytest.mark.any_jax
-def test_they_are_ranked():
+def test_findings_are_ranked():
     explanation = explained(Layout([("**", P()), ("batch.**", P())]))
     costs = [finding.cost_bytes for finding in explanation.findings]
     assert costs == sorted(costs, reverse=True)
 
 
 @pytest.mark.any_jax
-def test_those_in_the_same_words_are_one():
+def test_findings_in_the_same_words_are_merged():
     finding, other = (
         Finding("resharding", "x is gathered", "constrain it", 448),
         Finding("donation", "y", "donate", 500),
@@ -223,7 +223,7 @@ def test_those_in_the_same_words_are_one():
 
 
 @pytest.mark.any_jax
-def test_those_that_cost_next_to_nothing_share_a_line():
+def test_cheap_findings_share_a_line():
     dear, cheap = Finding("donation", "y", "donate", 90_000), Finding("resharding", "x", "constrain it", 896)
     text = str(replace(explained(), findings=(dear, cheap)))
     assert "findings: 2" in text

@@ -126,7 +126,7 @@ def test_no_finding_advises_the_layout_that_is_there():
     assert re.search(r"operands of cholesky at \S+test_findings_to_follow.py:\d+, the most of what", repeated.fix)
 
 
-def test_they_are_ranked_by_seconds_and_those_below_a_hundredth_of_the_step_share_a_line():
+def test_findings_are_ranked_by_seconds_and_minor_ones_share_a_line():
     slow = Finding("gathered-batch", "slow and small", "do this", 1000, seconds=0.4)
     fast = Finding("gathered-batch", "fast and large", "do that", 2000, seconds=0.2)
     cheap = Finding("resharding", "cheap", "constrain it", 1_000_000, LINE, seconds=0.002)

@@ -41,7 +41,7 @@ def in_a_loop(state, x):
     ("step", "num_bytes", "times"),
     [(shuffled, GATHERED, "once"), (neighbours, GATHERED, "once"), (in_a_loop, 4 * GATHERED, "4 times")],
 )
-def test_it_is_named_with_line_and_bytes(step, num_bytes, times):
+def test_a_gathered_operand_is_named_with_line_and_bytes(step, num_bytes, times):
     findings = [finding for finding in explained(step).findings if finding.cost_bytes >= GATHERED]
     (finding,) = findings  # and none that advises the split that is there
     assert finding.kind == "indexed-operand"
@@ -50,7 +50,7 @@ def test_it_is_named_with_line_and_bytes(step, num_bytes, times):
     assert "outlay.constrain(x, P(None, 'data'))" in finding.fix
 
 
-def test_what_it_advises_moves_fewer_bytes():
+def test_the_advice_moves_fewer_bytes():
     def step(state, x):
         return state, {"y": outlay.constrain(x, P(None, "data"))[jnp.argsort(x.sum(1))]}
 

@@ -164,7 +164,7 @@ def test_spellings(lines, collective):
     assert collectives_in(*lines) == [collective]
 
 
-def test_what_is_no_collective():
+def test_other_opcodes_are_no_collectives():
     assert collectives_in("%r = f32[8,16]{1,0} negate(%a)", "%p = u32[] partition-id()") == []
 
 

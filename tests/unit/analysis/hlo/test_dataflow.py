@@ -125,7 +125,7 @@ def test_forward(computation, value, outputs):
     assert outputs_reached(parse_hlo(TEXT), computation, value) == outputs
 
 
-def test_one_element_of_several():
+def test_one_element_of_a_tuple_is_followed():
     assert outputs_reached(parse_hlo(TEXT), "main", "fusion", element=0) == (2,)
     assert outputs_reached(parse_hlo(TEXT), "main", "fusion", element=1) == ()
 

@@ -96,7 +96,7 @@ GLOBAL = "channel_id=1, use_global_device_ids=true, replica_groups="
         (1, 4, "all-reduce", GLOBAL + "mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'}", ((0, 2), (1, 3))),
     ],
 )
-def test_what_the_numbers_mean(replicas, partitions, opcode, attributes, groups):
+def test_numbers_of_groups_are_devices_replicas_or_partitions(replicas, partitions, opcode, attributes, groups):
     text = MODULE.format(replicas=replicas, partitions=partitions, opcode=opcode, attributes=attributes)
     module = parse_hlo(text)
     assert groups_of(module, module.computations["main"].instructions["y"]) == groups

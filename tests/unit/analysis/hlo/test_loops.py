@@ -68,7 +68,7 @@ PLAIN = {
         ({"first": "%given", "config": ', backend_config={"known_trip_count":{"n":"12"}}'}, (12, True)),
     ],
 )
-def test_one_loop(changes, runs):
+def test_runs_of_one_loop(changes, runs):
     module = parse_hlo(LOOP.format(**PLAIN | changes))
     times, exact = runs
     assert runs_per_step(module) == {"main": (1, True), "body": runs, "condition": (times + 1, exact)}

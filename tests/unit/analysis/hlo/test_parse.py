@@ -141,7 +141,7 @@ def test_odd_lines_are_kept_with_their_numbers():
         ("module @jit_f {\n}", "StableHLO"),
     ],
 )
-def test_what_is_no_hlo_is_refused(text, match):
+def test_other_text_than_hlo_is_refused(text, match):
     with pytest.raises(ExplainError, match=match):
         parse_hlo(text)
 

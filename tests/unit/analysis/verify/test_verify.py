@@ -65,7 +65,7 @@ def test_a_list_of_batches_says_how_many_steps(program: outlay.Program) -> None:
     assert any(stage.startswith("step 1 of 1, on mesh data=8") for stage in stages)
 
 
-def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
+def test_unverifiable_arguments_are_refused(program: outlay.Program) -> None:
     with pytest.raises(outlay.errors.ProgramError, match="takes a program, not a function"):
         outlay.verify(faults.right)
     with pytest.raises(outlay.errors.ProgramError, match="no reference 'one_device': did you mean 'one-device'"):
@@ -212,7 +212,7 @@ def test_nan_on_both_sides_is_unknown_and_made_up_batches_avoid_it() -> None:
 
 
 @pytest.mark.compiles
-def test_what_cannot_show_a_fault_is_unknown() -> None:
+def test_a_proof_that_cannot_show_a_fault_is_unknown() -> None:
     def zeros(key: Any) -> Any:
         return {"a": jnp.zeros((6, 5)), "c": jnp.zeros(5)}
 

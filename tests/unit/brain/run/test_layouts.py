@@ -41,7 +41,7 @@ def test_with_fewer_devices_the_largest_come_first_and_go_where_least_is():
     assert balanced(brain, 1) == dict.fromkeys(brain.modules, 0)
 
 
-def test_s0_12_the_modules_of_ab_brain_on_six_devices():
+def test_the_modules_of_ab_brain_on_six_devices():
     expected = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
     assert balanced(read_brain(EXAMPLE), 6) == expected
 

@@ -339,7 +339,7 @@ def test_a_warning_says_why_a_gpu_gets_no_kernel():
         jax.eval_shape(lambda x: outlay.attention(x, x, x), query)
 
 
-def test_what_does_not_fit_together_is_all_named():
+def test_all_mismatched_arguments_are_named():
     query, key, value = inputs(8, heads=(6, 4))
     with pytest.raises(ProgramError, match=r"attention does not accept query \(2, 8, 6, 8\)") as error:
         outlay.attention(query, key.astype(jnp.bfloat16), value[..., :4], window=0, segment_ids=jnp.zeros((2, 7), int))

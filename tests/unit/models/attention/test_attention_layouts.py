@@ -98,7 +98,7 @@ def test_the_fused_kernel_gets_samples_and_heads_of_a_device(layout, kernels, he
 
 @pytest.mark.thorough  # test_attention.py compiles for them
 @pytest.mark.filterwarnings("ignore:attention runs block by block")
-def test_it_compiles_for_tpus():
+def test_attention_compiles_for_tpus():
     def packed(*given):
         return outlay.attention(*given, causal=True, segment_ids=jnp.zeros((SAMPLES, TOKENS), jnp.int32))
 

@@ -72,7 +72,7 @@ def test_each_layer_is_a_slice_of_stacked_parameters():
     }
 
 
-def test_what_cannot_be_is_all_named():
+def test_all_impossible_settings_are_named():
     with pytest.raises(ValueError, match="cannot be built") as error:
         dataclasses.replace(
             TINY, num_kv_heads=3, head_dim=5, hidden=0, window=0, dtype="float8", norm="batch", remat="up,kesy"

@@ -131,9 +131,9 @@ def test_the_logits_are_never_kept_in_float32():
     assert [leaf.dtype for leaf in jax.tree.leaves(residuals) if leaf.size >= logits.size] == [jnp.bfloat16]
 
 
-@pytest.mark.thorough  # test_s4_notebook.py learns one
+@pytest.mark.thorough  # test_notebook.py learns one
 @pytest.mark.compiles
-def test_it_learns_a_batch_by_heart():
+def test_the_transformer_overfits_a_batch():
     _, loss = language_model(SMALL)
     optimizer = optax.adam(1e-2)
     step, state = jax.jit(train_step(loss, optimizer)), init_state(compiled_init(SMALL), optimizer)(jax.random.key(0))

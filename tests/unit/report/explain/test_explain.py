@@ -173,7 +173,7 @@ def test_flops_and_devices():
     assert explanation.work.bytes_accessed > 0
 
 
-def test_it_is_the_program_that_will_run():
+def test_the_explained_program_is_the_one_that_runs():
     program = training()
     explanation = explain(program)
     assert explanation.compile_seconds > 0
@@ -295,7 +295,7 @@ def needs_value(x, limit):
         ),
     ],
 )
-def test_what_cannot_be_explained(subject, arguments, message):
+def test_unexplainable_arguments_are_refused(subject, arguments, message):
     with pytest.raises(ExplainError, match=message):
         explain(subject, *arguments)
 

@@ -35,5 +35,5 @@ def test_axes_of_one_size_are_told_apart_by_their_order():
 
 
 @pytest.mark.parametrize("text", ["{maximal device=0}", "{manual}", "{devices=[3]<=[3]}", "nonsense", ""])
-def test_what_is_no_spec(text):
+def test_other_text_than_a_sharding_is_no_spec(text):
     assert read_sharding(text, MESH) is None

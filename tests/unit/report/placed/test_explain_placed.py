@@ -45,7 +45,7 @@ def sent(explanation):
     return {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in explanation.by_parts.sent}
 
 
-def test_what_is_sent_where(apart):
+def test_sent_bytes_by_device_and_output(apart):
     assert sent(apart) == {
         ("source:tops", (0,), (1,)): 5,
         ("a:tops", (1,), (2,)): 7,
@@ -200,7 +200,7 @@ def test_parts_that_share_the_busiest_device():
 
 
 @pytest.mark.parametrize("width", [90, 120, 160])
-def test_the_text(apart, split, width):
+def test_the_text_of_a_placed_explanation(apart, split, width):
     for explanation in (apart, split):
         text = to_text(explanation, width=width)
         assert max(map(len, text.splitlines())) <= width

@@ -6,7 +6,7 @@ from outlay.core.error_types import CheckpointError
 from outlay.train.checkpoint.array_files import InBackground
 
 
-def test_it_goes_on_beside_and_is_waited_for():
+def test_a_function_runs_in_the_background_and_is_waited_for():
     go, done = threading.Event(), []
     running = InBackground(lambda: (go.wait(10), done.append(True)), "it failed")
     assert not done
@@ -15,7 +15,7 @@ def test_it_goes_on_beside_and_is_waited_for():
     assert done
 
 
-def test_what_it_raises_is_raised_with_its_reason():
+def test_an_error_in_the_background_is_raised_with_its_cause():
     def fail():
         raise OSError(28, "No space left on device")
 

@@ -107,7 +107,7 @@ def test_three_hundred_mutations_end_in_outlays_errors_or_in_the_same_state(chec
         (lambda m: m.update(written_by={"host": {"x": 1}}), "written_by.host is .*, not text"),
     ],
 )
-def test_what_is_wrong_is_named(checkpoints, target, change, message):
+def test_damage_is_named(checkpoints, target, change, message):
     path = checkpoints.path / "10" / "checkpoint.json"
     manifest = json.loads(path.read_text())
     change(manifest)

@@ -68,12 +68,12 @@ def test_a_damaged_one_is_replaced(tmp_path):
     checkpoints.restore(program(), 20)
 
 
-def test_what_is_no_array_is_named(tmp_path):
+def test_leaves_that_are_not_arrays_are_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"1 leaf is not one(?s:.)*not an array: activation"):
         Checkpoints(tmp_path).save(1, {"activation": "relu", "w": trained(program())["half"]})
 
 
-def test_one_must_be_kept(tmp_path):
+def test_keep_is_one_or_more(tmp_path):
     with pytest.raises(CheckpointError, match="keep=0: 1 checkpoint or more must stay"):
         Checkpoints(tmp_path, keep=0)
 

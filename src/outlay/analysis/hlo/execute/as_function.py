@@ -147,7 +147,7 @@ _NO_KERNELS: Mapping[str, HloModule] = MappingProxyType({})
 def unknown_operations(
     module: HloModule, kernels: Mapping[str, HloModule] = _NO_KERNELS
 ) -> tuple[UnknownOperation, ...]:
-    """Return every operation of a program that has no meaning here, those of one line together.
+    """Return the operations of a program that cannot be computed here, grouped by line.
 
     Args:
         module: the program.

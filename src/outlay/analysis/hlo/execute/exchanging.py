@@ -23,7 +23,7 @@ _STARTS = "-start"
 
 
 def _device_number(operation: Operation) -> Any:
-    """Return this device's position among those of the text: of the devices of its slice, if there are several."""
+    """Return this device's position in the program: among the devices of its slice, if there are several slices."""
     return lax.axis_index(operation.axes) % operation.module.num_devices
 
 
@@ -95,7 +95,7 @@ def _all_reduce(operation: Operation) -> Any:
 
 
 def _sum_by_sizes(operation: Operation, value: Any, groups: Groups) -> Any:
-    """Return the sums over groups of different sizes: no right program has such, and a wrong one is to be computed."""
+    """Return sums over groups of different sizes, which only wrong programs have."""
     result = value
     for size in sorted({len(group) for group in groups}):
         alike = tuple(group for group in groups if len(group) == size)

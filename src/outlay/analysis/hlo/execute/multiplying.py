@@ -1,4 +1,4 @@
-"""What matrix products, convolutions and attention compute, those of cuBLAS and cuDNN included.
+"""What matrix products, convolutions and attention compute, also in calls of cuBLAS and cuDNN.
 
 Units for products round float32 before they multiply: NVIDIA's to 10 bits of mantissa (TF32), a TPU's to bfloat16.
 Whether they do here is what `Operation.rounds` says.

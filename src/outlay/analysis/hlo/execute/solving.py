@@ -1,4 +1,4 @@
-"""What Fourier transforms, factorizations and triangular solves compute, those of cuSOLVER and cuBLAS included."""
+"""What Fourier transforms, factorizations and triangular solves compute, also in calls of cuSOLVER and cuBLAS."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def can_settle(check: LeafCheck) -> bool:
 
 
 def wide_floats(tree: Any) -> Any:
-    """Return the floats of a tree in float64, without those of 8 bits, whose rounding a program is about."""
+    """Return the floats of a tree in float64, except 8-bit floats, whose rounding is part of the program."""
 
     def one(leaf: Any) -> Any:
         is_narrow = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize > 1
@@ -62,7 +62,7 @@ def settled(checks: tuple[LeafCheck, ...], got: Results, right: Results, before:
 
 
 def scaled(wrong: Collection[tuple[Kind, str]], got: Results, right: Results, before: Leaves) -> str:
-    """Say so if all that is wrong is the right update times one number, each entry alike; else nothing.
+    """Say that the wrong update is the right one times one factor; return an empty text if it is not.
 
     Rounding hides a factor near one, so it is looked for in float64.
 

@@ -121,7 +121,7 @@ class LossesOnly(PlainLoop):
 
 
 def _samples(written: LossAsWritten, state: Any, batch: Any) -> Any:
-    """Return all that belongs to samples: the batch, a key and a weight for each."""
+    """Return the batch with a key and a weight for each sample."""
     num = jax.tree.leaves(batch)[0].shape[0]
     of_step = jax.random.fold_in(state.key, state.step)
     keys = jax.vmap(lambda number: jax.random.fold_in(of_step, number))(jnp.arange(num))
@@ -154,7 +154,7 @@ def _values(written: LossAsWritten, params: Any, model_state: Any, samples: Any)
 
 
 def _groups(written: LossAsWritten, samples: Any) -> Iterator[Any]:
-    """Yield groups of neighbouring samples, of which a loss sees one at a time."""
+    """Yield groups of neighbouring samples; the loss is called on one group at a time."""
     size = samples["weight"].shape[0] // (written.groups or 1)
     for at in range(0, samples["weight"].shape[0], size):
         yield jax.tree.map(lambda x, at=at: x[at : at + size], samples) if written.groups else samples

@@ -17,7 +17,7 @@ _ALWAYS: Mapping[str, Mapping[str, Any]] = {"gpu": {"xla_gpu_dot_merger_threshol
 def alike_options(
     options: Mapping[str, Any], platform: str, full: HloModule, small: HloModule, *, scale: bool
 ) -> dict[str, Any]:
-    """Return options for a smaller program, whose exchanges are to be joined as those of the big one are.
+    """Return options with which the exchanges of a smaller program are combined as in the big one.
 
     Args:
         options: what both were compiled with.

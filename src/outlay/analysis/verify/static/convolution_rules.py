@@ -1,4 +1,4 @@
-"""How values are spread after convolutions, those of cuDNN and those that are products on a TPU included."""
+"""How values are spread after convolutions, also in calls of cuDNN and as products on a TPU."""
 
 from __future__ import annotations
 

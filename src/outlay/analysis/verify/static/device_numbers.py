@@ -58,7 +58,7 @@ def constant(one: Instruction) -> np.ndarray | None:
 
 
 def computed(one: Instruction, operands: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return what an operation makes of numbers; None if it is none of those that are followed.
+    """Return the result of an operation on numbers; None for operations that are not followed.
 
     Along a dim where all entries are alike, the numbers may stand once.
     """
@@ -187,7 +187,7 @@ def value_of(numbers: np.ndarray, axes: Sequence[tuple[str, int]], cause: Cause)
 
 
 def parts_of_a_count(numbers: np.ndarray, axes: Sequence[tuple[str, int]]) -> dict[int, Split]:
-    """Return by axis how numbers are split that count evenly over the parts of all devices, such as those of samples.
+    """Return by axis how numbers are split that count evenly over the parts of all devices, such as sample indices.
 
     Examples:
         >>> parts_of_a_count(np.array([[0, 2], [4, 6], [0, 2], [4, 6]]), (("data", 2), ("model", 2)))

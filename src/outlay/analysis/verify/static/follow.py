@@ -205,7 +205,7 @@ def _custom_call(visit: Visit) -> Tree:
 
 
 def _unknown_call(visit: Visit) -> Tree:
-    """Follow a call of which no more is known than that equal operands give equal results."""
+    """Follow a call that is only known to give equal results for equal operands."""
     kinds = [{value.spreads[axis].kind for value in visit.arrays} for axis in range(visit.num_axes)]
     equal, unknown = visit.replicated.spreads, visit.unknown.spreads
     spreads = tuple(equal[at] if kind == {"replicated"} else unknown[at] for at, kind in enumerate(kinds))

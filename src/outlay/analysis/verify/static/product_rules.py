@@ -1,4 +1,4 @@
-"""How values are spread after matrix products, those of libraries included.
+"""How values are spread after matrix products, also in calls of libraries.
 
 A product over a dim that both operands have a part of leaves each device with a summand of the result.
 """

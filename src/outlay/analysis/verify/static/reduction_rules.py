@@ -44,7 +44,7 @@ def _reduce(visit: Visit) -> Tree:
 
 
 def _together(visit: Visit, axis: int, held: list[Spread], values: list[Value]) -> Spread:
-    """Return how arrays are spread of which each entry follows from those of all at its place."""
+    """Return how the result is spread if each entry depends on the same entry of every array."""
     if any(one.kind == "partial" for one in held):
         return visit.used_whole(axis, held)
     split = [one for one in held if one.kind == "split"]
@@ -118,7 +118,7 @@ def _along_last(visit: Visit) -> Tree:
 
 
 def opaque(visit: Visit) -> Tree:
-    """Follow an operation of which no more is known than that equal operands give equal results."""
+    """Follow an operation that is only known to give equal results for equal operands."""
     spreads = visit.by_axis(lambda axis, held: visit.used_whole(axis, held), _arrays_in(visit.operands))
     result = Value(spreads)
     return tuple(result for _ in visit.instruction.shapes) if len(visit.instruction.shapes) != 1 else result

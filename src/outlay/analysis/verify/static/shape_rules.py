@@ -128,7 +128,7 @@ def _bitcast(visit: Visit) -> Tree:
 
 
 def _rearranged(visit: Visit) -> Tree:
-    """Return an array whose entries come of the operands' in an order of which nothing is known."""
+    """Return an array whose entries are the operands' in an unknown order."""
     values = visit.arrays
     spreads = visit.by_axis(lambda axis, held: mixed(held, visit.here), values)
     return Value(spreads, is_zero=bool(values) and all(one.is_zero for one in values))
@@ -200,7 +200,7 @@ def _concatenate(visit: Visit) -> Tree:
 
 
 def _put_together(values: list[Value], dim: int, dims: tuple[int, ...]) -> Value | None:
-    """Return the array of which all slices along a dim are joined again, as a TPU's copies in pieces are."""
+    """Return an array whose slices along a dim are concatenated again, as for a TPU's copies in pieces."""
     end, whole = 0, values[0].cut.value if values[0].cut else None
     for one in values:
         if one.cut is None or one.cut.value is not whole or one.cut[:2] != (dim, end):

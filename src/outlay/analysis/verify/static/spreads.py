@@ -82,7 +82,7 @@ def summand_of(spreads: Sequence[Spread]) -> Spread:
 
 
 def mixed(spreads: Iterable[Spread], cause: Cause | None = None) -> Spread:
-    """Return what becomes of values in an operation of which no more is known.
+    """Return how the result of an unknown operation is spread.
 
     Numbers that differ differ afterwards, too, unless several meet of which one is loose.
     """

@@ -110,7 +110,7 @@ class Visit:
 
     @property
     def unknown(self) -> Value:
-        """An array of which nothing is known."""
+        """An array about which nothing is known."""
         return Value((UNKNOWN,) * self.num_axes)
 
     @property
@@ -136,7 +136,7 @@ class Visit:
         return self.computation.instructions[self.instruction.operands[number]].shapes[0]
 
     def by_axis(self, rule: Callable[[int, list[Spread]], Spread], values: Iterable[Value]) -> tuple[Spread, ...]:
-        """Return the spreads that a rule gives for each axis, from those of some values; alike where all are alike."""
+        """Return the spreads that a rule gives for each axis, from values that are not all replicated over it."""
         listed = list(values)
         spreads = []
         for axis in range(self.num_axes):

@@ -53,7 +53,7 @@ def program(options):
 LINE = f"test_known_fault.py:{add_rows.__code__.co_firstlineno + 1}"
 
 
-def test_it_is_found_without_computing():
+def test_the_known_fault_is_found_statically():
     (fault,) = outlay.verify(program("none"), static=True).faults
     assert (fault.kind, fault.axis) == ("sum missing", "data")
     assert LINE in str(fault.source)

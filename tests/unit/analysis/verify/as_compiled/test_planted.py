@@ -243,5 +243,5 @@ def test_a_judge_that_crashes_knows_nothing(monkeypatch):
     assert "ended without an answer (exit code -9" in str(verification)
 
 
-def test_the_text_is_read_whole():
+def test_every_line_of_the_text_is_parsed():
     assert parse_hlo(text()).skipped == ()

@@ -99,7 +99,7 @@ def test_a_fault_in_the_text_is_called_different(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["none", *PLANTED])
-def test_it_is_found_without_computing(monkeypatch, name):
+def test_a_planted_fault_is_found_statically(monkeypatch, name):
     changed = PLANTED[name]() if name in PLANTED else text()
     monkeypatch.setattr(static_proof, "text_with_constants", lambda compiled: changed)
     verification = outlay.verify(program()[0], static=True)

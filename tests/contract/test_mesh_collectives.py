@@ -1,4 +1,4 @@
-"""Acceptance, document 2: meshes and collectives; blocks over axes, and what devices say to each other by hand."""
+"""Meshes and collectives; blocks over axes, and what devices say to each other by hand."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def run(function, tree, rules, mesh):
     return program(outlay.arrays.put(tree, program.plan, mesh), NO_BATCH)[1], program
 
 
-def test_s2_05_eight_blocks() -> None:
+def test_eight_blocks() -> None:
     mesh, x = outlay.mesh(i=8), np.arange(8, dtype=np.float32)
     placed = outlay.arrays.put(x, outlay.Layout([("**", P("i"))]).plan(x, mesh), mesh)
     assert blocks(placed) == [[0], [1], [2], [3], [4], [5], [6], [7]]
 
 
-def test_s2_06_tanh_keeps_them() -> None:
+def test_tanh_keeps_them() -> None:
     x = np.arange(8, dtype=np.float32)
     y, program = run(jnp.tanh, x, [("**", P("i"))], outlay.mesh(i=8))
     assert blocks(y) == [[0], [1], [2], [3], [4], [5], [6], [7]]
@@ -35,7 +35,7 @@ def test_s2_06_tanh_keeps_them() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-6)
 
 
-def test_s2_07_a_mesh_of_four_by_two() -> None:
+def test_a_mesh_of_four_by_two() -> None:
     mesh = outlay.mesh(i=4, j=2)
     assert [[device.id for device in row] for row in mesh.devices] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert mesh.axis_names == ("i", "j")
@@ -50,7 +50,7 @@ def layer():
 LAYER_RULES = [("x", P("i", None)), ("w", P(None, "j")), ("b", P(None, "j"))]
 
 
-def test_s2_08_inputs_and_weights_over_different_axes() -> None:
+def test_inputs_and_weights_over_different_axes() -> None:
     mesh, tree = outlay.mesh(i=4, j=2), layer()
     tree["b"] = tree["b"][0]
     plan = outlay.Layout([*LAYER_RULES[:2], ("b", P("j"))]).plan(tree, mesh)
@@ -60,7 +60,7 @@ def test_s2_08_inputs_and_weights_over_different_axes() -> None:
     assert blocks(placed["b"]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-def test_s2_09_their_product_is_split_over_both_without_collectives() -> None:
+def test_their_product_is_split_over_both_without_collectives() -> None:
     tree = layer()
     y, program = run(lambda s: s["x"] @ s["w"] + s["b"], tree, LAYER_RULES, outlay.mesh(i=4, j=2))
     assert y.shape == (192, 128)
@@ -91,7 +91,7 @@ def by_hand(function, tree, rules, **axes):
     return program(outlay.arrays.put(tree, program.plan, mesh), NO_BATCH)[0]
 
 
-def test_s2_10_by_hand_each_device_sees_its_pieces_and_takes_unsharded_inputs() -> None:
+def test_by_hand_each_device_sees_its_pieces_and_takes_unsharded_inputs() -> None:
     seen, tree = {}, layer()
     tree = {"x": tree["x"], "w": tree["w"], "b": tree["b"][0], "y": np.zeros((192, 128), np.float32)}
 
@@ -112,7 +112,7 @@ def test_s2_10_by_hand_each_device_sees_its_pieces_and_takes_unsharded_inputs() 
     np.testing.assert_allclose(jax.jit(mapped)(*unsharded), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_s2_12_row_normalisation_over_a_split_dim_is_true() -> None:
+def test_row_normalisation_over_a_split_dim_is_true() -> None:
     x = np.random.default_rng(0).normal(3, 5, size=(8, 8)).astype(np.float32)
 
     def normalise(x):
@@ -131,7 +131,7 @@ def test_s2_12_row_normalisation_over_a_split_dim_is_true() -> None:
     np.testing.assert_allclose(np.abs(pieces), 1, rtol=1e-3)  # each piece of two by itself: +-1 everywhere
 
 
-def test_s2_14_weights_gathered_by_hand_give_the_dense_result_bit_for_bit() -> None:
+def test_weights_gathered_by_hand_give_the_dense_result_bit_for_bit() -> None:
     rng, seen = np.random.default_rng(0), []
     tree = {
         "x": rng.normal(size=(192, 64)).astype(np.float32),
@@ -153,7 +153,7 @@ def test_s2_14_weights_gathered_by_hand_give_the_dense_result_bit_for_bit() -> N
     np.testing.assert_array_equal(y, expected)
 
 
-def test_s2_15_a_sum_scattered_along_a_dim() -> None:
+def test_a_sum_scattered_along_a_dim() -> None:
     rows = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])
     mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
     scattered = jax.shard_map(
@@ -163,12 +163,12 @@ def test_s2_15_a_sum_scattered_along_a_dim() -> None:
     assert blocks(scattered) == [[0], [1], [2], [3]]
 
 
-def test_s2_16_a_ring() -> None:
+def test_a_ring() -> None:
     shifted = by_hand(lambda x: outlay.collectives.ring_shift(x, "i"), np.arange(4), [("**", P("i"))], i=4)
     assert shifted.tolist() == [3, 0, 1, 2]
 
 
-def test_s2_17_the_table_of_coordinates() -> None:
+def test_the_table_of_coordinates() -> None:
     table = by_hand(
         lambda x: outlay.collectives.axis_coordinates("i", "j")[None, None],
         np.zeros((4, 2, 2), np.int32),
@@ -180,7 +180,7 @@ def test_s2_17_the_table_of_coordinates() -> None:
     assert blocks(table) == [[0], [1], [2], [3], [4], [5], [6], [7]]
 
 
-def test_s2_18_keys_folded_over_an_axis() -> None:
+def test_keys_folded_over_an_axis() -> None:
     """Random numbers that differ along `i` and are the same along `j`."""
 
     def fold(data):

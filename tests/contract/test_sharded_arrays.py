@@ -1,4 +1,4 @@
-"""Acceptance, document 1: sharded computation; arrays split in two dims, and the same step written in three ways."""
+"""Sharded computation; arrays split in two dims, and the same step written in three ways."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import outlay
 X = np.arange(32, dtype=np.float32).reshape(4, 8)
 
 
-def test_s1_02_one_device_holds_one_block() -> None:
+def test_one_device_holds_one_block() -> None:
     mesh = outlay.mesh(x=2, y=4)
     x = outlay.arrays.put(X, outlay.Layout([outlay.layout.on(0)]).plan(X, mesh), mesh)
     assert blocks(x) == [[0]]
 
 
-def test_s1_04_every_arrays_sharding_is_in_the_plan() -> None:
+def test_every_arrays_sharding_is_in_the_plan() -> None:
     plan = outlay.Layout([("x", P("x", "y")), ("y", outlay.replicate())]).plan({"x": X, "y": X}, outlay.mesh(x=2, y=4))
     assert [(leaf.path, leaf.spec, leaf.local_shape) for leaf in plan] == [
         ("x", P("x", "y"), (2, 2)),
@@ -28,7 +28,7 @@ def test_s1_04_every_arrays_sharding_is_in_the_plan() -> None:
     ]
 
 
-def test_s1_05_06_blocks_over_two_axes_keep_the_values() -> None:
+def test_blocks_over_two_axes_keep_the_values() -> None:
     mesh = outlay.mesh(x=2, y=4)
     plan = outlay.Layout([("**", P("x", "y"))]).plan(X, mesh)
     x = outlay.arrays.put(X, plan, mesh)
@@ -39,7 +39,7 @@ def test_s1_05_06_blocks_over_two_axes_keep_the_values() -> None:
         np.testing.assert_array_equal(shard.data, X[shard.index])
 
 
-def test_s1_07_an_elementwise_step_keeps_the_sharding_without_collectives() -> None:
+def test_an_elementwise_step_keeps_the_sharding_without_collectives() -> None:
     def step(state, batch):
         return state, 2 * jnp.sin(state) + 1
 
@@ -74,7 +74,7 @@ def summed_rows(layout, mesh, constrained=None):
 COLUMN_SUMS = [48, 52, 56, 60, 64, 68, 72, 76]
 
 
-def test_s1_08_a_sum_over_a_split_dim_takes_exactly_one_all_reduce() -> None:
+def test_a_sum_over_a_split_dim_takes_exactly_one_all_reduce() -> None:
     total, program = summed_rows([("**", P("x", "y"))], outlay.mesh(x=2, y=4))
     np.testing.assert_array_equal(total, COLUMN_SUMS)
     assert total.sharding.spec == P("y")
@@ -82,7 +82,7 @@ def test_s1_08_a_sum_over_a_split_dim_takes_exactly_one_all_reduce() -> None:
     assert program.compiled.as_text().count(" all-reduce(") == num_collectives(program) == 1
 
 
-def test_s1_09_the_same_constrained_to_eight_pieces() -> None:
+def test_the_same_constrained_to_eight_pieces() -> None:
     layout, mesh = [("**", P("x", "y")), ("total", P(("x", "y")))], outlay.mesh(x=2, y=4)
     total, _ = summed_rows(layout, mesh, "total")
     np.testing.assert_array_equal(total, COLUMN_SUMS)
@@ -98,7 +98,7 @@ def by_hand(step, **axes):
     return *program(outlay.arrays.put(state, program.plan, mesh), np.zeros(1)), program
 
 
-def test_s1_11_12_a_step_by_hand_on_pieces_of_four() -> None:
+def test_a_step_by_hand_on_pieces_of_four() -> None:
     seen = []
 
     def step(state, batch):
@@ -112,18 +112,18 @@ def test_s1_11_12_a_step_by_hand_on_pieces_of_four() -> None:
     assert num_collectives(program) == 0
 
 
-def test_s1_13_sums_of_each_piece() -> None:
+def test_sums_of_each_piece() -> None:
     got = on_pieces(lambda x: x.sum()[None], np.arange(32), specs=P("i"), out=P("i"), i=8)
     assert got.tolist() == [6, 22, 38, 54, 70, 86, 102, 118]
 
 
-def test_s1_14_psum_makes_them_the_whole_sum() -> None:
+def test_psum_makes_them_the_whole_sum() -> None:
     _, total, program = by_hand(lambda state, batch: (state, jax.lax.psum(state.sum(), "i")), i=8)
     assert float(total) == 496.0
     assert program.compiled.as_text().count(" all-reduce(") == num_collectives(program) == 1
 
 
-def test_s1_15_wrong_out_specs_are_refused_with_the_line_that_fixes_them() -> None:
+def test_wrong_out_specs_are_refused_with_the_line_that_fixes_them() -> None:
     with pytest.raises(
         outlay.errors.ProgramError,
         match=r"what it returns differs from device to device.*\n  fix: reduce it before returning: "
@@ -164,7 +164,7 @@ def layer_by_hand(state, batch):
     ],
     ids=["auto", "constraint", "by hand on 8", "by hand on 1"],
 )
-def test_s1_16_a_layer_in_every_way_gives_the_same(step, mode, num_devices) -> None:
+def test_a_layer_in_every_way_gives_the_same(step, mode, num_devices) -> None:
     whole, split = outlay.replicate(), P("i")
     at_rest = whole if step is constrained_layer else split  # then only the constraint splits
     rules = [("x", at_rest), ("w", at_rest), ("b", whole), ("batch.**", whole)]

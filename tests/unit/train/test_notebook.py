@@ -33,7 +33,7 @@ def program(name, batch):
     return outlay.program(step, init, batch, layout=LAYOUTS[name], mesh=outlay.mesh(data=8))
 
 
-def test_s4_15_the_notebooks_model_is_built_as_described(batch):
+def test_the_notebooks_model_is_built_as_described(batch):
     plan = program("dp", batch).plan
     params = {leaf.path: (leaf.shape, leaf.dtype) for leaf in plan.state if leaf.path.startswith("params")}
     assert params == {
@@ -45,7 +45,7 @@ def test_s4_15_the_notebooks_model_is_built_as_described(batch):
     assert plan["batch.image"].local_shape == (16, 784)
 
 
-def test_s4_17_metric_shapes_are_known_without_compiling(batch):
+def test_metric_shapes_are_known_without_compiling(batch):
     built = program("dp", batch)
     _, metrics = jax.eval_shape(built.step, built.state_shapes, built.batch_shapes)
     assert {name: (m.shape, str(m.dtype)) for name, m in metrics.items()} == {
@@ -58,8 +58,8 @@ def test_s4_17_metric_shapes_are_known_without_compiling(batch):
 
 @pytest.mark.thorough  # test_digits.py learns
 @pytest.mark.compiles
-def test_s4_18_sixteen_steps_on_one_batch_learn_it(batch):
-    """Under FSDP; that data parallel training computes the same is tested in test_acceptance_s4.py."""
+def test_sixteen_steps_on_one_batch_learn_it(batch):
+    """Under FSDP; that data parallel training computes the same is tested in test_classifier_strategies.py."""
     built = program("fsdp", batch)
     state = built.init(jax.random.key(42))
     for _ in range(16):

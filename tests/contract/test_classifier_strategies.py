@@ -1,4 +1,4 @@
-"""Acceptance, document 4: data parallel and FSDP training of a 784-512-10 classifier; placement, bytes, numbers."""
+"""Data parallel and FSDP training of a 784-512-10 classifier; placement, bytes, numbers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bytes_held(tree: Any, device: int) -> int:
     return sum(shard.data.nbytes for shard in shards if shard.device.id == device)
 
 
-def test_s4_16_data_parallel_keeps_every_leaf_whole(dp: outlay.Program) -> None:
+def test_data_parallel_keeps_every_leaf_whole(dp: outlay.Program) -> None:
     assert {leaf.spec for leaf in dp.plan.state} == {P()}
     assert {leaf.num_copies for leaf in dp.plan.state} == {8}
     state, _ = dp(dp.init(jax.random.key(42)), BATCH)
@@ -75,7 +75,7 @@ def test_s4_16_data_parallel_keeps_every_leaf_whole(dp: outlay.Program) -> None:
     assert num_collectives(dp) > 0
 
 
-def test_s4_20_fsdp_splits_kernels_and_the_input_bias(fsdp: outlay.Program) -> None:
+def test_fsdp_splits_kernels_and_the_input_bias(fsdp: outlay.Program) -> None:
     specs = {leaf.path: leaf.spec for leaf in fsdp.plan.state if leaf.path.startswith("params.")}
     assert specs == {
         "params.input.bias": P("data"),
@@ -85,7 +85,7 @@ def test_s4_20_fsdp_splits_kernels_and_the_input_bias(fsdp: outlay.Program) -> N
     }
 
 
-def test_s4_21_adam_moments_alike_and_counters_whole(fsdp: outlay.Program) -> None:
+def test_adam_moments_alike_and_counters_whole(fsdp: outlay.Program) -> None:
     plan = fsdp.plan
     for moment in ("mu", "nu"):
         for path in ("input.bias", "input.kernel", "output.bias", "output.kernel"):
@@ -95,7 +95,7 @@ def test_s4_21_adam_moments_alike_and_counters_whole(fsdp: outlay.Program) -> No
     assert_placed_as_planned(state, plan)
 
 
-def test_s4_22_global_shapes_are_unchanged(fsdp: outlay.Program) -> None:
+def test_global_shapes_are_unchanged(fsdp: outlay.Program) -> None:
     state = fsdp.init(jax.random.key(42))
     expected = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(init, jax.random.key(42)))
     assert jax.tree.map(lambda leaf: leaf.shape, state) == expected
@@ -103,7 +103,7 @@ def test_s4_22_global_shapes_are_unchanged(fsdp: outlay.Program) -> None:
     assert jax.tree.map(lambda leaf: leaf.shape, state) == expected
 
 
-def test_s4_26_bytes_a_device(dp: outlay.Program, fsdp: outlay.Program) -> None:
+def test_bytes_a_device(dp: outlay.Program, fsdp: outlay.Program) -> None:
     assert bytes_of(dp.plan, "params.") == (1_628_200, 1_628_200)
     assert bytes_of(dp.plan, "opt_state.") == (3_256_404, 3_256_404)
     assert bytes_of(fsdp.plan, "params.") == (1_628_200, 203_560)
@@ -113,7 +113,7 @@ def test_s4_26_bytes_a_device(dp: outlay.Program, fsdp: outlay.Program) -> None:
     assert {bytes_held(state["opt_state"], device) for device in range(8)} == {407_124}
 
 
-def test_s4_27_a_donated_state_used_again_is_an_error_that_names_the_leaves(fsdp: outlay.Program) -> None:
+def test_a_donated_state_used_again_is_an_error_that_names_the_leaves(fsdp: outlay.Program) -> None:
     state = fsdp.init(jax.random.key(42))
     fsdp(state, BATCH)
     with pytest.raises(
@@ -183,7 +183,7 @@ def one_device() -> Any:
 @pytest.mark.some_cases(3)
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_s4_30_every_strategy_agrees_with_one_device(strategy: str, mode: str, one_device: Any) -> None:
+def test_every_strategy_agrees_with_one_device(strategy: str, mode: str, one_device: Any) -> None:
     states, expected = one_device
     program, losses = make_trained(strategy, mode), []
     state = started(program)
@@ -195,7 +195,7 @@ def test_s4_30_every_strategy_agrees_with_one_device(strategy: str, mode: str, o
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *params)
 
 
-def test_s4_23_collectives_by_hand() -> None:
+def test_collectives_by_hand() -> None:
     """Data parallel all-reduces only, all in one; FSDP gathers and scatters each parameter that is split."""
     counts = {}
     for strategy in ("dp", "fsdp"):
@@ -205,7 +205,7 @@ def test_s4_23_collectives_by_hand() -> None:
     assert counts["fsdp"] == {"all-reduce": 1, "all-gather": 3, "reduce-scatter": 3}  # the last bias is whole
 
 
-def test_s4_31_the_gradient_is_not_multiplied_by_the_number_of_devices(one_device: Any) -> None:
+def test_the_gradient_is_not_multiplied_by_the_number_of_devices(one_device: Any) -> None:
     """After one step the first moment of Adam is a tenth of the gradient: its norm tells."""
     (expected, *_), _ = one_device
     for mode in ("auto", "manual"):
