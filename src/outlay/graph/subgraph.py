@@ -59,10 +59,10 @@ class Subgraph:
 
     def run_alone(self, state: Any, inputs: Any, num_steps: int) -> tuple[Any, Buffers, dict[str, Any]]:
         """Run all steps of a graph whose parts are all here; return the state, what was recorded, and `not_finite`."""
-        carry = self.end(self.run(self.begin(state, num_steps), {}, inputs, num_steps), num_steps)
+        carry = self.finish_carry(self.run(self.init_carry(state, num_steps), {}, inputs, num_steps), num_steps)
         return {**carry["own"], CACHE: carry["cache"]}, carry["buffers"], carry["not_finite"]
 
-    def begin(self, state: Any, num_steps: int) -> Carry:
+    def init_carry(self, state: Any, num_steps: int) -> Carry:
         """Return the carry of the loop before the first step.
 
         Raises:
@@ -118,7 +118,7 @@ class Subgraph:
         form = self.loop_forms.get(name)
         return form.checked(state) if form else state
 
-    def end(self, carry: Carry, num_steps: int) -> Carry:
+    def finish_carry(self, carry: Carry, num_steps: int) -> Carry:
         """Return the carry after the last step, with the checks that are made only then."""
         own = carry["own"]
         first = {name: seen_at_the_end(carry["not_finite"][name], own[name], num_steps) for name in self.names}

@@ -69,9 +69,9 @@ class DeviceGroup:
         )
 
     def result_shapes(self) -> tuple[Any, Any]:
-        """Return the shapes of what `end` returns."""
-        rest = jax.eval_shape(self.begin(), self._mine)
-        return jax.eval_shape(self.end(), self._own(self._mine), rest)
+        """Return the shapes of what the epilogue returns."""
+        rest = jax.eval_shape(self.prologue(), self._mine)
+        return jax.eval_shape(self.epilogue(), self._own(self._mine), rest)
 
     @functools.cached_property
     def foreign(self) -> tuple[tuple[str, str], ...]:
@@ -98,11 +98,11 @@ class DeviceGroup:
             out_shardings=jax.tree.map(self._at, self._specs(self._mine)),
         )
 
-    def begin(self) -> Callable[[Any], Any]:
-        """Return the function that makes what the loop carries besides state and cache."""
+    def prologue(self) -> Callable[[Any], Any]:
+        """Return the function that initializes the carry of the loop, without state and cache."""
 
         def blank(state: Any) -> Any:
-            return _rest(self.subgraph.begin(state, self.num_steps))
+            return _rest(self.subgraph.init_carry(state, self.num_steps))
 
         mapped = self._mapped(blank, (self._specs(self._mine),), self._rest_specs)
         return jax.jit(mapped, out_shardings=None if self.rows else self.whole)
@@ -119,7 +119,7 @@ class DeviceGroup:
 
         own, own_specs = self._own(self._mine), self._own(self._specs(self._mine))
         mapped = self._mapped(run, (own_specs, self._rest_specs, P(), P(), P()), (own_specs, self._rest_specs, P()))
-        rest = jax.eval_shape(self.begin(), self._mine)
+        rest = jax.eval_shape(self.prologue(), self._mine)
         foreign = self.foreign_of(self.state[CACHE])
         shapes = [
             self._typed(own, own_specs),
@@ -131,7 +131,7 @@ class DeviceGroup:
         ]
         return jax.jit(mapped, donate_argnums=(0, 1)).lower(*shapes)
 
-    def end(self, *, is_sent: bool = False) -> Callable[[Any, Any], Any]:
+    def epilogue(self, *, is_sent: bool = False) -> Callable[[Any, Any], Any]:
         """Return the final check, which also crops padded rows: (own, rest) -> (buffers, not finite).
 
         Args:
@@ -140,7 +140,7 @@ class DeviceGroup:
         subgraph = self.subgraph
 
         def look(own: Any, rest: Any) -> Any:
-            return subgraph.end({"own": own, **rest}, self.num_steps)["not_finite"]
+            return subgraph.finish_carry({"own": own, **rest}, self.num_steps)["not_finite"]
 
         looked = self._mapped(look, (self._own(self._specs(self._mine)), self._rest_specs), P())
 
@@ -152,11 +152,13 @@ class DeviceGroup:
 
         return jax.jit(end, out_shardings=self.whole if is_sent else None)
 
-    def ends(self, *, is_sent: bool = False) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
-        """Compile the functions that begin and end a call."""
+    def compile_prologue_epilogue(self, *, is_sent: bool = False) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
+        """Compile the prologue and the epilogue of a call."""
         mine = self._typed(self._mine, self._specs(self._mine))
-        rest = self._typed(jax.eval_shape(self.begin(), self._mine), self._rest_specs)
-        return self.begin().lower(mine).compile(), self.end(is_sent=is_sent).lower(self._own(mine), rest).compile()
+        rest = self._typed(jax.eval_shape(self.prologue(), self._mine), self._rest_specs)
+        return self.prologue().lower(mine).compile(), self.epilogue(is_sent=is_sent).lower(
+            self._own(mine), rest
+        ).compile()
 
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
         """Select from the cache of a graph what these parts read from others."""

@@ -134,7 +134,7 @@ class PlacedGraph:
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile them, and what begins and ends a call."""
         with without_compilation_cache(self._mesh.devices.flat[0]):
-            self._ends  # noqa: B018  here, since what follows is timed
+            self._prologues_epilogues  # noqa: B018  here, since what follows is timed
             # Of groups of other processes, these compile them.
             compiled: list[Any] = [
                 one.compile() if self._runs(group) else None
@@ -163,8 +163,11 @@ class PlacedGraph:
 
     @functools.cached_property
     @_without_mesh
-    def _ends(self) -> list[tuple[Any, Any]]:
-        return [group.ends(is_sent=self._spans) if self._runs(group) else (None, None) for group in self.device_groups]
+    def _prologues_epilogues(self) -> list[tuple[Any, Any]]:
+        return [
+            group.compile_prologue_epilogue(is_sent=self._spans) if self._runs(group) else (None, None)
+            for group in self.device_groups
+        ]
 
     @functools.cached_property
     def _results(self) -> ProcessExchange:
@@ -195,11 +198,12 @@ class PlacedGraph:
         own, caches = split_state(state, self.device_groups)
         rest = [
             begin({**mine, "cache": cache}) if begin else None
-            for (begin, _), mine, cache in zip(self._ends, own, caches, strict=True)
+            for (begin, _), mine, cache in zip(self._prologues_epilogues, own, caches, strict=True)
         ]
         dispatch(own, rest, caches, inputs)
         ended: list[Any] = [
-            end(mine, left) if end else None for (_, end), mine, left in zip(self._ends, own, rest, strict=True)
+            end(mine, left) if end else None
+            for (_, end), mine, left in zip(self._prologues_epilogues, own, rest, strict=True)
         ]
         if self._spans:
             ended = self._from_all(ended)
