@@ -7,9 +7,9 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from outlay.brain.run.run_recipe import BrainKind
+from outlay.brain.run.run_recipe import BrainRecipeRun
 from outlay.cli.failures import _EXTRA
-from outlay.recipes.run_kind import RunKind
+from outlay.recipes.recipe_run import RecipeRun
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -52,7 +52,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 def test_an_extra_that_an_error_names_brings_the_package():
     extras = _extras()
-    named = [*_EXTRA.items(), *RunKind.extras.items(), *BrainKind.extras.items()]
+    named = [*_EXTRA.items(), *RecipeRun.extras.items(), *BrainRecipeRun.extras.items()]
     assert not [(name, extra) for name, extra in named if OF_OTHERS.get(name, name).lower() not in extras[extra]]
 
 

@@ -16,8 +16,9 @@ from tests.unit.recipes import small
 import outlay
 from outlay.core.error_types import OutlayError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 
 NUM_OPERATIONS = 100
 BRAIN = str(ROOT / "examples" / "ab_brain.toml")
@@ -100,7 +101,7 @@ def operations(folder, prepared, dice):
     def run_there():
         place = folder / dice.choice(names)
         options = dice.choice([{}, {"force": True}, {"resume": True}])
-        run_prepared(prepared, RunFolder(place, **options), steps=2, checkpoint_every=dice.choice([None, 1]))
+        run_of(prepared, RunOptions(steps=2, checkpoint_every=dice.choice([None, 1]))).run(RunFolder(place, **options))
 
     def command():
         page = ["--html", str(folder / dice.choice(files))]
@@ -141,7 +142,7 @@ def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepa
     with outlay.Checkpoints(tmp_path / "saved") as checkpoints:
         checkpoints.save(0, {"w": jnp.ones(8)})
     for name in ("runs/a", "runs/b"):
-        run_prepared(prepared, RunFolder(tmp_path / name), steps=1, checkpoint_every=1)
+        run_of(prepared, RunOptions(steps=1, checkpoint_every=1)).run(RunFolder(tmp_path / name))
     put(tmp_path, BESIDE_OURS)
     mine = {**FOREIGN, **BESIDE_OURS}
     monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path.parent / "targets.toml"))

@@ -15,18 +15,18 @@ from outlay.cli.options import (
     ForceOption,
     HtmlOption,
     JsonOption,
-    ProgramOptions,
     load_recipe,
     own_options,
-    with_program_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
     from outlay.report.explain.explain_diff import Saved
 
 
-@with_program_options()
+@with_options(options=ProgramOptions)
 def diff(
     context: typer.Context,
     before: Annotated[
@@ -155,7 +155,7 @@ def _of_one_recipe(
     kind = Target.parse(options.target).hardware.kind if options.target else simulated
     names = [here.named(there, kind), there.named(here, kind)] if there is not here else ["", ""]
     if against is not None:
-        both = (options.compiler_options, against)
+        both = (str(options.compiler_options), against)
         names = [f"{name}, {how}" if name else how for name, how in zip(names, both, strict=True)]
     words = [[recipe, *of_recipe, *each.words()] for each in (options, second)]
     reports, verdicts = compared(list(zip(names, (here, there), words, strict=True)), numbers=numbers)

@@ -9,15 +9,15 @@ from outlay.cli.options import (
     ForceOption,
     HtmlOption,
     JsonOption,
-    ProgramOptions,
     RecipeArgument,
     prepare_program,
-    with_program_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.recipes.program_options import ProgramOptions
 
 
-@with_program_options()
+@with_options(options=ProgramOptions)
 def estimate(
     context: typer.Context,
     recipe: RecipeArgument,
@@ -38,9 +38,8 @@ def estimate(
     from outlay.report.explain.explain import explain as explain_program
 
     explained = explain_program(prepared.program, target=options.target, cache=cache)
-    ways = memory_options(
-        prepared, explained, recipe, context.args, options.target, options.compiler_options, cache=cache
-    )
+    compiler_options = str(options.compiler_options)
+    ways = memory_options(prepared, explained, recipe, context.args, options.target, compiler_options, cache=cache)
     estimated = estimate_program(explained)
     if explained.from_cache:
         say("not compiled again: the compiler's output was read from the cache", err=True)

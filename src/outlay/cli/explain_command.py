@@ -13,12 +13,12 @@ from outlay.cli.options import (
     ForceOption,
     HtmlOption,
     JsonOption,
-    ProgramOptions,
     TraceOption,
     prepare_program,
-    with_program_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, print_picture, say, write_page, write_trace
+from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outlay.search.fix_activations import Fix
 
 
-@with_program_options()
+@with_options(options=ProgramOptions)
 def explain(
     context: typer.Context,
     recipe: Annotated[
@@ -95,7 +95,7 @@ def explain(
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, target=options.target, cache=cache)
         ways = memory_options(
-            prepared, explanation, recipe, context.args, options.target, options.compiler_options, cache=cache
+            prepared, explanation, recipe, context.args, options.target, str(options.compiler_options), cache=cache
         )
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
@@ -127,7 +127,7 @@ def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Expl
         raise typer.BadParameter(f"{file} is already compiled: {extra[0]} is for recipes only", param_hint=extra[0])
     from outlay.report.explain.explain import explain as explain_text
 
-    return explain_text(Path(file), target=options.target, mesh=_abstract(options.mesh) if options.mesh else None)
+    return explain_text(Path(file), target=options.target, mesh=_abstract(str(options.mesh)) if options.mesh else None)
 
 
 def _abstract(axes: str) -> AbstractMesh:

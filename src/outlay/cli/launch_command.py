@@ -7,46 +7,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from outlay.cli.options import command_option
 from outlay.cli.output import raise_when_unread
-
-
-def _seconds(text: str) -> float:
-    """Return a number of seconds; infinity for `off`."""
-    if text == "off":
-        return float("inf")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds < float("inf"):
-        raise typer.BadParameter(f"{text!r} is neither a number of seconds, 0.1 or more, nor 'off'")
-    return seconds
-
-
-InOrderOption = Annotated[
-    bool, typer.Option("--in-order", help="Show the output by steps: of each step process 0's lines, then 1's, ...")
-]
-
-StuckAfterOption = Annotated[
-    float | None,
-    typer.Option(
-        "--stuck-after",
-        parser=_seconds,
-        metavar="SECONDS|off",
-        help="End the job, with the stacks of all processes, if one gives no sign of life (a step or a line of "
-        "output) for so long. By default 5 minutes between steps, and 20 times the longest pause so far.",
-    ),
-]
-
-StartWithinOption = Annotated[
-    float | None,
-    typer.Option(
-        "--start-within",
-        parser=_seconds,
-        metavar="SECONDS|off",
-        help="The same until the first step is finished; by default --stuck-after, else half an hour.",
-    ),
-]
+from outlay.train.run_options import RunOptions
 
 
 class LaunchCommand(TyperCommand):
@@ -81,12 +44,12 @@ def launch(
         int | None,
         typer.Option("--port", min=1, max=65535, metavar="P", help="The coordinator's port; by default a free one."),
     ] = None,
-    stuck_after: StuckAfterOption = None,
-    start_within: StartWithinOption = None,
+    stuck_after: Annotated[float | None, command_option(RunOptions, "stuck_after")] = None,
+    start_within: Annotated[float | None, command_option(RunOptions, "start_within")] = None,
     max_restarts: Annotated[
         int, typer.Option("--max-restarts", min=0, metavar="N", help="Start again up to N times after a failure.")
     ] = 0,
-    in_order: InOrderOption = False,
+    in_order: Annotated[bool, command_option(RunOptions, "in_order")] = False,
 ) -> None:
     """Run a command in many processes on this machine; if one fails, all end, with its error last."""
     from outlay.jobs.stall import Limits

@@ -4,64 +4,60 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlay.cli.interrupt import watch
+from outlay.core.option import Declared, options_in
 from outlay.recipes.plugins import FILE_WORDS
+from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
     from outlay.recipes.recipe import Recipe
 
+
+def command_option(declaring: type, name: str) -> Any:
+    """Return an option as typer takes it, from the class that declares it.
+
+    Args:
+        declaring: the class of options.
+        name: the name of its field.
+    """
+    declared = options_in(declaring)[name]
+    option = declared.option
+    return typer.Option(
+        *(declared.flag, *option.also),
+        metavar=option.metavar or None,
+        help=option.help,
+        min=option.minimum,
+        parser=seconds if option.unit == "seconds" else None,
+    )
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds; infinity for `off`."""
+    if text == "off":
+        return float("inf")
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number < float("inf"):
+        raise typer.BadParameter(f"{text!r} is neither a number of seconds, 0.1 or more, nor 'off'")
+    return number
+
+
 RecipeArgument = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help=f"A recipe by name (digits), path/to/file.py:function, or {FILE_WORDS}."),
 ]
-DevicesOption = Annotated[
-    int | None,
-    typer.Option("--devices", min=1, metavar="N", help="Simulate N devices; by default, use the attached ones."),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="T",
-        help="Hardware to plan for, such as h100:32x8, tpu-v5e:4x4, cpu:8 or FILE.toml:8; it need not be attached.",
-    ),
-]
-MeshOption = Annotated[
-    str | None,
-    typer.Option("--mesh", metavar="AXES", help="Mesh axes, such as data=4,model=2; one may be -1."),
-]
-LayoutOption = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="NAME|FILE.toml",
-        help="One of the recipe's layouts, or a TOML file of rules; NAME+host keeps the optimizer's state on the host.",
-    ),
-]
-ModeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mode", metavar="auto|manual|placed", help="How the step is executed; by default as the layout needs."
-    ),
-]
-CompilerOptionsOption = Annotated[
-    str,
-    typer.Option(
-        "--compiler-options",
-        "--xla",
-        metavar="preset|none|FILE",
-        help="Compiler options: those of published recipes, none, or a file with one --name=value per line.",
-    ),
-]
+DevicesOption = Annotated[int | None, command_option(ProgramOptions, "devices")]
+ModeOption = Annotated[str | None, command_option(ProgramOptions, "mode")]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page for the browser.")
 ]
@@ -86,68 +82,60 @@ def command_group(name: str, *, help: str, epilog: str) -> typer.Typer:
     return typer.Typer(name=name, no_args_is_help=True, rich_markup_mode=None, help=help, epilog=epilog)
 
 
-@dataclass(frozen=True)
-class ProgramOptions:
-    """The options that ask for a program, which most commands have in this order."""
-
-    devices: DevicesOption = None
-    target: TargetOption = None
-    mesh: MeshOption = None
-    layout: LayoutOption = None
-    mode: ModeOption = None
-    compiler_options: CompilerOptionsOption = "preset"
-
-    def given(self, *but: str) -> list[str]:
-        """Return the options that the user has given a value of their own, apart from some."""
-        own = {field.name: field for field in fields(self) if field.name not in but}
-        names = [name for name, field in own.items() if getattr(self, name) != field.default]
-        return [f"--{name.replace('_', '-')}" for name in names]
-
-    def words(self) -> list[str]:
-        """Return the options that the user has given, as they are written on a command line."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
-        return [word for name, value in own.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-
-    def prepare(self, recipe: Recipe) -> Prepared:
-        """Return the program of a recipe: planned, not yet compiled.
-
-        Raises:
-            OutlayError: something that was asked for does not exist or does not fit.
-        """
-        from outlay.recipes.prepare import prepare
-
-        how = dict(vars(self))
-        del how["devices"]  # simulated when the recipe was loaded: its own file may already use them
-        return prepare(recipe, **how)
+def _parameter(declared: Declared, declaring: type) -> Parameter:
+    """Return the parameter from which typer makes an option."""
+    kind = list[str] if declared.is_repeatable else declared.kind
+    default = None if declared.is_repeatable else declared.default
+    annotation = Annotated[kind if isinstance(default, bool) else kind | None, command_option(declaring, declared.name)]
+    return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def with_program_options(*, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `ProgramOptions` instead of its parameter `options`, which receives their values.
+def with_options(
+    without: Collection[str] = (), before: Mapping[str, str] | None = None, **declaring: type
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that classes declare, instead of its parameters for values of these classes.
 
     Args:
-        without: an option that makes no sense for this command.
+        without: options that make no sense for this command.
+        before: own options of the command that its help has before one of a class, by their names.
+        **declaring: the class of each such parameter.
+
+    Example:
+        >>> @with_options(program=ProgramOptions)
+        ... def devices(program: ProgramOptions) -> None:
+        ...     print(program.devices, program.words())
+        >>> devices(devices=8, target=None, mesh=None, layout=None, mode=None, compiler_options="preset")
+        8 ['--devices', '8']
     """
-    hints = get_type_hints(ProgramOptions, include_extras=True)
-    shared = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-        for field in fields(ProgramOptions)
-        if field.name != without
-    ]
+    shared = {
+        parameter: {
+            name: _parameter(declared, each) for name, declared in options_in(each).items() if name not in without
+        }
+        for parameter, each in declaring.items()
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        parameters = [one for each in own for one in (shared if each.name == "options" else [each])]
+        own = inspect.signature(command, eval_str=True).parameters
+        parameters = {
+            one.name: one.replace(kind=Parameter.KEYWORD_ONLY)
+            for name, each in own.items()
+            for one in (shared[name].values() if name in shared else [each])
+        }
+        names = [name for name in parameters if name not in (before or {})]
+        for moved, following in (before or {}).items():
+            names.insert(names.index(following), moved)
 
         @functools.wraps(command)
-        def with_options(**values: Any) -> None:
-            options = ProgramOptions(**{one.name: values.pop(one.name) for one in shared})
-            command(options=options, **values)
+        def with_values(**values: Any) -> None:
+            for parameter, each in declaring.items():
+                given = {name: values.pop(name) for name in shared[parameter]}
+                values[parameter] = each(**{name: value for name, value in given.items() if value is not None})
+            command(**values)
 
         # typer reads a command's options from its signature.
-        keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
-        with_options.__signature__ = inspect.Signature(keywords)  # pyright: ignore[reportAttributeAccessIssue]
-        with_options.__annotations__ = {one.name: one.annotation for one in keywords}
-        return with_options
+        with_values.__signature__ = inspect.Signature([parameters[name] for name in names])  # pyright: ignore[reportAttributeAccessIssue]
+        with_values.__annotations__ = {name: parameters[name].annotation for name in names}
+        return with_values
 
     return decorate
 

@@ -11,16 +11,16 @@ from outlay.cli.options import (
     ForceOption,
     HtmlOption,
     JsonOption,
-    ProgramOptions,
     RecipeArgument,
     TraceOption,
     prepare_program,
-    with_program_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page, write_trace
+from outlay.recipes.program_options import ProgramOptions
 
 
-@with_program_options()
+@with_options(options=ProgramOptions)
 def profile(
     context: typer.Context,
     recipe: RecipeArgument,

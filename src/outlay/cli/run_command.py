@@ -10,166 +10,88 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
-from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
+from outlay.cli.options import JsonOption, RecipeArgument, load_recipe, with_options
 from outlay.cli.output import ANSWERS, print_answer, print_facts, print_picture, say, warn_unread
+from outlay.core.option import flag_of
+from outlay.recipes.program_options import ProgramOptions
+from outlay.train.run_options import RunOptions
 
 if TYPE_CHECKING:
-    from outlay.jobs.stall import Limits
-    from outlay.recipes.run_kind import Result
+    from outlay.recipes.recipe_run import RecipeRun
+    from outlay.recipes.run_result import Result
+    from outlay.train.run_folder import RunFolder
 
 
-@with_program_options()
+@with_options(program=ProgramOptions, options=RunOptions, before={"plan": "watch"})
 def run(
     context: typer.Context,
     recipe: RecipeArgument,
-    options: ProgramOptions,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, metavar="N", help="Steps to take; by default the recipe's own number."),
-    ] = None,
-    run_folder: Annotated[
-        Path | None, typer.Option("--run-folder", metavar="DIR", help="The run folder; by default runs/RECIPE.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the run folder.")] = False,
-    checkpoint_every: Annotated[
-        int | None,
-        typer.Option("--checkpoint-every", min=1, metavar="N", help="Save a checkpoint every N steps and at the end."),
-    ] = None,
-    evaluate_every: Annotated[
-        int | None,
-        typer.Option(
-            "--evaluate-every", min=1, metavar="N", help="Evaluate on held-out data every N steps, not only at the end."
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            "--patience",
-            min=1,
-            metavar="N",
-            help="End training when evaluate.loss has not improved for N evaluations; with --evaluate-every.",
-        ),
-    ] = None,
-    steps_per_call: Annotated[
-        int | None,
-        typer.Option(
-            "--steps-per-call", min=1, metavar="N", help="Take N steps in one compiled call; for small steps."
-        ),
-    ] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--log",
-            metavar="tensorboard|wandb|mlflow",
-            help="Log the metrics to it too; repeatable. off ends that of the run that is continued.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
-    ] = False,
-    record: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--record",
-            metavar="PATTERN",
-            help="What to record: leaves such as params.**.bias, or addresses of the recipe; repeatable.",
-        ),
-    ] = None,
-    stride: Annotated[int | None, typer.Option("--stride", min=1, metavar="N", help="Record every N steps.")] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the devices evenly."),
-    ] = None,
-    max_restarts: Annotated[
-        int,
-        typer.Option(
-            "--max-restarts",
-            min=0,
-            metavar="N",
-            help="With --processes: after a failure, start again from the last checkpoint, up to N times.",
-        ),
-    ] = 0,
+    program: ProgramOptions,
+    options: RunOptions,
     plan: Annotated[
         bool, typer.Option("--plan", help="First print where every array lives, as outlay show; the report has it too.")
     ] = False,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Serve a page on this machine that follows the run, as outlay watch; see stderr."),
-    ] = False,
-    in_order: InOrderOption = False,
-    stuck_after: StuckAfterOption = None,
-    start_within: StartWithinOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe, for example train it; metrics, recording, plan and report go to a run folder."""
-    if force and resume:
-        raise typer.BadParameter("--force would replace the run that it is to continue", param_hint="--resume")
-    if max_restarts and not (checkpoint_every or resume):
-        raise typer.BadParameter(
-            "it continues from the last checkpoint, but this run saves none; add --checkpoint-every 100, or as many "
-            "steps as you can afford to repeat",
-            param_hint="--max-restarts",
-        )
+    _check_options(options)
+    _ = options.loggers  # whether there are such
     from outlay.jobs.process_info import is_launched
 
-    logged = _log_names(log)
-    if processes is not None and not is_launched():
-        from outlay.jobs.stall import Limits
-
-        limits = Limits(stuck_after, start_within)
-        of_job = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
-        if watch:
+    is_shared = options.processes is not None
+    if is_shared and not is_launched():
+        if options.watch:
             from outlay.report.live_server import WATCH, same_address
 
             os.environ[WATCH] = same_address()  # the processes of the job inherit it
-        raise typer.Exit(run_in_processes(processes, options.devices, **of_job))
-    of_jobs = {
-        "--max-restarts": max_restarts,
-        "--in-order": in_order,
-        "--stuck-after": stuck_after,
-        "--start-within": start_within,
-    }
-    if processes is None and any(of_jobs.values()):
-        hint = next(name for name, given in of_jobs.items() if given)
-        raise typer.BadParameter("it needs --processes P; P may be 1", param_hint=hint)
-    if checkpoint_every or resume:
+        raise typer.Exit(run_in_processes(options, program.devices, as_json=as_json))
+    if not is_shared and options.of_job:
+        raise typer.BadParameter("it needs --processes P; P may be 1", param_hint=flag_of(options.of_job[0]))
+    if options.checkpoint_every or options.resume:
         from outlay.jobs.stop_request import listen
 
         listen()  # from the start: a request while the program is compiled counts too
-    devices = own_devices(options.devices, is_shared=processes is not None)
-    own = replace(options, devices=devices)
-    prepared = own.prepare(load_recipe(context, recipe, own, record=record or (), stride=stride))
-    from outlay.recipes.run_kind import ResultNotWritten, TrainingOptions
-    from outlay.recipes.runner import open_folder, run_prepared
+    own = replace(program, devices=own_devices(program.devices, is_shared=is_shared))
+    prepared = own.prepare(load_recipe(context, recipe, own, record=options.patterns, stride=options.stride))
+    from outlay.recipes.recipe_run import run_of
     from outlay.train.multihost import is_first
-    from outlay.train.patience import Patience
 
-    training = TrainingOptions(evaluate_every, None if patience is None else Patience(patience), steps_per_call, logged)
-    asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
-    folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
+    its = run_of(prepared, options)
+    folder = its.open_folder()
     if is_first() and not as_json:
         if plan:
             from outlay.report.show import show
 
             print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and its results are in {folder.path}")
+    _print(_result_of(its, folder, as_json), as_json)
+
+
+def _check_options(options: RunOptions) -> None:
+    """Raise for options that exclude or need one another."""
+    if options.force and options.resume:
+        raise typer.BadParameter("--force would replace the run that it is to continue", param_hint="--resume")
+    if options.max_restarts and not (options.checkpoint_every or options.resume):
+        raise typer.BadParameter(
+            "it continues from the last checkpoint, but this run saves none; add --checkpoint-every 100, or as many "
+            "steps as you can afford to repeat",
+            param_hint="--max-restarts",
+        )
+
+
+def _result_of(its: RecipeRun, folder: RunFolder, as_json: bool) -> Result:
+    """Run a recipe; a result that cannot be written is printed all the same."""
+    from outlay.recipes.run_result import ResultNotWritten, hand_over
+    from outlay.train.multihost import is_first
+
     try:
-        result = run_prepared(prepared, folder, watch=watch, **asked)
+        result = its.run(folder)
     except ResultNotWritten as error:
         _print(error.result, as_json)
         raise
-    _print(result, as_json)
-
-
-def _log_names(log: list[str] | None) -> tuple[str, ...] | None:
-    """Return what to log to; None if nothing was said, and nothing is loaded for it."""
-    if not log:
-        return None
-    from outlay.train.metrics_log import log_names
-
-    return log_names(log)
+    if is_first():
+        hand_over(result)
+    return result
 
 
 def _print(result: Result, as_json: bool) -> None:
@@ -181,31 +103,22 @@ def _print(result: Result, as_json: bool) -> None:
         print_facts(result, as_json=as_json)
 
 
-def run_in_processes(
-    num_processes: int,
-    devices: int | None,
-    *,
-    max_restarts: int,
-    in_order: bool,
-    limits: Limits,
-    as_json: bool,
-) -> int:
+def run_in_processes(options: RunOptions, devices: int | None, *, as_json: bool) -> int:
     """Run this same command in several processes; return the exit code.
 
     Args:
-        num_processes: how many.
+        options: how many processes, and how they are started, shown and ended.
         devices: simulated devices that they share; None to use attached ones.
-        max_restarts: how often to start all of them again after one has failed.
-        in_order: show their output by steps.
-        limits: how long a process may give no sign of life.
         as_json: print the result of process 0 as one JSON document.
     """
     import tempfile
 
     from outlay.core.flag_check import check_flags
+    from outlay.jobs.stall import Limits
     from outlay.launcher.job import Job
     from outlay.launcher.run_job import run_job
 
+    num_processes = options.processes or 1
     if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(
             f"{devices} devices cannot be shared evenly by {num_processes} processes; "
@@ -216,7 +129,14 @@ def run_in_processes(
     each = devices // num_processes if devices is not None else None
     # Not sys.argv: that lacks `-m outlay` and Python's own options.
     command = [sys.executable, *sys.orig_argv[1:]]
-    job = Job(command, num_processes, each, limits=limits, max_restarts=max_restarts, in_order=in_order)
+    job = Job(
+        command,
+        num_processes,
+        each,
+        limits=Limits(options.stuck_after, options.start_within),
+        max_restarts=options.max_restarts,
+        in_order=options.in_order,
+    )
     if not as_json:
         return run_job(job)
     with tempfile.TemporaryDirectory(prefix="outlay-answers-") as folder:

@@ -10,15 +10,15 @@ from outlay.cli.options import (
     ForceOption,
     HtmlOption,
     JsonOption,
-    ProgramOptions,
     RecipeArgument,
     prepare_program,
-    with_program_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, write_page
+from outlay.recipes.program_options import ProgramOptions
 
 
-@with_program_options(without="compiler_options")
+@with_options(without=["compiler_options"], options=ProgramOptions)
 def show(
     context: typer.Context,
     recipe: RecipeArgument,

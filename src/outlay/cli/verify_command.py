@@ -13,12 +13,12 @@ from outlay.cli.options import (
     ForceOption,
     HtmlOption,
     JsonOption,
-    ProgramOptions,
     RecipeArgument,
     load_recipe,
-    with_program_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
@@ -29,7 +29,7 @@ STEPS = 3
 SIZES = ("auto", "full", "small")
 
 
-@with_program_options()
+@with_options(options=ProgramOptions)
 def verify(
     context: typer.Context,
     recipe: RecipeArgument,

@@ -41,14 +41,14 @@ def called_as(example: str, **renamed: str) -> Callable[[Callable[Params, T]], C
                 # Deeper than this frame alone, the call was right and something in it failed.
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                     raise
-                raise ArgumentError(_refusal(function, args, kwargs, example, renamed, str(error))) from None
+                raise ArgumentError(refusal(function, args, kwargs, example, renamed, str(error))) from None
 
         return call
 
     return decorate
 
 
-def _refusal(
+def refusal(
     function: Callable[..., object],
     args: tuple[object, ...],
     kwargs: dict[str, object],
@@ -56,6 +56,16 @@ def _refusal(
     renamed: dict[str, str],
     python: str,
 ) -> str:
+    """Return what is wrong with a call, and the call to write.
+
+    Args:
+        function: what was called.
+        args: its arguments by position.
+        kwargs: those by name.
+        example: a call that works.
+        renamed: parameters that other libraries have, each with what to write here.
+        python: Python's own words.
+    """
     from outlay.core.suggest import did_you_mean
 
     name = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[2]

@@ -1,2 +1,2 @@
-from .run_kind import Result as Result
+from .run_result import Result as Result
 from .smaller_mesh import SmallerMesh as SmallerMesh

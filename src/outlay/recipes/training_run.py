@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,13 +12,14 @@ import jax
 from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.user_code import users_traceback
-from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, result_not_lost
+from outlay.recipes.recipe_run import RecipeRun
+from outlay.recipes.run_result import Result, result_not_lost
 from outlay.report.run_page import run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.check_step import check_recordable
 from outlay.train.data import Data, TrainData, num_of
 from outlay.train.fit_result import Fit
-from outlay.train.loop import fit
+from outlay.train.loop import train
 from outlay.train.metrics_file import as_numbers, finite, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
@@ -27,10 +28,10 @@ from outlay.train.run_folder import RunFolder
 from outlay.train.run_times import EVALUATE, current_times
 
 
-class TrainingRun(RunKind):
-    """Runs a recipe by training; see `RunKind`."""
+class TrainingRun(RecipeRun):
+    """Run a recipe by training it; see `RecipeRun`."""
 
-    identity = (*RunKind.identity, "batch", "examples")
+    identity = (*RecipeRun.identity, "batch", "examples")
     results = ("loss.png", "sample.txt")
 
     def config(self) -> dict[str, Any]:
@@ -44,58 +45,52 @@ class TrainingRun(RunKind):
             "examples": num_of(data.examples) if isinstance(data, TrainData) else None,
         }
 
-    def check(self, steps: int) -> None:
+    def check(self) -> None:
         """Raise if the outputs of the step cannot be metrics, or the leaves to record cannot be recorded."""
         check_recordable(self.program.lowered.out_info[1])
         RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
 
-    def check_training(self, options: TrainingOptions) -> None:
+    def check_options(self) -> None:
         """Raise if several steps per call are impossible, or if training is never evaluated although patience needs it.
 
         Raises:
             ProgramError: either.
         """
-        check_steps_per_call(self.program, self.recipe.data, options.steps_per_call or 1)
-        check_evaluations(self.recipe.evaluate, options.evaluate_every, options.patience)
+        check_steps_per_call(self.program, self.recipe.data, self.options.steps_per_call or 1)
+        check_evaluations(self.recipe.evaluate, self.options.evaluate_every, self.options.rule)
 
-    def run(self, setup: RunSetup) -> Result:
+    def take_steps(self) -> Result:
         """Train, evaluate, and write metrics, sample and report."""
-        done = self._trained(setup)
+        done = self._trained()
         problems: list[str] = []
-        result = self._result(setup, done, problems)
+        result = self._result(done, problems)
         with result_not_lost(result):
-            self._write(setup.folder, result, done.history)
+            self._write(self.folder, result, done.history)
         if problems:
-            raise self._failed(setup, problems)
+            raise self._failed(problems)
         return result
 
-    def _trained(self, setup: RunSetup) -> Fit:
-        """Take the steps, from the state that the setup or the recipe begins with."""
-        recipe, program, saving, training = self.recipe, self.program, setup.saving, setup.training
-        start = (setup.start.step, setup.start.state) if setup.start else None
+    def _trained(self) -> Fit:
+        """Take the steps, from the state that the run or the recipe begins with."""
+        recipe, program = self.recipe, self.program
+        start = (self.start.step, self.start.state) if self.start else None
         if start is None and recipe.begin is not None:
             start = (0, recipe.begin(program, program.init(jax.random.key(recipe.seed))))
-        return fit(
+        return train(
             program,
             self._data(),
-            steps=setup.steps,
+            replace(self.options, record=recipe.record, stride=recipe.stride),
             key=jax.random.key(recipe.seed),
-            metrics_path=setup.folder.metrics_path,
+            metrics_path=self.folder.metrics_path,
             progress=is_first(),
-            checkpoints=saving.checkpoints if saving else None,
-            checkpoint_every=saving.every if saving else None,
+            checkpoints=self.saving.checkpoints if self.saving else None,
             start=start,
-            evaluate=recipe.evaluate if training.evaluate_every else None,
-            evaluate_every=training.evaluate_every,
-            on_step=setup.log,
-            patience=training.patience,
-            steps_per_call=training.steps_per_call or 1,
-            record=recipe.record,
-            stride=recipe.stride,
-            recorder=setup.recorder,
+            evaluate=recipe.evaluate if self.options.evaluate_every else None,
+            on_step=self.log,
+            recorder=self.recorder,
         )
 
-    def _result(self, setup: RunSetup, done: Fit, problems: list[str]) -> TrainingResult:
+    def _result(self, done: Fit, problems: list[str]) -> TrainingResult:
         """Return the result, with what the recipe's own functions say of the trained state; add their problems."""
         recipe = self.recipe
         last = done.history[-1] if done.history else {}
@@ -103,12 +98,12 @@ class TrainingRun(RunKind):
         if not held_out:  # else the last step was evaluated on the way
             measured = self._measured(recipe.evaluate, "evaluate", _numbers, "a dictionary of numbers", done, problems)
             held_out = measured or {}
-            if setup.log and held_out:
-                setup.log({"step": last["step"], **{f"{EVALUATED}{name}": held_out[name] for name in held_out}})
-        facts = self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps))
+            if self.log and held_out:
+                self.log({"step": last["step"], **{f"{EVALUATED}{name}": held_out[name] for name in held_out}})
+        facts = self.result_facts(done.seconds, tuple(done.recording), len(done.recording.steps))
         return TrainingResult(
-            **{**facts, "num_steps": last.get("step", setup.steps)},
-            of_steps=setup.steps,
+            **{**facts, "num_steps": last.get("step", self.num_steps)},
+            of_steps=self.num_steps,
             num_samples=done.num_samples,
             training={name: last[name] for name in last if not name.startswith(EVALUATED)},
             held_out=held_out,
@@ -151,11 +146,11 @@ class TrainingRun(RunKind):
             problems.append(f"  {name} ({where}), which is to return {returns}:\n{textwrap.indent(reason, '    ')}")
             return None
 
-    def _failed(self, setup: RunSetup, problems: list[str]) -> RecipeError:
-        folder = setup.folder
+    def _failed(self, problems: list[str]) -> RecipeError:
+        folder = self.folder
         saved = (
             f"the state after the last step is in {folder.checkpoints_path}"
-            if setup.saving
+            if self.saving
             else "its state was not saved: --checkpoint-every N saves it before they are called"
         )
         done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"

@@ -12,9 +12,10 @@ from tests.unit.recipes import small
 
 from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.data import TrainData
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 from outlay.train.step import init_state, train_step
 from outlay.train.step_loop import Interrupted
 
@@ -40,14 +41,14 @@ def stopped_before(step):
 
 def stopped(path, *, before=9, **options):
     with pytest.raises(Interrupted) as stop:
-        run_prepared(prepare(stopped_before(before), **options), RunFolder(path), checkpoint_every=4)
+        run_of(prepare(stopped_before(before), **options), RunOptions(checkpoint_every=4)).run(RunFolder(path))
     return stop.value
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole")
-    return path, run_prepared(prepare(small.line(), layout="fsdp"), RunFolder(path))
+    return path, run_of(prepare(small.line(), layout="fsdp"), RunOptions()).run(RunFolder(path))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, interr
     shutil.copytree(path, tmp_path, dirs_exist_ok=True)
     assert "stopped after step" in str(stop)
     assert "the last checkpoint is of step 8" in str(stop)
-    result = run_prepared(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
+    result = run_of(prepare(small.line(), layout="fsdp"), RunOptions()).run(RunFolder(tmp_path, resume=True))
     whole_path, whole = uninterrupted
     assert [m["loss"] for m in lines(tmp_path)] == [m["loss"] for m in lines(whole_path)]
     assert [m["step"] for m in lines(tmp_path)] == list(range(1, 13))
@@ -76,7 +77,7 @@ def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, interr
 )
 def test_another_arrangement_gives_the_same_losses(layout, mesh, tmp_path, interrupted, uninterrupted):
     shutil.copytree(interrupted[0], tmp_path, dirs_exist_ok=True)
-    run_prepared(prepare(small.line(), layout=layout, mesh=mesh), RunFolder(tmp_path, resume=True))
+    run_of(prepare(small.line(), layout=layout, mesh=mesh), RunOptions()).run(RunFolder(tmp_path, resume=True))
     losses, expected = ([m["loss"] for m in lines(path)] for path in (tmp_path, uninterrupted[0]))
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -88,7 +89,7 @@ def test_a_kill_after_the_last_checkpoint_leaves_lines_that_are_taken_again(tmp_
     assert lines(tmp_path)[-1]["step"] > 8
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 12, "lo')  # the disk was full in the middle of a line
-    run_prepared(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
+    run_of(prepare(small.line(), layout="fsdp"), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert [m["step"] for m in lines(tmp_path)] == list(range(1, 13))
     assert [m["loss"] for m in lines(tmp_path)] == [m["loss"] for m in lines(uninterrupted[0])]
     assert [m["seconds"] for m in lines(tmp_path)] == sorted(m["seconds"] for m in lines(tmp_path))
@@ -96,26 +97,28 @@ def test_a_kill_after_the_last_checkpoint_leaves_lines_that_are_taken_again(tmp_
 
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
     stopped(tmp_path, before=3, layout="fsdp")
-    result = run_prepared(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
+    result = run_of(prepare(small.line(), layout="fsdp"), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert result.resumed_after == 0
     assert [m["loss"] for m in lines(tmp_path)] == [m["loss"] for m in lines(uninterrupted[0])]
 
 
 def test_where_there_is_no_run_yet_one_begins(tmp_path):
-    result = run_prepared(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), steps=2, checkpoint_every=2)
+    result = run_of(prepare(small.line()), RunOptions(steps=2, checkpoint_every=2)).run(
+        RunFolder(tmp_path / "new", resume=True)
+    )
     assert (result.num_steps, result.resumed_after) == (2, 0)
-    more = run_prepared(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), steps=3)
+    more = run_of(prepare(small.line()), RunOptions(steps=3)).run(RunFolder(tmp_path / "new", resume=True))
     assert (more.num_steps, more.resumed_after) == (3, 2)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
-    first = run_prepared(prepare(small.line()), RunFolder(tmp_path), checkpoint_every=12)
-    again = run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True))
+    first = run_of(prepare(small.line()), RunOptions(checkpoint_every=12)).run(RunFolder(tmp_path))
+    again = run_of(prepare(small.line()), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert (again.resumed_after, again.training, again.held_out) == (12, first.training, first.held_out)
 
 
 def test_forcing_a_new_run_removes_the_old_checkpoints(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2, checkpoint_every=2)
+    run_of(prepare(small.line()), RunOptions(steps=2, checkpoint_every=2)).run(RunFolder(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     folder = RunFolder(tmp_path, force=True)
     assert sorted(tmp_path.rglob("*")) == before  # nothing goes before the new run begins
@@ -131,19 +134,19 @@ def test_forcing_a_new_run_removes_the_old_checkpoints(tmp_path):
 def refused(path, match, recipe=None, **options):
     before = {file: file.read_bytes() for file in path.glob("*.json*")}
     with pytest.raises(CheckpointError, match=match):
-        run_prepared(prepare(recipe or small.line()), RunFolder(path, resume=True), **options)
+        run_of(prepare(recipe or small.line()), RunOptions(**options)).run(RunFolder(path, resume=True))
     assert {file: file.read_bytes() for file in path.glob("*.json*")} == before
 
 
 def test_what_cannot_be_continued_is_named_and_left_as_it_was(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=2)
+    run_of(prepare(small.line()), RunOptions(steps=4, checkpoint_every=2)).run(RunFolder(tmp_path))
     other = dataclasses.replace(small.line(), name="plane", seed=3)
     refused(tmp_path, r"2 differences\n  recipe: line there, plane now\n  seed: 0 there, 3 now", other)
     refused(tmp_path, "a checkpoint of step 4, and a run of 3 steps ends before it", steps=3)
 
 
 def test_another_model_is_refused(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2, checkpoint_every=2)
+    run_of(prepare(small.line()), RunOptions(steps=2, checkpoint_every=2)).run(RunFolder(tmp_path))
     momentum = init_state(lambda key: {"w": jax.random.normal(key, 32)}, optax.sgd(0.1, momentum=0.9))
     step = train_step(small.loss, optax.sgd(0.1, momentum=0.9))
     other = dataclasses.replace(small.line(), init=momentum, step=step)
@@ -151,21 +154,21 @@ def test_another_model_is_refused(tmp_path):
 
 
 def test_a_run_without_checkpoints_cannot_be_continued(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2)
+    run_of(prepare(small.line()), RunOptions(steps=2)).run(RunFolder(tmp_path))
     refused(tmp_path, "saved no checkpoints.*\n  fix: --force to start again, with --checkpoint-every N")
 
 
 def test_a_metrics_file_with_gaps_is_refused(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=4)
+    run_of(prepare(small.line()), RunOptions(steps=4, checkpoint_every=4)).run(RunFolder(tmp_path))
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
     with pytest.raises(CheckpointError, match=r"cannot be continued after step 4: it has 1 line, and step 2"):
-        run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True), steps=6)
+        run_of(prepare(small.line()), RunOptions(steps=6)).run(RunFolder(tmp_path, resume=True))
 
 
 def test_a_run_does_not_go_on_with_other_examples(tmp_path):
     """Their order follows from how many there are: with others it would be another run, of batches of one shape."""
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2, checkpoint_every=2)
+    run_of(prepare(small.line()), RunOptions(steps=2, checkpoint_every=2)).run(RunFolder(tmp_path))
     fewer = dataclasses.replace(small.line(), data=TrainData(small.line().data[0], batch_size=16))
     with pytest.raises(CheckpointError, match=r"1 difference\n  examples: 72 there, 16 now"):
-        run_prepared(prepare(fewer), RunFolder(tmp_path, resume=True), steps=4)
+        run_of(prepare(fewer), RunOptions(steps=4)).run(RunFolder(tmp_path, resume=True))

@@ -7,10 +7,10 @@ from tests.unit.recipes import small
 from outlay.core.error_types import ProgramError
 from outlay.layout.plan import Plan
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run_kind import TrainingOptions
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.patience import Patience
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 from outlay.train.run_record import RunRecord
 
 
@@ -18,7 +18,7 @@ from outlay.train.run_record import RunRecord
 def finished(tmp_path_factory):
     prepared = prepare(small.line(), layout="fsdp")
     folder = RunFolder(tmp_path_factory.mktemp("run"))
-    return prepared, folder.path, run_prepared(prepared, folder)
+    return prepared, folder.path, run_of(prepared, RunOptions()).run(folder)
 
 
 def test_the_run_folder_tells_what_was_run(finished):
@@ -67,7 +67,7 @@ def test_the_result_is_of_unseen_data_and_says_that_the_devices_were_simulated(f
 
 @pytest.mark.compiles
 def test_fewer_steps_can_be_asked_for(tmp_path):
-    result = run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2)
+    result = run_of(prepare(small.line()), RunOptions(steps=2)).run(RunFolder(tmp_path))
     assert result.num_steps == 2
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
@@ -77,7 +77,9 @@ def test_a_recipes_sample_is_shown_and_kept(tmp_path):
     def sample(program, state):
         return f"after {int(state.step)} steps on {program.mesh.size} devices <b>"
 
-    result = run_prepared(prepare(dataclasses.replace(small.line(), sample=sample)), RunFolder(tmp_path), steps=2)
+    result = run_of(prepare(dataclasses.replace(small.line(), sample=sample)), RunOptions(steps=2)).run(
+        RunFolder(tmp_path)
+    )
     assert "\n\nafter 2 steps on 8 devices <b>\n\nrun folder" in str(result)
     assert (tmp_path / "sample.txt").read_text() == result.sample == "after 2 steps on 8 devices <b>"
     assert "<pre>after 2 steps on 8 devices &lt;b&gt;</pre>" in (tmp_path / "report.html").read_text()
@@ -94,12 +96,12 @@ def test_a_recipe_without_a_sample_leaves_no_file(finished):
 def test_a_run_is_evaluated_on_its_way_and_ended_by_patience_also_where_it_is_continued(tmp_path):
     losses = iter([3.0, 2.0, 2.5, 2.4, 9.0])
     recipe = dataclasses.replace(small.line(), evaluate=lambda program, state: {"loss": next(losses)})
-    training = TrainingOptions(evaluate_every=2, patience=Patience(2), steps_per_call=2)
-    result = run_prepared(prepare(recipe), RunFolder(tmp_path), steps=6, checkpoint_every=6, training=training)
+    training = {"evaluate_every": 2, "patience": Patience(2), "steps_per_call": 2}
+    result = run_of(prepare(recipe), RunOptions(steps=6, checkpoint_every=6, **training)).run(RunFolder(tmp_path))
     assert (result.num_steps, result.held_out) == (6, {"loss": 2.5})
     assert "evaluate.loss" not in result.training
     # Continued without options it is evaluated, ended and taken as before.
-    result = run_prepared(prepare(recipe), RunFolder(tmp_path, resume=True), steps=12)
+    result = run_of(prepare(recipe), RunOptions(steps=12)).run(RunFolder(tmp_path, resume=True))
     assert (result.num_steps, result.held_out, next(losses)) == (8, {"loss": 2.4}, 9.0)
     assert "after 8 steps of 12, which patience ended, continued after step 6" in str(result)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -120,5 +122,5 @@ def test_options_that_a_recipe_has_no_use_for_leave_the_folder_as_it_is(tmp_path
     (tmp_path / "run").mkdir()
     recipe = dataclasses.replace(small.line(), evaluate=None)
     with pytest.raises(ProgramError, match=says):
-        run_prepared(prepare(recipe), RunFolder(tmp_path / "run"), training=TrainingOptions(**options))
+        run_of(prepare(recipe), RunOptions(**options)).run(RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run" / "config.json").exists()

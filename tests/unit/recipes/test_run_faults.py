@@ -18,10 +18,11 @@ from tests.unit.recipes import small
 
 from outlay.core.error_types import CheckpointError, OutlayError, OutputError, ProgramError, RunFolderError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run_kind import ResultNotWritten
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
+from outlay.recipes.run_result import ResultNotWritten
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 
 
 @contextlib.contextmanager
@@ -64,7 +65,7 @@ def contents(path):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("finished")
-    run_prepared(prepare(small.line()), RunFolder(path), steps=4, checkpoint_every=2)
+    run_of(prepare(small.line()), RunOptions(steps=4, checkpoint_every=2)).run(RunFolder(path))
     return path
 
 
@@ -84,8 +85,8 @@ def test_a_disk_that_is_full_before_the_run(tmp_path):
         prepared, folder = prepare(small.line()), RunFolder(tmp_path)
         may_hold(300)
         with pytest.raises(RunFolderError, match=r"config.json cannot be written: File too large"):
-            run_prepared(prepared, folder)
-    assert run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2).num_steps == 2
+            run_of(prepared, RunOptions()).run(folder)
+    assert run_of(prepare(small.line()), RunOptions(steps=2)).run(RunFolder(tmp_path)).num_steps == 2
 
 
 @pytest.mark.compiles
@@ -101,9 +102,9 @@ def test_a_disk_that_fills_up_in_the_run(tmp_path):
             r"metrics.jsonl cannot be written: .*; the run stopped after step \d+ of 12; the last checkpoint is of"
         )
         with pytest.raises(OutputError, match=message):
-            run_prepared(prepare(at_step(9, fill)), RunFolder(tmp_path), checkpoint_every=4)
+            run_of(prepare(at_step(9, fill)), RunOptions(checkpoint_every=4)).run(RunFolder(tmp_path))
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, len(lines(tmp_path)) + 1))
-    result = run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True))
+    result = run_of(prepare(small.line()), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert result.resumed_after == 8
 
 
@@ -117,7 +118,7 @@ def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
 
         prepared = prepare(dataclasses.replace(small.line(), evaluate=evaluate))
         with pytest.raises(ResultNotWritten, match=r"the run ended well, but .*loss.png cannot be written") as error:
-            run_prepared(prepared, RunFolder(tmp_path), steps=2)
+            run_of(prepared, RunOptions(steps=2)).run(RunFolder(tmp_path))
     assert (error.value.result.num_steps, error.value.result.held_out) == (2, {"loss": 0.5})
     assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json", "times.jsonl"]
 
@@ -140,10 +141,10 @@ def test_after_an_exception_the_metrics_of_every_step_before_it_are_there(tmp_pa
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_prepared(prepare(at_step(5, fail)), RunFolder(tmp_path), checkpoint_every=4)
+        run_of(prepare(at_step(5, fail)), RunOptions(checkpoint_every=4)).run(RunFolder(tmp_path))
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5]
     with pytest.raises(ZeroDivisionError):  # nobody holds the folder any more
-        run_prepared(prepare(at_step(7, fail)), RunFolder(tmp_path, resume=True))
+        run_of(prepare(at_step(7, fail)), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -177,7 +178,7 @@ def test_a_device_in_the_place_of_a_file_is_not_read(earlier, name):
     (earlier / name).unlink()
     (earlier / name).symlink_to("/dev/zero")
     with pytest.raises(OutlayError, match=rf"{name} .*: it is a link|it leads to"):
-        run_prepared(prepare(small.line()), RunFolder(earlier, resume=True), steps=9)
+        run_of(prepare(small.line()), RunOptions(steps=9)).run(RunFolder(earlier, resume=True))
 
 
 @pytest.mark.compiles
@@ -195,7 +196,7 @@ def test_force_removes_what_is_listed_and_nothing_else(earlier):
         RunFolder(earlier, force=True)
     (earlier / "sample.txt").unlink()
     del foreign["sample.txt"]
-    run_prepared(prepare(small.line()), RunFolder(earlier, force=True), steps=1)
+    run_of(prepare(small.line()), RunOptions(steps=1)).run(RunFolder(earlier, force=True))
     assert {name: (earlier / name).read_text() for name in foreign} == foreign
     assert Checkpoints(earlier / "checkpoints").steps() == []
     assert len(lines(earlier)) == 1
@@ -204,7 +205,7 @@ def test_force_removes_what_is_listed_and_nothing_else(earlier):
 def test_force_where_nothing_runs_replaces_nothing(earlier):
     before = of_the_run(earlier)
     with pytest.raises(ProgramError, match="compile-only"):
-        run_prepared(prepare(small.line(), target="h100:1x8"), RunFolder(earlier, force=True))
+        run_of(prepare(small.line(), target="h100:1x8"), RunOptions()).run(RunFolder(earlier, force=True))
     assert of_the_run(earlier) == before
 
 
@@ -213,7 +214,7 @@ def test_force_while_somebody_saves_there_replaces_nothing(earlier):
     with Checkpoints(earlier / "checkpoints") as checkpoints:
         checkpoints._folder.own.take()
         with pytest.raises(CheckpointError, match="already in use"):
-            run_prepared(prepare(small.line()), RunFolder(earlier, force=True), steps=1)
+            run_of(prepare(small.line()), RunOptions(steps=1)).run(RunFolder(earlier, force=True))
     assert of_the_run(earlier) == before
 
 

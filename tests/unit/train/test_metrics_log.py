@@ -17,13 +17,13 @@ from tests.unit.recipes.test_resume import lines, stopped_before
 
 import outlay
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run_kind import TrainingOptions
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 from outlay.train.step_loop import Interrupted
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
-TENSORBOARD = TrainingOptions(log=("tensorboard",))
+TENSORBOARD = {"log": ("tensorboard",)}
 
 
 def read(folder):
@@ -46,9 +46,11 @@ def as_logged(path, held_out):
 @pytest.mark.compiles
 def test_a_continued_run_is_read_by_tensorboard_as_one_run(tmp_path):
     with pytest.raises(Interrupted):
-        run_prepared(prepare(stopped_before(11)), RunFolder(tmp_path), checkpoint_every=4, training=TENSORBOARD)
+        run_of(prepare(stopped_before(11)), RunOptions(checkpoint_every=4, **TENSORBOARD)).run(RunFolder(tmp_path))
     assert max(step for step, _ in read(tmp_path / "tensorboard")["loss"]) > 8  # steps 9 and 10 are taken twice
-    result = run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True))  # it goes on where it logged before
+    result = run_of(prepare(small.line()), RunOptions()).run(
+        RunFolder(tmp_path, resume=True)
+    )  # it goes on where it logged before
     assert result.held_out
     assert read(tmp_path / "tensorboard") == as_logged(tmp_path, result.held_out)
     assert [step for step, _ in read(tmp_path / "tensorboard")["loss"]] == list(range(1, 13))
@@ -56,11 +58,11 @@ def test_a_continued_run_is_read_by_tensorboard_as_one_run(tmp_path):
 
 @pytest.mark.compiles
 def test_a_new_run_replaces_the_events_of_the_one_before_and_nothing_else(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), training=TENSORBOARD)
+    run_of(prepare(small.line()), RunOptions(**TENSORBOARD)).run(RunFolder(tmp_path))
     (tmp_path / "tensorboard" / "notes.txt").write_text("mine")
-    run_prepared(prepare(small.line()), RunFolder(tmp_path, force=True), steps=3, training=TENSORBOARD)
+    run_of(prepare(small.line()), RunOptions(steps=3, **TENSORBOARD)).run(RunFolder(tmp_path, force=True))
     assert [step for step, _ in read(tmp_path / "tensorboard")["loss"]] == [1, 2, 3]
-    run_prepared(prepare(small.line()), RunFolder(tmp_path, force=True), steps=1)
+    run_of(prepare(small.line()), RunOptions(steps=1)).run(RunFolder(tmp_path, force=True))
     assert [path.name for path in (tmp_path / "tensorboard").iterdir()] == ["notes.txt"]
 
 

@@ -69,7 +69,7 @@ class BrainRecipe(Recipe):
         generated: the inputs that nobody gave, which are generated.
     """
 
-    runner = "outlay.brain.run.run_recipe:BrainKind"
+    runner = "outlay.brain.run.run_recipe:BrainRecipeRun"
 
     brain: Brain
     feed: Feed

@@ -19,7 +19,9 @@ from outlay.core.output_file import picture_bytes
 from outlay.core.quantities import counted, format_seconds
 from outlay.devices.mesh_info import processes_of
 from outlay.graph.graph_loop import GraphLoop
-from outlay.recipes.run_kind import Result, RunKind, RunSetup, result_not_lost
+from outlay.recipes.prepare import Prepared
+from outlay.recipes.recipe_run import RecipeRun
+from outlay.recipes.run_result import Result, result_not_lost
 from outlay.report.run_page import png_image, run_page
 from outlay.train.multihost import is_first
 from outlay.train.run_folder import RECORDING, RunFolder
@@ -37,13 +39,13 @@ _WIDE = ("raster", "weights", "graph")
 """Figures whose text is too small at half the width of a page."""
 
 
-class BrainKind(RunKind):
-    """Run a `BrainRecipe` by simulating it; see `RunKind`."""
+class BrainRecipeRun(RecipeRun):
+    """Run a `BrainRecipe` by simulating it; see `RecipeRun`."""
 
-    identity = (*RunKind.identity, "inputs", "dt", "dtype", "windows", "triggers")
+    identity = (*RecipeRun.identity, "inputs", "dt", "dtype", "windows", "triggers")
     results = (_RATES, *(f"{name}.png" for name in _PICTURES))
     collects = True
-    extras: ClassVar[Mapping[str, str]] = {**RunKind.extras, "matplotlib": "brain", "tensorstore": "brain"}
+    extras: ClassVar[Mapping[str, str]] = {**RecipeRun.extras, "matplotlib": "brain", "tensorstore": "brain"}
 
     @property
     def brain_recipe(self) -> BrainRecipe:
@@ -69,19 +71,18 @@ class BrainKind(RunKind):
             "kernel": recipe.kernel,
         }
 
-    def check(self, steps: int) -> None:
+    def check(self) -> None:
         """Raise if the Brain needs too much memory, its inputs end too early, or a window starts after the end."""
-        check_simulation(self.prepared, steps)
+        check_simulation(self.prepared, self.num_steps)
 
-    def for_steps(self, num_steps: int) -> BrainKind:
-        """Return the kind with a program that takes no more steps at once than there are, so that no other is made."""
+    def prepared_for(self, num_steps: int) -> Prepared:
+        """Return a program that takes no more steps at once than there are, so that no other is made."""
         recipe = self.brain_recipe
         # A closed loop always takes the steps between two actions.
         if not 0 < num_steps < recipe.chunk or recipe.loop:
-            return self
+            return self.prepared
         shorter = dataclasses.replace(recipe, chunk=num_steps, data=Chunks(recipe.feed, num_steps))
-        program = self.program.with_batch(shorter.data[0])
-        return BrainKind(dataclasses.replace(self.prepared, recipe=shorter, program=program))
+        return dataclasses.replace(self.prepared, recipe=shorter, program=self.program.with_batch(shorter.data[0]))
 
     def check_saving(self, every: int) -> None:
         """Raise if the environment cannot be saved, or a checkpoint would fall between steps that belong together.
@@ -109,20 +110,20 @@ class BrainKind(RunKind):
                 f"\n  fix: --checkpoint-every {fits}"
             )
 
-    def run(self, setup: RunSetup) -> BrainResult:
+    def take_steps(self) -> BrainResult:
         """Simulate, and write rates, figures and the report."""
-        folder, dt = setup.folder, self.brain_recipe.brain.dt
+        folder, dt = self.folder, self.brain_recipe.brain.dt
         done = simulate(
             self.prepared,
-            setup.steps,
-            lambda types: setup.recorder(types, dt),
+            self.num_steps,
+            lambda types: self.recorder(types, dt),
             progress=is_first(),
             kept_in=str(folder.path / RECORDING) if self.recipe.record else "",
-            saving=setup.saving,
-            start=setup.start,
+            saving=self.saving,
+            start=self.start,
         )
         result = BrainResult(
-            **self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps)),
+            **self.result_facts(done.seconds, tuple(done.recording), len(done.recording.steps)),
             dt=dt,
             rates=done.rates,
             episodes=episodes_in_words(done.episodes),

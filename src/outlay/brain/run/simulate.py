@@ -25,7 +25,7 @@ from outlay.core.paths import flatten_paths, split_path
 from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.recipes.prepare import Prepared
-from outlay.recipes.run_kind import RECORDED_ROWS
+from outlay.recipes.recipe_run import RECORDED_ROWS
 from outlay.train.progress import Progress
 from outlay.train.recording import Recorder, Recording, RowTypes
 from outlay.train.saving import Saved, Saving

@@ -17,9 +17,10 @@ from outlay.brain.run.recording_schedule import Moments
 from outlay.core.error_types import CheckpointError, DataError, OutputError, RunFolderError
 from outlay.core.own_folder import MARK
 from outlay.recipes.prepare import prepare
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.recording import Recording, ZarrRecorder
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -51,7 +52,7 @@ def test_after_an_exception_what_ran_before_it_is_recorded(tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_prepared(prepared(until(30, fail)), RunFolder(tmp_path))
+        run_of(prepared(until(30, fail)), RunOptions()).run(RunFolder(tmp_path))
     assert Recording.read(tmp_path / "recording.zarr").steps.tolist() == list(range(1, 28, 2))
 
 
@@ -64,8 +65,8 @@ def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(t
             return np.zeros(2, np.float32)
 
         with pytest.raises((CheckpointError, OutputError), match="cannot be written"):
-            run_prepared(prepared(until(30, fill)), RunFolder(tmp_path), checkpoint_every=40)
-    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
+            run_of(prepared(until(30, fill)), RunOptions(checkpoint_every=40)).run(RunFolder(tmp_path))
+    run_of(prepared(), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 30
 
 
@@ -82,7 +83,7 @@ def test_a_disk_that_fills_up_under_a_recording_is_told_with_the_last_checkpoint
 
         folder = RunFolder(tmp_path)
         with pytest.raises(OutputError, match=r"the recording .* cannot be extended .*checkpoint.* step 16"):
-            run_prepared(prepared(until(30, fill)), folder, checkpoint_every=16)
+            run_of(prepared(until(30, fill)), RunOptions(checkpoint_every=16)).run(folder)
 
 
 @pytest.mark.compiles
@@ -92,7 +93,7 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("x")
     with pytest.raises(RunFolderError, match=rf"{name} is in the way"):
-        run_prepared(prepared(), folder, steps=20, checkpoint_every=20)
+        run_of(prepared(), RunOptions(steps=20, checkpoint_every=20)).run(folder)
     assert (tmp_path / name / "mine").read_text() == "x"
 
 
@@ -102,7 +103,7 @@ def test_saves_remove_what_they_wrote_themselves_and_no_other_file(tmp_path):
         (tmp_path / "collected" / "7.npz").write_text("mine")
         return np.zeros(2, np.float32)
 
-    run_prepared(prepared(until(17, put)), RunFolder(tmp_path), checkpoint_every=8)
+    run_of(prepared(until(17, put)), RunOptions(checkpoint_every=8)).run(RunFolder(tmp_path))
     saved = sorted(os.listdir(tmp_path / "checkpoints"), key=len)
     steps = [name for name in saved if name.isdecimal()]
     assert len(steps) == 3
@@ -112,9 +113,9 @@ def test_saves_remove_what_they_wrote_themselves_and_no_other_file(tmp_path):
 
 @pytest.mark.compiles
 def test_force_leaves_what_others_put_into_the_recording(tmp_path):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=20, checkpoint_every=20)
+    run_of(prepared(), RunOptions(steps=20, checkpoint_every=20)).run(RunFolder(tmp_path))
     (tmp_path / "collected" / "notes.npz").write_text("mine")
-    run_prepared(prepared(), RunFolder(tmp_path, force=True), steps=10)
+    run_of(prepared(), RunOptions(steps=10)).run(RunFolder(tmp_path, force=True))
     assert os.listdir(tmp_path / "collected") == ["notes.npz"]
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 5
 
@@ -122,7 +123,7 @@ def test_force_leaves_what_others_put_into_the_recording(tmp_path):
 @pytest.mark.compiles
 def test_force_on_a_run_that_cannot_be_taken_to_its_end_removes_nothing(tmp_path):
     short = recipe(np.ones((20, 2), np.float32))
-    run_prepared(prepare(short), RunFolder(tmp_path), steps=10, checkpoint_every=10)
+    run_of(prepare(short), RunOptions(steps=10, checkpoint_every=10)).run(RunFolder(tmp_path))
 
     def left():  # without the marks, which say who used the folder last
         return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != MARK}
@@ -131,7 +132,7 @@ def test_force_on_a_run_that_cannot_be_taken_to_its_end_removes_nothing(tmp_path
     late = dataclasses.replace(short, moments=Moments.of(["30..40"], []))
     for longer, says, steps in ((short, "inputs for 20 steps, but the run needs 21", 21), (late, "window", 20)):
         with pytest.raises(BrainError, match=says):
-            run_prepared(prepare(longer), RunFolder(tmp_path, force=True), steps=steps)
+            run_of(prepare(longer), RunOptions(steps=steps)).run(RunFolder(tmp_path, force=True))
         assert left() == before
 
 

@@ -14,8 +14,9 @@ from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.recording_schedule import Filter, Moments
 from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 from outlay.train.step_loop import Interrupted
 
 pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
@@ -67,10 +68,10 @@ def in_a_loop(bath, **options):
 def test_a_closed_loop_goes_on_with_its_environment_where_it_was(tmp_path):
     first = prepare(in_a_loop(Bath()))  # its program is that of all three
     cut, later = (dataclasses.replace(first, recipe=in_a_loop(bath)) for bath in (Bath(interrupt, at=11), Bath()))
-    whole = run_prepared(first, RunFolder(tmp_path / "whole"))
+    whole = run_of(first, RunOptions()).run(RunFolder(tmp_path / "whole"))
     with pytest.raises(Interrupted, match="the last checkpoint is of step 40"):
-        run_prepared(cut, RunFolder(tmp_path / "cut"), checkpoint_every=20)
-    again = run_prepared(later, RunFolder(tmp_path / "cut", resume=True))
+        run_of(cut, RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path / "cut"))
+    again = run_of(later, RunOptions()).run(RunFolder(tmp_path / "cut", resume=True))
     assert left_in(tmp_path / "cut") == left_in(tmp_path / "whole")
     assert again.episodes == whole.episodes
     assert int(whole.episodes.split(",")[0]) > 1  # some ended before the interruption, some after
@@ -80,12 +81,12 @@ def test_a_closed_loop_goes_on_with_its_environment_where_it_was(tmp_path):
 def test_an_environment_that_cannot_be_saved_is_refused(tmp_path):
     alone = BrainRecipe.of(tiny(), inputs=loop(Bath()), steps=60)
     with pytest.raises(CheckpointError, match=r"a closed loop cannot be saved(?s:.*)fix: ClosedLoop\(..., save="):
-        run_prepared(prepare(alone), RunFolder(tmp_path), checkpoint_every=20)
+        run_of(prepare(alone), RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path))
 
 
 def test_a_checkpoint_between_two_actions_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"between two actions .*, every 5\n  fix: --checkpoint-every 25"):
-        run_prepared(prepare(in_a_loop(Bath())), RunFolder(tmp_path), checkpoint_every=21)
+        run_of(prepare(in_a_loop(Bath())), RunOptions(checkpoint_every=21)).run(RunFolder(tmp_path))
 
 
 def test_save_and_restore_go_together_and_give_arrays():
@@ -101,22 +102,22 @@ EVENTS = {"stride": 1, "triggers": ["eye:out_spikes > 450 +- 8"], "windows": [(3
 
 def test_what_waits_for_an_event_is_saved(tmp_path):
     uncut = prepare(recipe(**EVENTS))  # its program is that of all three
-    run_prepared(uncut, RunFolder(tmp_path / "whole"))
+    run_of(uncut, RunOptions()).run(RunFolder(tmp_path / "whole"))
     whole = left_in(tmp_path / "whole")
     assert whole["steps"] == [3, 4, *range(33, 60)]
     cut = dataclasses.replace(uncut, recipe=recipe(until(46, interrupt), **EVENTS))
     # At step 36 the first three steps before the event at step 41 wait for it.
     with pytest.raises(Interrupted, match="the last checkpoint is of step 36"):
-        run_prepared(cut, RunFolder(tmp_path / "cut"), checkpoint_every=12)
-    run_prepared(uncut, RunFolder(tmp_path / "cut", resume=True))
+        run_of(cut, RunOptions(checkpoint_every=12)).run(RunFolder(tmp_path / "cut"))
+    run_of(uncut, RunOptions()).run(RunFolder(tmp_path / "cut", resume=True))
     assert left_in(tmp_path / "cut") == whole
 
 
 def test_other_triggers_are_another_run(tmp_path):
-    run_prepared(prepare(recipe(**EVENTS)), RunFolder(tmp_path), steps=20, checkpoint_every=20)
+    run_of(prepare(recipe(**EVENTS)), RunOptions(steps=20, checkpoint_every=20)).run(RunFolder(tmp_path))
     with pytest.raises(CheckpointError, match=r"1 difference\n  triggers: "):
-        run_prepared(
-            prepare(recipe(**{**EVENTS, "triggers": ["eye:out_spikes > 5"]})), RunFolder(tmp_path, resume=True)
+        run_of(prepare(recipe(**{**EVENTS, "triggers": ["eye:out_spikes > 5"]})), RunOptions()).run(
+            RunFolder(tmp_path, resume=True)
         )
 
 

@@ -7,10 +7,11 @@ from tests.unit.brain.run.tiny import tiny
 import outlay
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_brain import run_brain
-from outlay.brain.run.run_recipe import BrainKind
+from outlay.brain.run.run_recipe import BrainRecipeRun
 from outlay.brain.run.simulate import BrainStopped
 from outlay.recipes.prepare import prepare
 from outlay.train.recording import Recording
+from outlay.train.run_options import RunOptions
 from outlay.train.step_loop import Interrupted
 
 pytestmark = pytest.mark.compiles
@@ -38,9 +39,9 @@ def run():
 
 
 def test_a_run_shorter_than_a_chunk_has_one_program_of_its_length():
-    kind = BrainKind(prepare(BrainRecipe.of(tiny(), steps=60, chunk=8)))
-    assert kind.for_steps(5).program.num_steps_at_once == 5
-    assert kind.for_steps(8) is kind.for_steps(9) is kind
+    run = BrainRecipeRun(prepare(BrainRecipe.of(tiny(), steps=60, chunk=8)), RunOptions())
+    assert run.prepared_for(5).program.num_steps_at_once == 5
+    assert run.prepared_for(8) is run.prepared_for(9) is run.prepared
 
 
 def test_it_computes_what_the_brain_computes(run):

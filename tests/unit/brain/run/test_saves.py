@@ -19,10 +19,10 @@ from outlay.brain.run.simulate import BrainStopped
 from outlay.core.error_types import CheckpointError, OutputError, RecipeError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run_kind import TrainingOptions
-from outlay.recipes.runner import run_prepared
+from outlay.recipes.recipe_run import run_of
 from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
+from outlay.train.run_options import RunOptions
 from outlay.train.step_loop import Interrupted
 
 pytestmark = [pytest.mark.compiles, pytest.mark.usefixtures("blank_pictures")]
@@ -63,7 +63,7 @@ def interrupt():
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole")
-    run_prepared(prepared(), RunFolder(path))
+    run_of(prepared(), RunOptions()).run(RunFolder(path))
     return left_in(path)
 
 
@@ -81,7 +81,7 @@ def prepared(light=LIGHT, **options):
 
 def stopped(path, **options):
     with pytest.raises(Interrupted, match=r"; the last checkpoint is of step 40$"):
-        run_prepared(prepared(until(57, interrupt), **options), RunFolder(path), checkpoint_every=20)
+        run_of(prepared(until(57, interrupt), **options), RunOptions(checkpoint_every=20)).run(RunFolder(path))
 
 
 @pytest.mark.some_cases(1)
@@ -97,7 +97,7 @@ def stopped(path, **options):
 def test_it_goes_on_under_another_layout_as_if_it_had_never_stopped(tmp_path, uninterrupted, before, after):
     stopped(tmp_path, **before)
     assert len(Recording.read(tmp_path / "recording.zarr").steps) > 20  # what is dropped, and recorded again
-    result = run_prepared(prepared(**after), RunFolder(tmp_path, resume=True))
+    result = run_of(prepared(**after), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
     assert (result.num_steps, result.num_rows) == (60, 30)
 
@@ -132,27 +132,27 @@ def test_narrow_outputs_come_back_from_a_file(tmp_path):
 
 def test_a_run_that_is_no_number_goes_on_once_its_input_is_mended(tmp_path, uninterrupted):
     with pytest.raises(BrainStopped, match=r"before step 52.*; the last checkpoint is of step 40"):
-        run_prepared(prepared(until(53, lambda: np.nan)), RunFolder(tmp_path), checkpoint_every=20)
-    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
+        run_of(prepared(until(53, lambda: np.nan)), RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path))
+    run_of(prepared(), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
     with pytest.raises(Interrupted):
-        run_prepared(prepared(until(11, interrupt)), RunFolder(tmp_path), checkpoint_every=20)
-    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
+        run_of(prepared(until(11, interrupt)), RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path))
+    run_of(prepared(), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=45, checkpoint_every=18)  # some inside of a chunk
-    run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
+    run_of(prepared(), RunOptions(steps=45, checkpoint_every=18)).run(RunFolder(tmp_path))  # some inside of a chunk
+    run_of(prepared(), RunOptions(steps=60)).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_finished_run_is_made_longer(tmp_path, uninterrupted):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
-    run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
+    run_of(prepared(), RunOptions(steps=40, checkpoint_every=20)).run(RunFolder(tmp_path))
+    run_of(prepared(), RunOptions(steps=60)).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
     assert sorted(file.name for file in (tmp_path / "collected").iterdir()) == ["20.npz", "40.npz", "60.npz"]
 
@@ -162,12 +162,12 @@ def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     asks = until(9, lambda: os.kill(os.getpid(), signal.SIGUSR1) or LIGHT[9])
     with pytest.raises(SystemExit) as stop:
-        run_prepared(prepared(asks), RunFolder(tmp_path), checkpoint_every=20)
+        run_of(prepared(asks), RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path))
     signal.signal(signal.SIGUSR1, before)
     assert stop.value.code == stop_request.STOPPED
     assert "stopped on request after step 12 of 60" in capsys.readouterr().err
     monkeypatch.setattr(stop_request, "_is_requested", False)
-    run_prepared(prepared(), RunFolder(tmp_path, resume=True))
+    run_of(prepared(), RunOptions()).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
@@ -175,39 +175,39 @@ def test_a_checkpoint_between_two_recorded_steps_is_refused(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"every 20 steps would be between two of .*\n  fix: --checkpoint-every 24"
     ):
-        run_prepared(prepare(recipe(stride=8)), RunFolder(tmp_path), checkpoint_every=20)
+        run_of(prepare(recipe(stride=8)), RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path))
 
 
 def test_another_run_is_refused_and_left_as_it_was(tmp_path):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_of(prepared(), RunOptions(steps=40, checkpoint_every=20)).run(RunFolder(tmp_path))
     before = left_in(tmp_path)
     with pytest.raises(CheckpointError, match=r"2 differences\n  record: .*\n  stride: 2 there, 1 now"):
-        run_prepared(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
+        run_of(prepare(recipe(record=["*:out_spikes"], stride=1)), RunOptions()).run(RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"1 difference\n  inputs: \w+ there, \w+ now\n  fix: another --run"):
-        run_prepared(prepared(0.5), RunFolder(tmp_path, resume=True))
+        run_of(prepared(0.5), RunOptions()).run(RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
-        run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=20)
+        run_of(prepared(), RunOptions(steps=20)).run(RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == before
 
 
 def test_the_recording_is_missed(tmp_path):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_of(prepared(), RunOptions(steps=40, checkpoint_every=20)).run(RunFolder(tmp_path))
     shutil.rmtree(tmp_path / "recording.zarr")
     with pytest.raises(OutputError, match=r"recording.zarr, the recording of the run, is gone\n  fix: restore it"):
-        run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
+        run_of(prepared(), RunOptions(steps=60)).run(RunFolder(tmp_path, resume=True))
 
 
 def test_what_was_collected_is_missed(tmp_path):
-    run_prepared(prepared(), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_of(prepared(), RunOptions(steps=40, checkpoint_every=20)).run(RunFolder(tmp_path))
     (tmp_path / "collected" / "40.npz").unlink()
     with pytest.raises(CheckpointError, match=r"40.npz, which the run collected in its first 40 steps, cannot be"):
-        run_prepared(prepared(), RunFolder(tmp_path, resume=True), steps=60)
+        run_of(prepared(), RunOptions(steps=60)).run(RunFolder(tmp_path, resume=True))
 
 
 def test_what_is_only_for_training_is_refused_before_the_folder_is_touched(tmp_path):
-    training = TrainingOptions(steps_per_call=4)
+    training = {"steps_per_call": 4}
     with pytest.raises(
         RecipeError, match=r"--steps-per-call is for recipes that are trained, and 'eye' is not\n  fix:"
     ):
-        run_prepared(prepared(), RunFolder(tmp_path), training=training)
+        run_of(prepared(), RunOptions(**training)).run(RunFolder(tmp_path))
     assert not (tmp_path / "config.json").exists()
