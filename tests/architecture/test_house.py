@@ -33,6 +33,8 @@ ON_THEIR_OWN = {
     "outlay.program.first_run": "waiting for a first run, which knows nothing of programs",
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
+    "outlay.recipes.in_processes": "what only runs in processes of their own enter",
+    "outlay.recipes.run_config": "what a config says; recipe_run.py is as long as a file may be",
     "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.by_rows": "what only graphs split by rows enter",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",

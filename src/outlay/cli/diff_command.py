@@ -17,9 +17,9 @@ from outlay.cli.options import (
     JsonOption,
     load_recipe,
     own_options,
-    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.cli.typer_options import with_options
 from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import JsonOption, RecipeArgument, load_recipe, with_options
+from outlay.cli.options import JsonOption, RecipeArgument, load_recipe
 from outlay.cli.output import ANSWERS, print_answer, print_facts, print_picture, say, warn_unread
+from outlay.cli.typer_options import with_options
 from outlay.core.option import flag_of
 from outlay.recipes.program_options import ProgramOptions
 from outlay.train.run_options import RunOptions

@@ -15,9 +15,9 @@ from outlay.cli.options import (
     JsonOption,
     RecipeArgument,
     load_recipe,
-    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.cli.typer_options import with_options
 from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:

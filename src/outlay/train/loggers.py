@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from outlay.train.log_names import LOG_NAMES
 from outlay.train.run_folder import TENSORBOARD
 
 
@@ -146,7 +147,7 @@ class _Mlflow(Logger):
         return {name: max(each.step for each in history(self.id, name)) for name in names}
 
 
-LOGGERS: Mapping[str, type[Logger]] = {TENSORBOARD: _TensorBoard, "wandb": _Wandb, "mlflow": _Mlflow}
+LOGGERS: Mapping[str, type[Logger]] = dict(zip(LOG_NAMES, (_TensorBoard, _Wandb, _Mlflow), strict=True))
 """What a run can be logged to, by name."""
 
 

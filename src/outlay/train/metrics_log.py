@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from outlay.core.called_as import called_as
-from outlay.core.error_types import ArgumentError, RecipeError, visible
+from outlay.core.error_types import RecipeError, visible
 from outlay.core.output_file import open_plain, write_whole
-from outlay.core.quantities import listed
+from outlay.train.log_names import log_names
 from outlay.train.loggers import LOGGERS, Logger
 from outlay.train.multihost import is_first
 from outlay.train.run_folder import LOG_FILE, TENSORBOARD
@@ -130,26 +130,6 @@ class MetricsLog:
     def _give_up(self, name: str, what: str, error: Exception) -> None:
         self._loggers.pop(name, None)
         warnings.warn(f"{name} has failed, and {what}: {_in_words(error)}", stacklevel=3)
-
-
-def log_names(to: str | Sequence[str]) -> tuple[str, ...]:
-    """Return what to log to, each once; `off` alone is nothing.
-
-    Raises:
-        ArgumentError: it is something else; all of that is listed.
-
-    >>> log_names("tensorboard"), log_names(["wandb", "wandb"]), log_names(["off"])
-    (('tensorboard',), ('wandb',), ())
-    """
-    names = [to] if isinstance(to, str) else list(to)
-    if names == ["off"]:
-        return ()
-    if unknown := [str(name) for name in names if name not in LOGGERS]:
-        raise ArgumentError(
-            f"nothing is logged to {listed([visible(name) for name in unknown], 6)}"
-            f"\n  fix: one of {', '.join(LOGGERS)}, or off alone"
-        )
-    return tuple(dict.fromkeys(names))
 
 
 def check_loggers(names: Sequence[str]) -> None:

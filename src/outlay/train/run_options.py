@@ -5,10 +5,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from outlay.core.option import Option, given_in, options_in, words_of_given
-from outlay.train.patience import Patience
+
+if TYPE_CHECKING:
+    from outlay.train.patience import Patience
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,11 @@ class RunOptions:
         ),
     ] = None
     patience: Annotated[
-        int | Patience | None,
+        "int | Patience | None",
         RunOption(
             "End training when evaluate.loss has not improved for N evaluations; with --evaluate-every.",
             "N",
+            kind=int,
             unit="evaluations",
             minimum=1,
             python="An `outlay.train.Patience` says which metric, and by how much.",
@@ -185,13 +188,17 @@ class RunOptions:
         """What the metrics are logged to beside the run folder; None if nothing was said, and nothing is loaded."""
         if self.log is None:
             return None
-        from outlay.train.metrics_log import log_names  # most runs do without
+        from outlay.train.log_names import log_names  # most runs do without
 
         return log_names(self.log)
 
     @property
-    def rule(self) -> Patience | None:
+    def rule(self) -> "Patience | None":
         """When training ends early."""
+        if self.patience is None:
+            return None
+        from outlay.train.patience import Patience  # most runs do without
+
         return Patience(self.patience) if isinstance(self.patience, int) else self.patience
 
     @property
@@ -228,6 +235,8 @@ class RunOptions:
             if _option(self, name).is_continued and getattr(self, name) is None
         }
         if rule := before.get("patience"):
+            from outlay.train.patience import Patience
+
             before["patience"] = Patience(**rule)
         if self.steps is None:
             before["steps"] = int(earlier.get("num_steps", steps))
