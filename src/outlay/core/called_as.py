@@ -56,16 +56,7 @@ def refusal(
     renamed: dict[str, str],
     python: str,
 ) -> str:
-    """Return what is wrong with a call, and the call to write.
-
-    Args:
-        function: what was called.
-        args: its arguments by position.
-        kwargs: those by name.
-        example: a call that works.
-        renamed: parameters that other libraries have, each with what to write here.
-        python: Python's own words.
-    """
+    """Return what is wrong with a call, and the call to write; `python` are Python's own words."""
     from outlay.core.suggest import did_you_mean
 
     name = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[2]
