@@ -141,12 +141,7 @@ class Commands(TyperGroup):
 
 
 def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
-    """Return exit code and message for an error that ended a command.
-
-    Args:
-        error: the error.
-        words: the command's arguments.
-    """
+    """Return exit code and message for an error that ended a command."""
     kind = type(error).__name__
     # First of all: imports and JAX may turn a Ctrl-C into any other error.
     if isinstance(error, KeyboardInterrupt) or interrupt.has_come():

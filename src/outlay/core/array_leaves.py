@@ -75,12 +75,7 @@ def _way_out(leaf: Any) -> str:
 
 
 def used_up(tree: Any, fix: str) -> list[Problem]:
-    """Return a problem for every array of a tree whose memory is gone: a program that ran has taken it (donation).
-
-    Args:
-        tree: the tree.
-        fix: what to use instead.
-    """
+    """Return a problem for every array of a tree whose memory is gone: a program that ran has taken it (donation)."""
     return [
         Problem("used up", path or "the tree itself", "its memory was given to a program that ran, or deleted", fix)
         for path, leaf in flatten_paths(tree)[0]

@@ -58,9 +58,6 @@ def call_over_leaves(compiled: jax.stages.Compiled) -> tuple[Callable[[Any], Any
     """Return a compiled function as one over lists of leaves, and what builds its result from these; None if it cannot.
 
     For whoever has the leaves already, and needs those of the result: no tree is flattened by JAX again.
-
-    Args:
-        compiled: the function.
     """
     known: Any = compiled
     try:
@@ -76,9 +73,6 @@ def deleted_check(shapes: Iterable[Any]) -> Callable[[Any], bool]:
     """Return what says whether an array of one of these shapes and dtypes was deleted, as by donating it.
 
     It is the method of JAX's arrays itself, which raises `TypeError` for anything else, unless keys are among them.
-
-    Args:
-        shapes: the shapes.
     """
     has_keys = any(jax.dtypes.issubdtype(shape.dtype, jax.dtypes.extended) for shape in shapes)
     return is_deleted if has_keys else ArrayImpl.is_deleted

@@ -81,9 +81,6 @@ def _opened(file: Path) -> Sequence[bytes]:
 class TFRecords(Sequence):
     """The records of a TFRecord file by number.
 
-    Args:
-        path: the file.
-
     Raises:
         ValueError: it was cut short, is compressed, or is not a TFRecord file.
     """

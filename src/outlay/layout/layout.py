@@ -177,11 +177,6 @@ class Layout(Report):
 def sample_axes(layout: Layout, batch: Any, mesh: Mesh) -> tuple[str, ...]:
     """Return the mesh axes that split the first dim of each array of a batch, before there is a plan.
 
-    Args:
-        layout: the layout.
-        batch: the batch as shapes.
-        mesh: the mesh.
-
     Returns:
         The axes; none if arrays differ in them, or if the layout does not fit, which its plan will say.
     """

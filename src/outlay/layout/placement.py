@@ -262,10 +262,6 @@ def dims_spec(dims: Dims) -> P:
 def spec_text(spec: P, *, quote: str = "'") -> str:
     """Write a spec as code, such as `P(None, 'model')`.
 
-    Args:
-        spec: the spec.
-        quote: the quotes around axis names.
-
     >>> spec_text(P(None, ("data", "model"))), spec_text(P()), spec_text(P("data"), quote='"')
     ("P(None, ('data', 'model'))", 'P()', 'P("data")')
     """

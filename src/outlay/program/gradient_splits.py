@@ -49,12 +49,7 @@ def left_to_sum(dims: Any, grad_dims: Any, over: tuple[str, ...]) -> Any:
 
 
 def whole_gradients(plan: Plan, paths: Iterable[str]) -> frozenset[str]:
-    """Return the parameters, by path, whose gradients a rule keeps whole on each device: summed once, at the end.
-
-    Args:
-        plan: the plan.
-        paths: the paths of the parameters.
-    """
+    """Return the parameters, by path, whose gradients a rule keeps whole on each device: summed once, at the end."""
     placed = {leaf.path: leaf for leaf in plan.of_kind("intermediate") if leaf.is_placed}
     grads = {path: placed.get(under("grads", path)) for path in paths}
     return frozenset(path for path, leaf in grads.items() if leaf is not None and not any(leaf.dims))

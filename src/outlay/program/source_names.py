@@ -71,11 +71,7 @@ class Line:
 
 
 class Scope:
-    """The scopes of `jax.named_scope` that a rule names.
-
-    Args:
-        rule: the rule.
-    """
+    """The scopes of `jax.named_scope` that a rule names."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule

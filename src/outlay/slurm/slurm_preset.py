@@ -155,10 +155,6 @@ def combined(names: Iterable[str], presets: Mapping[str, Preset] = SHAPES) -> Pr
 def preset_text(name: str, preset: Preset) -> str:
     """Write a preset as the file of presets has it.
 
-    Args:
-        name: its name.
-        preset: its values.
-
     Raises:
         LaunchError: a name has other characters than letters, digits, dashes and underscores.
 

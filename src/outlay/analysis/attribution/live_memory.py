@@ -91,12 +91,7 @@ class LiveMemory(OneLine):
 
 
 def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
-    """Follow the memory of one device through a step; None if the order of execution is unknown.
-
-    Args:
-        module: the program.
-        leaves: its parameters.
-    """
+    """Follow the memory of one device through a step; None if the order of execution is unknown."""
     if not module.is_scheduled:
         return None
     live = live_buffers(module)

@@ -193,12 +193,7 @@ def value_in_words(module: HloModule, computation: str, one: Instruction) -> tup
 
 
 def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFacts, ...]:
-    """Return all copies between device and host, grouped by line and leaf, most bytes first.
-
-    Args:
-        module: the program.
-        leaves: its parameters.
-    """
+    """Return all copies between device and host, grouped by line and leaf, most bytes first."""
     paths = {leaf.number: leaf.path for leaf in leaves}
 
     def counted() -> Iterator[tuple[Any, int, int]]:
@@ -216,12 +211,7 @@ def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFact
 
 
 def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, ...]:
-    """Return the products that a backward pass recomputes, by line, most FLOPs first.
-
-    Args:
-        module: the program.
-        work: the work of its instructions.
-    """
+    """Return the products that a backward pass recomputes, by line, most FLOPs first."""
 
     def counted() -> Iterator[tuple[Any, int, float]]:
         for operation in work.operations:

@@ -90,13 +90,7 @@ class Origin:
 
 
 def origin_of(module: HloModule, computation: str, one: Instruction) -> Origin:
-    """Return the origin of an instruction: from its own metadata, or else from its nearest relatives.
-
-    Args:
-        module: the program.
-        computation: the name of its computation.
-        one: the instruction.
-    """
+    """Return the origin of an instruction: from its own metadata, or else from its nearest relatives."""
     op_name, frames = metadata_of(module, computation, one)
     name, line = read_op_name(op_name), user_line(frames)
     if name is None or line is None:

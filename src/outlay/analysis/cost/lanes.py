@@ -89,12 +89,7 @@ Cost = Callable[[Event], tuple[str, float, float]]
 
 
 class Lanes:
-    """Time the blocks of a schedule on lanes.
-
-    Args:
-        schedule: the schedule.
-        cost: the cost of each event.
-    """
+    """Time the blocks of a schedule on lanes."""
 
     def __init__(self, schedule: Schedule, cost: Cost) -> None:
         self._blocks = schedule.blocks

@@ -90,9 +90,6 @@ def has_collective(computation: Computation) -> bool:
 def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
     """Return the collectives that a step runs; start and done of one are one.
 
-    Args:
-        module: the program.
-
     Returns:
         Each once, with how often it runs, in the order of the computations' text.
     """

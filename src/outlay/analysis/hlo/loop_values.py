@@ -20,13 +20,7 @@ _Place = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop that runs more than once.
-
-    Attributes:
-        body: what it runs.
-        trips: how often.
-        instruction: the `while`.
-    """
+    """A loop that runs more than once."""
 
     body: Computation
     trips: int

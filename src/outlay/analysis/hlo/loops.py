@@ -29,9 +29,6 @@ def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
     A loop multiplies; a loop without a known trip count counts once. Of the branches of a conditional, the one that
     writes and sends most counts, and the others not at all. Neither is certain. What fusions and reductions apply to
     elements is not followed.
-
-    Args:
-        module: the program.
     """
     runs: dict[str, tuple[int, bool]] = defaultdict(lambda: (0, True))
     if module.entry in module.computations:

@@ -29,10 +29,6 @@ _OF_COMPILING = {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "
 def are_same_operations(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
     """Return whether two traces compute the same, operation by operation, and nothing in them knows of devices.
 
-    Args:
-        one: a trace.
-        other: another.
-
     >>> double, add = (jax.make_jaxpr(f)(1.0) for f in (lambda x: 2 * x, lambda x: x + x))
     >>> are_same_operations(double, jax.make_jaxpr(lambda y: 2 * y)(3.0)), are_same_operations(double, add)
     (True, False)

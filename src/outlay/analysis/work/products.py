@@ -50,12 +50,7 @@ NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
 
 
 def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> float | None:
-    """Return the FLOPs of a matrix product, convolution, transform or factorization; 0 for others, None if unknown.
-
-    Args:
-        instruction: the instruction.
-        operands: the shapes of its operands.
-    """
+    """Return the FLOPs of a matrix product, convolution, transform or factorization; 0 for others, None if unknown."""
     if instruction.opcode == "dot":
         return _dot(instruction, operands)
     if instruction.opcode == "convolution":

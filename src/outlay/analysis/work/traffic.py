@@ -16,13 +16,7 @@ _SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
 
 
 def instruction_bytes(instruction: Instruction, computation: Computation, module: HloModule) -> int:
-    """Return the bytes that an instruction reads and writes in one run.
-
-    Args:
-        instruction: the instruction.
-        computation: the computation that holds it.
-        module: the program.
-    """
+    """Return the bytes that an instruction reads and writes in one run."""
     fused = module.fused(instruction)
     if fused is not None:
         return _fusion_bytes(instruction, computation, fused, module)

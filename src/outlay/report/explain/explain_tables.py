@@ -236,9 +236,6 @@ def from_here(file: str) -> str:
     """Return a path as everybody sees it: from the working folder, and that of a package's file from the package.
 
     Two environments hold the same package in folders of their own.
-
-    Args:
-        file: the path.
     """
     path = Path(file)
     root = path.parent

@@ -120,12 +120,7 @@ def unpadded_state(program: Program) -> Any:
 
 
 def padded_state(program: Program, state: Any) -> Any:
-    """Pad a state that was read with the shapes of `unpadded_state`, as the program needs it.
-
-    Args:
-        program: the program.
-        state: the unpadded state.
-    """
+    """Pad a state that was read with the shapes of `unpadded_state`, as the program needs it."""
     state_shardings = shardings(program.plan, program.state_shapes, program.mesh)
     padded = program.pad(state)
     return jax.tree.map(

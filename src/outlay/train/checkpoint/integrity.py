@@ -44,12 +44,7 @@ class SavedLeaf:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A file of a checkpoint as it was written.
-
-    Attributes:
-        num_bytes: its size.
-        crc32: its checksum.
-    """
+    """A file of a checkpoint as it was written."""
 
     num_bytes: int
     crc32: int

@@ -21,10 +21,6 @@ def why_no_room(program: Program, steps: int) -> str:
     """Say why the numbers of a program cannot be computed here; empty if they can.
 
     Activations are not counted, which are known only once the program is compiled: see `why_no_room_for_a_step`.
-
-    Args:
-        program: the program.
-        steps: how many steps are compared.
     """
     if program.mesh.size > MOST_DEVICES:
         return f"it is for {program.mesh.size} devices, and {MOST_DEVICES} are simulated here at most"

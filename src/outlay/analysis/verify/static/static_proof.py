@@ -52,12 +52,7 @@ _EXCHANGES = (
 
 @dataclass(frozen=True)
 class Placed:
-    """An array that a program takes or returns.
-
-    Attributes:
-        path: its path.
-        sharding: how the plan places it.
-    """
+    """An array that a program takes or returns."""
 
     path: str
     sharding: Any
@@ -77,13 +72,7 @@ def verify_statically(program: Program, stage: Stage) -> StaticVerification:
 
 
 def of_text(program: Program, compiled: jax.stages.Compiled, module: HloModule) -> StaticVerification:
-    """Return the proof of what a program was compiled to.
-
-    Args:
-        program: the program.
-        compiled: the program, compiled.
-        module: its text.
-    """
+    """Return the proof of what a program was compiled to."""
     at = each_sharding(compiled.args_info, compiled.input_shardings)
     state, batch = _planned_leaves(program)
     taken = [leaf for leaf, where in zip((*state, *batch), at, strict=True) if where is not None]
