@@ -88,6 +88,10 @@ class ProgramError(OutlayError, RuntimeError):
     """A program cannot be built or run as asked."""
 
 
+class CompilerAbortError(ProgramError):
+    """A compiler met a fault of its own, and ended the process that it ran in."""
+
+
 class VerifyError(OutlayError, AssertionError):
     """A program does not compute what its reference computes."""
 

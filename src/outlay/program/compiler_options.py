@@ -18,7 +18,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 from outlay.core.compiler_folder import compiler_file
-from outlay.core.error_types import ProgramError
+from outlay.core.error_types import CompilerAbortError, ProgramError
 from outlay.core.input_file import read_text
 from outlay.core.jax_compat import (
     gpu_library,
@@ -48,6 +48,7 @@ _OVER_MICROBATCHES = re.compile(rf'\b{MICROBATCHES}\)*/while"')
 # The Triton emitter finds no tiles for some shapes, such as heads of 96; cuBLAS has a kernel for any.
 _NO_TILES, _WAY_OUT = "Couldn't find output tile sizes", {"xla_gpu_enable_triton_gemm": False}
 # Each collective that goes on behind computation takes some of a TPU's memory for signals, which is a kilobyte on v3.
+_TO_DISABLE = re.compile(r"Please disable it with (--)?(?P<name>xla_\w+)=false")
 _NO_SIGNALS, _BEHIND = "in memory space sflag", "async"
 _PIPELINED = "_pipelined_"
 
@@ -177,7 +178,7 @@ def compile_with(
 
     If the GPU compiler finds no tiles for a product, it compiles again with products left to cuBLAS; if a TPU has no
     memory for the signals of asynchronous collectives, a preset asks for none. Options of a preset that this compiler
-    does not know are left out.
+    does not know, or refuses for this generation of a TPU, are left out.
 
     Args:
         lowered: the program.
@@ -189,6 +190,7 @@ def compile_with(
 
     Raises:
         ProgramError: the compiler does not know an option, or its value; or sums would be wrong at times.
+        CompilerAbortError: the compiler ended its process.
     """
     if device is not None and is_compile_only(device):
         from outlay.core.jax_kernels import drop_callbacks
@@ -219,6 +221,10 @@ def compile_with(
                         raise ProgramError(refusal) from error
                     raise
                 options = others
+            except CompilerAbortError as error:
+                from outlay.program.compiler_aborts import abort_error
+
+                raise abort_error(error, lowered) from None
 
 
 def _other_options(options: CompilerOptions, message: str) -> CompilerOptions | None:
@@ -229,8 +235,12 @@ def _other_options(options: CompilerOptions, message: str) -> CompilerOptions | 
     if not options.is_preset:
         return None
     behind, unknown = [name for name in options.values if _BEHIND in name], _UNKNOWN.search(message)
+    refused = _TO_DISABLE.search(message)
     if _NO_SIGNALS in message and behind:
         return options.without(behind, "no asynchronous collectives: the device has no memory left for their signals")
+    if refused and options.values.get(refused["name"]):
+        note = f"this compiler refuses {refused['name']} for this generation"
+        return replace(options, values={**options.values, refused["name"]: False}, notes=(*options.notes, note))
     if unknown and unknown[1] in options.values:  # of another version of XLA
         return options.without([unknown[1]], f"this compiler has no {unknown[1]}")
     return None

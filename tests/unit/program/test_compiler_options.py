@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from tests.unit.devices.compilers import needs_gpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core.error_types import ExplainError, ProgramError
 from outlay.core.runtime_flags import typed_flags
@@ -196,3 +196,12 @@ def test_what_of_a_preset_the_compiler_does_not_know_is_left_out():
     compiled, options = compile_with(KnowsNoPipelines(), preset, None)
     assert len(compiled) == len(preset.values) - 1
     assert options.notes == ("this compiler has no xla_gpu_enable_pipelined_all_gather",)
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("target", ["tpu-v4:1x1x1", "tpu-v5p:1x1x1", "tpu-v6e:1x1"])
+def test_the_preset_compiles_for_each_generation_of_tpus(target):
+    made = make(mesh(data=1, target=target), compiler_options="preset")
+    assert made.compiled.memory_analysis().argument_size_in_bytes
+    refused = "refuses xla_tpu_enable_async_collective_fusion for this" in str(made.compiler_options.notes)
+    assert refused == (made.compiler_options.values["xla_tpu_enable_async_collective_fusion"] is False)

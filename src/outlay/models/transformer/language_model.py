@@ -98,6 +98,8 @@ def definition_of(config: TransformerConfig) -> Any:
 
 def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
     """Compute the mean loss of each sequence, (B,)."""
+    # Once, outside of what the backward pass recomputes: there some compilers of TPUs have no conversion of bytes.
+    tokens = tokens.astype(jnp.int32)
     table = model.embedding.table()
     return chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, model.config.loss_chunks)
 
