@@ -30,6 +30,7 @@ ON_THEIR_OWN = {
     "outlay.jobs.blocking_call": "what a frame of Python calls, which knows nothing of jobs",
     "outlay.analysis.verify.as_compiled.in_float64": "what is settled in float64, apart from how far rounding goes",
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
+    "outlay.program.compiler_aborts": "what is read of a program once its compiler has aborted, and never before",
     "outlay.program.first_run": "waiting for a first run, which knows nothing of programs",
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",

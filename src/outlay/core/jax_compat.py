@@ -173,15 +173,12 @@ def gpu_topology_devices(num_hosts: int, devices_per_host: int, target_config: s
     return topology._make_compile_only_devices()
 
 
-def tpu_topology_devices(
-    topology: str, num_slices: int = 1, *, is_apart: bool = False, **options: Any
-) -> list[jax.Device]:
+def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> list[jax.Device]:
     """Return devices of TPUs that are not attached: programs can be compiled for them, not run.
 
     Args:
         topology: generation and torus of a slice, such as `v5e:4x4`.
         num_slices: how many slices.
-        is_apart: whether this process does nothing but compile for them, so that it compiles by itself.
         options: further options of libtpu, such as `chip_config_name`.
 
     Raises:
@@ -195,12 +192,7 @@ def tpu_topology_devices(
     there_is_a_tpu = hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
     names_it = {_TPU_LIBRARY: str(library)} if library else {}
     with _environment(names_it | ({} if there_is_a_tpu else _TPU_WITHOUT_A_TPU)):
-        devices = topologies.get_topology_desc(topology, platform="tpu", **slices, **options).devices
-    if not is_apart:
-        from outlay.core.jax_tpu_compiler import compile_apart
-
-        compile_apart(devices, topology, num_slices, tuple(options.items()))
-    return devices
+        return topologies.get_topology_desc(topology, platform="tpu", **slices, **options).devices
 
 
 def is_compile_only(device: jax.Device) -> bool:

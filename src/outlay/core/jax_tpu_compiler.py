@@ -34,6 +34,7 @@ from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 from jaxlib.mlir import ir
 
 from outlay.core.error_types import CompilerAbortError
+from outlay.core.jax_compat import tpu_topology_devices
 
 _LENGTH = struct.Struct("<Q")
 _FATAL = re.compile(r"^F\d{4} .*?\] (?P<check>.*)", re.MULTILINE)
@@ -212,9 +213,7 @@ def serve() -> None:
 
 @functools.cache
 def _devices(topology: str, num_slices: int, options: tuple[tuple[str, Any], ...]) -> dict[int, jax.Device]:
-    from outlay.core.jax_compat import tpu_topology_devices
-
-    devices = tpu_topology_devices(topology, num_slices, is_apart=True, **dict(options))
+    devices = tpu_topology_devices(topology, num_slices, **dict(options))
     return {device.id: device for device in devices}
 
 

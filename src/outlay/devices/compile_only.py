@@ -78,7 +78,7 @@ def _compile_only_devices(target: Target) -> list[jax.Device]:
         if target.hardware.kind == "gpu":
             num_hosts, per_host = target.shape
             return gpu_topology_devices(num_hosts, per_host, gpu_target_config(target.hardware))
-        return tpu_topology_devices(*_topology(target), **_tpu_options(target))
+        return _tpu_devices(*_topology(target), **_tpu_options(target))
     except TargetError as error:
         kind = target.hardware.kind
         raise TargetError(
@@ -92,6 +92,14 @@ def _compile_only_devices(target: Target) -> list[jax.Device]:
             f"no devices of {target}: the compiler refuses them\n  {error}\n"
             "  fix: use a shape that exists, or correct the hardware in your own file of targets"
         ) from error
+
+
+def _tpu_devices(name: str, num_slices: int, **options: object) -> list[jax.Device]:
+    from outlay.core.jax_tpu_compiler import compile_apart
+
+    devices = tpu_topology_devices(name, num_slices, **options)
+    compile_apart(devices, name, num_slices, tuple(options.items()))
+    return devices
 
 
 def _topology(target: Target) -> tuple[str, int]:

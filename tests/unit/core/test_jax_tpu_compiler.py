@@ -46,7 +46,7 @@ def facts(compiled):
 
 
 def test_what_comes_back_is_what_a_compiler_in_this_process_gives(devices):
-    here = tpu_topology_devices(*TOPOLOGY, is_apart=True, chips_per_host_bounds=(2, 2, 1))
+    here = tpu_topology_devices(*TOPOLOGY, chips_per_host_bounds=(2, 2, 1))
     assert here[0].client not in jax_tpu_compiler._topologies
     of_another, of_this = [facts(compiled_for(each)) for each in (devices, here)]  # from one line, which texts name
     assert of_another == of_this
