@@ -14,13 +14,14 @@ NEWEST_VENV := .venv-newest/.installed
 # jobs and compiles its programs once; the files come in the order of conftest.py, the longest first.
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-thorough test-here test-newest lint bench docs lock snapshots wheels clean
+.PHONY: help demo check test test-thorough test-here test-newest test-house lint bench docs lock snapshots wheels clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
 	@echo 'make check      lint, then the tests that are quick: for use while working'
 	@echo 'make test       lint, then the tests, on this Python and on the newest one'
 	@echo 'make test-thorough  the combinations that make test leaves out, for half an hour'
+	@echo 'make test-house the tests of Outlay alone, where its applications are not installed'
 	@echo 'make lint       format, style, layers, types'
 	@echo 'make bench      every benchmark that takes minutes, one after the other'
 	@echo 'make docs       the site, in docs/_build/html'
@@ -68,6 +69,12 @@ test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
 	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n 3 -m '$(WITH_NEWEST)'
 
+# An environment like the other, without the applications in packages/.
+HOUSE_VENV := .venv-house/.installed
+
+test-house: $(HOUSE_VENV)
+	@$(RUN); run .venv-house/bin/$(PYTEST) -n 3 -m '$(HERE)' -o cache_dir=.pytest_cache/house src tests
+
 lint: $(VENV)
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check --output-format concise
@@ -89,27 +96,31 @@ docs: $(VENV)
 lock: $(VENV)
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev \
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command 'make lock' --output-file requirements/dev.txt pyproject.toml
+	  --custom-compile-command 'make lock' --no-emit-package outlay --no-emit-package outlay-brain --output-file requirements/dev.txt \
+	  pyproject.toml packages/outlay-brain/pyproject.toml
 
 snapshots: $(VENV)
 	@$(BIN)/python tests/architecture/test_public_api.py
 	@$(BIN)/python tests/architecture/test_cli_options.py
+	@PYTHONPATH=.:packages/outlay-brain $(BIN)/python packages/outlay-brain/tests/architecture/test_promises_of_a_brain.py
 
 # Installs packages from the registry, for minutes, so it is no part of `make test`.
 wheels: $(VENV)
 	@$(RUN); run $(BIN)/python .ci/wheels.py
 
 clean:
-	rm -rf .venv .venv-newest build dist docs/_build docs/jupyter_execute runs/demo
+	rm -rf .venv .venv-newest .venv-house build dist docs/_build docs/jupyter_execute runs/demo
 	rm -rf .hypothesis .jax_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV) $(NEWEST_VENV): %/.installed: requirements/dev.txt pyproject.toml
+APPLICATIONS := -e packages/outlay-brain
+$(HOUSE_VENV): APPLICATIONS :=
+$(VENV) $(NEWEST_VENV) $(HOUSE_VENV): %/.installed: requirements/dev.txt pyproject.toml packages/outlay-brain/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Outlay needs Python 3.11 or newer.")'
 	@echo "Setting up $* with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $*
 	@$*/bin/pip install -qq -r requirements/dev.txt
-	@$*/bin/pip install -qq --no-deps --no-build-isolation -e .
+	@$*/bin/pip install -qq --no-deps --no-build-isolation -e . $(APPLICATIONS)
 	@touch $@
 
 # A shell that is asked to end would leave the tests running: it passes the signal on, and waits for them.

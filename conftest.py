@@ -153,7 +153,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collect_file(file_path: Path) -> Generator[None, list[object], list[object]]:
     """Look for examples in src/ alone: in tests there are none, and to look for them took a third of collecting."""
     collectors = yield
-    here = Path(__file__).parent / "src" in file_path.parents
+    here = "src" in file_path.relative_to(Path(__file__).parent).parts
     return [one for one in collectors if here or type(one).__name__ != "DoctestModule"]
 
 
@@ -202,7 +202,8 @@ def pytest_collection_finish() -> None:
 
 
 def folder_of(item: pytest.Item) -> str:
-    return "/".join(item.path.relative_to(Path(__file__).parent).parts[:2])
+    parts = item.path.relative_to(Path(__file__).parent).parts
+    return "/".join(parts[2:4] if parts[0] == "packages" else parts[:2])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,6 +25,9 @@ COMMANDS = {
         "outlay completion bash",
         "outlay compiler gpu",
         "outlay compiler tpu",
+        "outlay run ab_brain",
+        "outlay brain show model.toml",
+        f"python -c {SMALL}print(hasattr(outlay, 'brain'))",
         f"python -c {SMALL}print(outlay.mesh(data=8, target='h100:1x8').shape)",
         f"python -c {SMALL}print(outlay.mesh(data=16, target='tpu-v5e:4x4').shape)",
         QUIET,
@@ -65,7 +68,7 @@ COMMANDS = {
     "zarr": [f"python -c {SMALL}from outlay.train.recording import Recording,_tensorstore;_tensorstore()"],
     "parquet": ["python -c import pyarrow.parquet, outlay.datasets.tables"],
     "safetensors": ["python -c import safetensors, outlay.train.checkpoint.weight_files"],
-    "fast-cpu": ["python -c import llvmlite, outlay"],
+    "fast-cpu": ["python -c import llvmlite, outlay.brain"],
     "train,tensorboard": [
         "outlay run digits --devices 8 --steps 2 --log tensorboard",
         "tensorboard --inspect --logdir runs",
@@ -75,8 +78,11 @@ COMMANDS = {
 }
 """The commands of each extra; of those in Python the whole rest of the line is the program."""
 
-ENDS_WITH = {"outlay diff fsdp dp --recipe digits --devices 8": 1}
-"""The exit codes other than 0 that commands document; of a difference it is 1."""
+ENDS_WITH = {
+    "outlay diff fsdp dp --recipe digits --devices 8": 1,
+    **dict.fromkeys(("outlay run ab_brain", "outlay brain show model.toml"), 2),
+}
+"""The exit codes other than 0 that commands document; of a difference it is 1, of what is not installed 2."""
 
 
 def main(extras: list[str]) -> int:
@@ -84,15 +90,19 @@ def main(extras: list[str]) -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="outlay-wheels-") as folder:
         there = Path(folder)
-        subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True)
-        (wheel,) = there.glob("*.whl")
+        for project in (ROOT, ROOT / "packages" / "outlay-brain"):
+            build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+            subprocess.run(build, cwd=project, check=True)
+        (wheel,) = there.glob("outlay-*.whl")
         for extra in extras or COMMANDS:
             environment = there / f"venv-{extra or 'bare'}"
             uv = Path(sys.executable).with_name("uv")
             subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
             name = f"outlay[{extra}] @ {wheel.as_uri()}" if extra else f"outlay @ {wheel.as_uri()}"
             python = environment / "bin" / "python"
-            subprocess.run([uv, "pip", "install", "--quiet", "--python", python, name], check=True)
+            subprocess.run(
+                [uv, "pip", "install", "--quiet", "--find-links", folder, "--python", python, name], check=True
+            )
             failed += _failing(extra, environment, there)
     print("\n".join(failed) or "every command ran to its end")
     return len(failed)

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -33,14 +34,16 @@ if __name__ == "__main__":  # as a script it has its own folder first
 from tests import ask_for_fork
 
 ROOT = Path(__file__).parents[1]
+BRAIN = ROOT / "packages" / "outlay-brain"
 _USED = (
     "outlay",  # before JAX, to see what starts it
     *("flax.nnx", "grain", "jax", "matplotlib.backends.backend_agg", "optax", "orbax.checkpoint", "rich.console"),
-    *("outlay.brain.run", "outlay.cli.main", "outlay.jobs.join", "outlay.launcher.run_job", "outlay.program.make"),
+    *("outlay.cli.main", "outlay.jobs.join", "outlay.launcher.run_job", "outlay.program.make"),
     *("outlay.slurm.slurm_script", "outlay.recipes.choose", "outlay.recipes.digits", "outlay.recipes.lm"),
     *("outlay.recipes.training_run", "outlay.report.run_page", "outlay.report.show", "outlay.search"),
     *("outlay.train.checkpoint.checkpoints", "outlay.train.loop"),
 )
+_BRAIN = "outlay.brain.run"
 # Not Matplotlib's backend for notebooks: imported before there is a kernel, it shows no figure there.
 OF_PAGES = ("IPython", "ipykernel.ipkernel", "ipykernel.kernelapp")
 _READ_AT_IMPORT = ("JAX_", "JAXLIB_", "PYTHON")
@@ -103,7 +106,7 @@ def python() -> str:
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(command(folder))} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    server = start(folder, env={**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}"})
+    server = start(folder, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, BRAIN)))})
     _servers.append((server, of_forks))  # or it would end
     return str(program)
 
@@ -117,7 +120,8 @@ def _serve(folder: Path, modules: Iterable[str]) -> list[str]:
     given = {**os.environ}
     if modules:
         os.environ |= _OF_A_KERNEL
-    for name in (*_USED, *modules):
+    brain = [_BRAIN] if importlib.util.find_spec(_BRAIN.rpartition(".")[0]) else []  # the tests run without it as well
+    for name in (*_USED, *brain, *modules):
         importlib.import_module(name)
     import jax
 

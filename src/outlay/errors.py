@@ -1,6 +1,7 @@
-"""Every error and warning that Outlay raises."""
+"""Every error and warning that Outlay raises; those of applications that are installed beside it too."""
 
-from outlay.brain.module import BrainError
+from typing import Any
+
 from outlay.core.error_types import (
     ArgumentError,
     BackendError,
@@ -29,20 +30,28 @@ from outlay.core.error_types import (
 )
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     what = f"module 'outlay.errors' has no attribute {name!r}"
     if name.startswith("_"):
         raise AttributeError(what)
+    from outlay.core.entry_points import entry_points, load
     from outlay.core.suggest import did_you_mean
 
+    if reference := entry_points("outlay.errors").get(name):
+        return load(reference)
     raise AttributeError(f"{what}: {did_you_mean(name, __all__)}")
+
+
+def __dir__() -> list[str]:
+    from outlay.core.entry_points import entry_points
+
+    return [*__all__, *entry_points("outlay.errors")]
 
 
 __all__ = [
     "ArgumentError",
     "BackendError",
     "BackendStartedError",
-    "BrainError",
     "CheckpointError",
     "CheckpointWarning",
     "ChooseError",

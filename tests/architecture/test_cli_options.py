@@ -19,7 +19,12 @@ SNAPSHOT = Path(__file__).with_name("cli_options.txt")
 
 def described() -> str:
     """One line for every argument and option of every command: its names, and its default if it has one."""
-    return "".join(f"{line}\n" for line in _lines(typer.main.get_command(app), "outlay"))
+    return described_by(typer.main.get_command(app), "outlay")
+
+
+def described_by(command, name: str) -> str:
+    """One line for every argument and option of a command and of those below it; installed applications have theirs."""
+    return "".join(f"{line}\n" for line in _lines(command, name))
 
 
 def _lines(command, name: str) -> Iterator[str]:

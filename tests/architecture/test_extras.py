@@ -7,12 +7,12 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from outlay.brain.run.run_recipe import BrainRecipeRun
 from outlay.cli.failures import _EXTRA
 from outlay.recipes.recipe_run import RecipeRun
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+APPLICATION = tomllib.loads((ROOT / "packages/outlay-brain/pyproject.toml").read_text(encoding="utf-8"))["project"]
 OF_OTHERS = {"jaxlib": "jax", "markupsafe": "jinja2", "ml_dtypes": "jax", "orbax": "orbax-checkpoint", "PIL": "pillow"}
 """Packages that come with another, or whose distribution has another name."""
 ABSENT_IS_FINE = {"IPython", "equinox", "haiku", "haliax", "libtpu", "penzai", "triton"}
@@ -26,14 +26,19 @@ def _name(requirement: str) -> str:
 
 
 def _extras() -> dict[str, set[str]]:
-    return {name: {_name(text) for text in texts} for name, texts in PROJECT["optional-dependencies"].items()}
+    """The packages of each extra; of an application that it brings, those that it depends on."""
+    extras = {name: {_name(text) for text in texts} for name, texts in PROJECT["optional-dependencies"].items()}
+    own = {name: {_name(text) for text in texts} for name, texts in APPLICATION["optional-dependencies"].items()}
+    extras["brain"] |= {"outlay.brain", *(_name(text) for text in APPLICATION["dependencies"])}
+    return {name: packages | own.get(name, set()) for name, packages in extras.items()}
 
 
 def test_every_package_that_is_imported_is_a_dependency_or_in_an_extra():
     declared = {_name(text) for text in PROJECT["dependencies"]}.union(*_extras().values())
     imported = {
         name.partition(".")[0]
-        for path in (ROOT / "src").rglob("*.py")
+        for folder in ("src", "packages/outlay-brain/src")
+        for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         for name in _imported(node)
     }
@@ -52,8 +57,15 @@ def _imported(node: ast.AST) -> list[str]:
 
 def test_an_extra_that_an_error_names_brings_the_package():
     extras = _extras()
-    named = [*_EXTRA.items(), *RecipeRun.extras.items(), *BrainRecipeRun.extras.items()]
+    named = [*_EXTRA.items(), *RecipeRun.extras.items()]
     assert not [(name, extra) for name, extra in named if OF_OTHERS.get(name, name).lower() not in extras[extra]]
+
+
+def test_what_is_released_together_has_one_version_and_asks_for_it():
+    assert APPLICATION["version"] == PROJECT["version"]
+    assert f"outlay=={PROJECT['version']}" in APPLICATION["dependencies"]
+    asked = {text for name in ("brain", "fast-cpu") for text in PROJECT["optional-dependencies"][name]}
+    assert asked == {f"outlay-brain=={PROJECT['version']}", f"outlay-brain[fast-cpu]=={PROJECT['version']}"}
 
 
 def test_the_table_of_extras_in_the_guide_has_each_of_them():

@@ -1,4 +1,4 @@
-"""The rooms of the house: no two files of one name, nothing imports the application on top, messages in plain words."""
+"""The rooms of the house: no two files of one name, nothing knows the applications on it, messages in plain words."""
 
 import ast
 import re
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
+APPLICATION = Path(__file__).parents[2] / "packages" / "outlay-brain" / "src"
+SOURCES = (SRC, APPLICATION)
 
 PRIVATE_WORDS = {"found", "wanted", "said", "kept", "told", "cure", "cures", "ours", "theirs"}
 """Verbs and pronouns in the place of nouns, which say nothing of what a value is: a name says what it names."""
@@ -60,29 +62,29 @@ ON_THEIR_OWN = {
 
 
 def test_no_two_files_have_the_same_name():
-    names = Counter(path.name for path in SRC.rglob("*.py") if path.name != "__init__.py")
+    files = [path for source in SOURCES for path in source.rglob("*.py")]
+    names = Counter(path.name for path in files if path.name != "__init__.py")
     assert names, "no files found: the test looks in the wrong place"
     assert not [name for name, count in names.items() if count > 1]
 
 
-def test_nothing_below_it_imports_the_brain():
+def test_nothing_imports_the_application():
     importers = [
         str(path.relative_to(SRC))
-        for path in (SRC / "outlay").glob("*/**/*.py")
-        if "brain" not in path.parts
+        for path in (SRC / "outlay").glob("**/*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("outlay.brain")
     ]
     assert not importers
 
 
-def test_nothing_below_it_speaks_of_the_brain():
-    """What the line offers a spiking network, it offers every graph; `plugins.py` is the registry of what plugs in."""
+def test_nothing_speaks_of_the_application():
+    """What the line offers a spiking network, it offers every graph; `plugins.py` knows what is released beside it."""
     words = re.compile("neuron|spike|spiking|brain|soma|synap", re.IGNORECASE)
     offenders = [
         f"{path.relative_to(SRC)}:{number}"
         for path in (SRC / "outlay").glob("*/**/*")
-        if path.suffix in (".py", ".toml", ".j2", ".css") and "brain" not in path.parts and path.name != "plugins.py"
+        if path.suffix in (".py", ".toml", ".j2", ".css") and path.name != "plugins.py"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if words.search(line.replace("JetBrains", ""))
     ]
@@ -105,16 +107,17 @@ def test_nobody_concludes_from_the_mode_of_a_program():
     comparing = {
         path.relative_to(SRC / "outlay").as_posix()
         for path in (SRC / "outlay").glob("*/**/*.py")
-        if not {"program", "fused"} & {*path.parts} and compares.search(path.read_text(encoding="utf-8"))
+        if "program" not in path.parts and compares.search(path.read_text(encoding="utf-8"))
     }
     assert comparing == set(MODES_COMPARED)
 
 
 def test_messages_count_in_words():
     """`outlay.core.quantities.counted` knows one leaf from two leaves; nobody has to read "1 leaf(s)"."""
-    files = [path for path in SRC.rglob("*") if path.suffix in (".py", ".toml", ".j2")]
+    every = [path for source in SOURCES for path in source.rglob("*")]
+    files = [path for path in every if path.suffix in (".py", ".toml", ".j2")]
     lazy = [
-        f"{path.relative_to(SRC)}:{number}"
+        f"{path.name}:{number}"
         for path in files
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(r"\b[a-z]{3,}\((s|es)\)", line)
@@ -127,7 +130,7 @@ def test_names_say_what_they_name():
     """A JAX user must not have to learn a dialect: what is given a name in the code has one of the field's."""
     offenders = [
         f"{path.relative_to(SRC.parent)}:{line} {name}"
-        for folder in (SRC, *(SRC.parent / name for name in ("benchmarks", "examples", "tests")))
+        for folder in (SRC, *(SRC.parent / name for name in ("benchmarks", "examples", "packages", "tests")))
         for path in folder.rglob("*.py")
         for name, line in _given_names(ast.parse(path.read_text(encoding="utf-8")))
         if name.strip("_") in PRIVATE_WORDS
@@ -164,8 +167,9 @@ def test_what_only_a_neighbour_imports_is_a_part_of_it():
 def _importers() -> dict[str, set[str]]:
     """The modules that import a module, `if TYPE_CHECKING` and the public stubs included."""
     importers: dict[str, set[str]] = defaultdict(set)
-    for path in [*SRC.rglob("*.py"), *SRC.rglob("*.pyi")]:
-        importer = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+    files = [(root, path) for root in SOURCES for path in root.rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    for root, path in files:
+        importer = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         package = importer if path.stem == "__init__" else importer.rpartition(".")[0]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom):
@@ -179,4 +183,5 @@ def _importers() -> dict[str, set[str]]:
 
 
 def _file_of(module: str) -> Path:
-    return SRC / Path(*module.split(".")).with_suffix(".py")
+    source = APPLICATION if module.startswith("outlay.brain") else SRC
+    return source / Path(*module.split(".")).with_suffix(".py")

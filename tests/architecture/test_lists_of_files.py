@@ -17,7 +17,8 @@ def test_the_map_of_the_architecture_shows_the_folders_on_disk():
 
 def test_repetitions_are_marked_only_where_the_newest_jax_runs_tests():
     """`any_jax` takes a test out of what the newest JAX runs: where nothing is in it, it would only look as if."""
-    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)}
+    files = [path for folder in ("tests", "packages") for path in (ROOT / folder).rglob("test_*.py")]
+    tests = {path: path.read_text() for path in files if path != Path(__file__)}
     newest = [path for path, text in tests.items() if "pytest.mark.newest" in text]
     assert len(newest) > 40
     in_vain = [path for path, text in tests.items() if "pytest.mark.any_jax" in text and path not in newest]

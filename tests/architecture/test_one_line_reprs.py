@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from jax.sharding import PartitionSpec
-from tests.architecture.test_public_api import public_names
+from tests.architecture.test_public_api import names_with_applications
 from tests.architecture.test_returned_types import _hints
 
 import outlay
@@ -22,12 +22,12 @@ SHORT = (bool, int, float, complex, str, bytes, type(None), enum.Enum, PurePath)
 def test_a_public_value_that_can_hold_much_has_a_repr_of_one_line():
     classes = {name: thing for name, thing in _public_classes() if dataclasses.is_dataclass(thing)}
     endless = [name for name, kind in classes.items() if not _is_bounded(kind)]
-    assert len(classes) > 100
+    assert len(classes) > 80
     assert not endless
 
 
 def _public_classes() -> Iterator[tuple[str, type]]:
-    for name in public_names():
+    for name in names_with_applications():
         thing = operator.attrgetter(name)(outlay)
         if inspect.isclass(thing):
             yield name, thing

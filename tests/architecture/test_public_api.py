@@ -29,14 +29,24 @@ def public_names() -> dict[str, str]:
     """Every public name, in the order of the stub and then of the facades, and the module that defines it."""
     names = _of_stub(PACKAGE / "__init__.pyi", "outlay")
     for facade in facades():
-        stub = PACKAGE / facade / "__init__.pyi"
-        if stub.exists():
-            modules = _of_stub(stub, f"outlay.{facade}")
-        else:
-            module = importlib.import_module(f"outlay.{facade}")
-            modules = {name: getattr(module, name).__module__ for name in module.__all__}
-        names |= {f"{facade}.{name}": module for name, module in modules.items()}
+        names |= names_of_facade(facade)
     return names
+
+
+def names_with_applications() -> dict[str, str]:
+    """Every public name, those of applications too that are released together with Outlay and installed."""
+    return {**public_names(), **(names_of_facade("brain") if "brain" in outlay.__all__ else {})}
+
+
+def names_of_facade(facade: str) -> dict[str, str]:
+    """The public names of a package or module in `outlay`, and the module that defines each."""
+    module = importlib.import_module(f"outlay.{facade}")
+    stub = Path(module.__file__ or "").with_suffix(".pyi")
+    if stub.exists():
+        modules = _of_stub(stub, f"outlay.{facade}")
+    else:
+        modules = {name: getattr(module, name).__module__ for name in module.__all__}
+    return {f"{facade}.{name}": defined for name, defined in modules.items()}
 
 
 def facades() -> list[str]:
@@ -84,7 +94,11 @@ def test_no_document_or_example_imports_from_the_depths():
 
 @pytest.mark.parametrize("name", public_names())
 def test_a_public_name_resolves_to_something_documented_that_its_module_defines(name):
-    module = public_names()[name]
+    check_public_name(name, public_names()[name])
+
+
+def check_public_name(name: str, module: str) -> None:
+    """Check that a name is that of a documented thing, under which it shows itself."""
     thing = operator.attrgetter(name)(outlay)
     assert thing is getattr(importlib.import_module(module), name.rpartition(".")[2])
     # Errors are shown under the names that users catch them by.

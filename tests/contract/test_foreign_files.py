@@ -9,8 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from tests.unit.brain.run.tiny import tiny
-from tests.unit.cli.command import LINE, ROOT, command_here
+from tests.unit.cli.command import LINE, command_here
 from tests.unit.recipes import small
 
 import outlay
@@ -21,7 +20,6 @@ from outlay.train.run_folder import RunFolder
 from outlay.train.run_options import RunOptions
 
 NUM_OPERATIONS = 100
-BRAIN = str(ROOT / "examples" / "ab_brain.toml")
 
 FOREIGN = {
     # a data set whose classes are folders, and the steps of plain Orbax
@@ -108,8 +106,6 @@ def operations(folder, prepared, dice):
         arguments = dice.choice(
             [
                 ["show", LINE, *page],
-                ["brain", "convert", BRAIN, str(folder / dice.choice([*files, "made.toml"]))],
-                ["brain", "show", BRAIN, "--picture", str(folder / dice.choice([*files, "a.png"]))],
                 ["choose", LINE, "--target", "cpu:4", "--output", str(folder / "chosen.toml")],
                 ["calibrate", "--output", str(folder / dice.choice([*FOREIGN]))],
                 ["slurm", "run", LINE, "--gpus-per-node", "0", "--run-folder", str(folder)],
@@ -118,9 +114,6 @@ def operations(folder, prepared, dice):
             ]
         )
         assert command_here(*arguments, cwd=folder).exit_code in (0, 1, 2), arguments
-
-    def record():
-        outlay.brain.run_brain(tiny(), steps=1, to=folder / dice.choice(["recording.zarr", "checkpoints", "collected"]))
 
     def metrics():
         outlay.fit(
@@ -133,7 +126,7 @@ def operations(folder, prepared, dice):
         )
 
     often = [save, save, save_and_fail, save_and_fail, restore, close, run_there, command, command]
-    return often, [metrics, record]
+    return often, [metrics]
 
 
 def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepared, monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.brain.address import select_addresses
 from outlay.devices.hardware_file import overlay, read_tables
 from outlay.devices.mesh_spec import MeshSpec
 
@@ -135,13 +134,6 @@ def target_text(text: str, folder: Path) -> None:
     assert outlay.devices.Target.parse(text).num_devices
 
 
-BRAIN = outlay.brain.read_brain(Path(__file__).parents[2] / "examples" / "ab_brain.toml")
-
-
-def address(text: str, folder: Path) -> None:
-    select_addresses(BRAIN, [text])
-
-
 FORMS: dict[str, tuple[Callable[[str, Path], None], Callable[[random.Random, str], str], list[str]]] = {
     "layout file": (layout_file, damaged_text, [LAYOUT]),
     "hardware file": (hardware_file, damaged_text, [HARDWARE]),
@@ -149,7 +141,6 @@ FORMS: dict[str, tuple[Callable[[str, Path], None], Callable[[random.Random, str
     "saved plan, damaged values": (saved_plan, damaged_data, [a_plan().to_json()]),
     "mesh": (mesh_text, damaged_text, ["data=4,model=2", "data=-1,model=2@host", "replica=2, data=2, model=2"]),
     "target": (target_text, damaged_text, ["h100:32x8", "tpu-v5e:4x4*2", "cpu:8", "tpu-v4:2x2x4"]),
-    "address": (address, damaged_text, ["*_ex:out_spikes", "**.soma.potential", "B_in.synapses.kernel", "*:*"]),
 }
 
 

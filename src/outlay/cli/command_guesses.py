@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlay.recipes.plugins import RECIPES
+from outlay.recipes.plugins import RECIPES, ending_of, recipe_named
 
 _LISTED = (
     f"outlay run RECIPE, one of {', '.join(RECIPES)}; `outlay completion bash` completes recipes, layouts and targets"
@@ -65,6 +65,6 @@ def instead_of(words: Sequence[str]) -> str | None:
     first, rest = words[0], " ".join(words[1:])
     if first in COMMANDS:
         return COMMANDS[first].format(rest=rest or "RECIPE")
-    if first in RECIPES or first.partition(":")[0].endswith((".py", ".toml", ".scfg")):
+    if first.partition(":")[0].endswith(".py") or ending_of(first) or recipe_named(first):
         return f"outlay run {first} {rest}".rstrip()
     return None

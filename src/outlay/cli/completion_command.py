@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outlay.cli.output import say
-from outlay.recipes.plugins import FILES, LAYOUTS, RECIPES
+from outlay.recipes.plugins import LAYOUTS, file_endings, layouts_of, recipes
 
 _SCRIPTS = {
     # Bash breaks words at colons and equals signs, as in h100:1x8: what stands before them is taken off again.
@@ -68,8 +68,8 @@ def completions(outlay: Any, line: str) -> list[str]:
     """
     *words, typed = _words(line)
     command, rest = outlay, words[1:]
-    while rest and rest[0] in getattr(command, "commands", {}):
-        command, rest = command.commands[rest[0]], rest[1:]
+    while rest and hasattr(command, "commands") and (inner := command.get_command(None, rest[0])):
+        command, rest = inner, rest[1:]
     if "--" in rest:
         return []
     return sorted({word for word in _candidates(command, rest, typed) if word.startswith(typed)})
@@ -97,7 +97,8 @@ def _candidates(command: Any, rest: Sequence[str], typed: str) -> Iterator[str]:
     if last is not None and not getattr(last, "is_flag", False):
         yield from _values(last.opts, str(last.metavar or ""), rest, typed)
         return
-    yield from (name for name, it in getattr(command, "commands", {}).items() if not it.hidden)
+    if hasattr(command, "commands"):
+        yield from (name for name in command.list_commands(None) if not command.get_command(None, name).hidden)
     for argument in command.params:
         if argument.param_type_name == "argument":
             yield from _values((), str(argument.metavar or ""), rest, typed)
@@ -107,8 +108,8 @@ def _values(names: Iterable[str], metavar: str, rest: Sequence[str], typed: str)
     """Yield what an option or an argument can be, by its names and by what the help calls it."""
     yield from (word for word in metavar.split("|") if word.islower() and word.isascii())
     if metavar == "RECIPE":
-        yield from RECIPES
-        yield from _paths(typed, (".py", *FILES))
+        yield from recipes()
+        yield from _paths(typed, (".py", *file_endings()))
     if "--layout" in names or metavar in ("A", "B"):
         yield from _layouts(rest)
         yield from _paths(typed, (".toml", ".json"))
@@ -125,8 +126,8 @@ def _values(names: Iterable[str], metavar: str, rest: Sequence[str], typed: str)
 
 def _layouts(rest: Sequence[str]) -> list[str]:
     """Return the layouts of the recipe in the command; for a user's own recipe, the common ones."""
-    recipe = next((word for word in rest if word in LAYOUTS), "digits")
-    return [*LAYOUTS[recipe]]
+    known = next((layouts for word in rest if (layouts := layouts_of(word))), LAYOUTS["digits"])
+    return [*known]
 
 
 def _folders(typed: str) -> list[str]:

@@ -18,10 +18,11 @@ from typer.core import TyperGroup
 from outlay.cli import interrupt, output
 from outlay.cli.command_guesses import instead_of
 from outlay.cli.command_help import write_groups
+from outlay.core.entry_points import load
 from outlay.core.error_types import ArgumentError, OutlayError
 from outlay.core.user_code import users_traceback
 from outlay.jobs.exit_codes import Explained, NoticedExit, is_echo
-from outlay.recipes.plugins import EXTRAS
+from outlay.recipes.plugins import ABSENT, EXTRAS, commands, not_installed
 
 CHECK_FAILED = 1
 WRONG_USE = 2
@@ -101,8 +102,26 @@ class Commands(TyperGroup):
             raise Explained(code)
         return code
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name; only for a name that is not Outlay's own, installed packages are asked."""
+        if cmd_name not in self.commands:
+            self._plug_in()
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, those of installed packages last."""
+        self._plug_in()
+        return super().list_commands(ctx)
+
+    def _plug_in(self) -> None:
+        for name, reference in commands().items():
+            if name not in self.commands:
+                self.commands[name] = typer.main.get_group(load(reference))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments begin with; where there is none, say what to type instead."""
+        if args and self.get_command(ctx, args[0]) is None and args[0] in ABSENT:
+            raise ArgumentError(not_installed(f"outlay {args[0]}", args[0]))
         if args and self.get_command(ctx, args[0]) is None and (line := instead_of(args)):
             raise ArgumentError(f"there is no command {args[0]!r}\n  fix: {line}")
         return super().resolve_command(ctx, args)
@@ -134,7 +153,8 @@ class Commands(TyperGroup):
         for word in words:
             if word == "--":
                 break
-            command = getattr(command, "commands", {}).get(word, command)
+            if not word.startswith("-") and hasattr(command, "commands"):
+                command = command.get_command(None, word) or command
             if word == "--json" and any("--json" in parameter.opts for parameter in command.params):
                 return True
         return False
@@ -155,8 +175,9 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         return Failure(WRONG_USE, kind, usage.format_message(), text=shown.getvalue().rstrip("\n"))
     if isinstance(error, typer.Abort):
         return Failure(WRONG_USE, kind, "stdin ended before the input that was asked for")
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if missing in _EXTRA:
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    missing = next((missing for missing in (name.partition(".")[0], name) if missing in _EXTRA), None)
+    if missing is not None:
         fix = f"pip install 'outlay[{_EXTRA[missing]}]'"
         return Failure(WRONG_USE, kind, f"this needs {missing}, which is not installed\n  fix: {fix}")
     if trace := users_traceback(error, _users_files()):

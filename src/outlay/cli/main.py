@@ -33,7 +33,6 @@ from outlay.cli.slurm_command import slurm
 from outlay.cli.verify_command import verify
 from outlay.cli.watch_command import watch
 from outlay.core.source_owner import part_of_outlay
-from outlay.recipes.plugins import COMMANDS, load
 
 # Plain help: rich would double the time that `outlay --help` takes.
 app = typer.Typer(
@@ -50,8 +49,6 @@ for needs_recipe in (run, show, explain, estimate, profile, diff, verify, choose
 for other in (calibrate, compiler, doctor, completion, runs, watch):
     app.command(epilog=examples_of(other.__name__))(other)
 app.command(cls=LaunchCommand, epilog=examples_of("launch"))(launch)
-for command in COMMANDS:
-    app.add_typer(load(command))
 app.add_typer(checkpoint)
 app.add_typer(examples)
 app.add_typer(slurm)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from outlay.core.error_types import LaunchError
 from outlay.core.suggest import did_you_mean
-from outlay.recipes.plugins import FILE_WORDS, FILES, LAYOUTS, RECIPES
+from outlay.recipes.plugins import FILE_WORDS, ending_of, layouts_of, recipe_named, recipes
 from outlay.slurm.slurm_script import python_file
 
 
@@ -47,20 +47,19 @@ def _of_program(words: tuple[str, ...], has_modules: bool) -> Iterator[str]:
 
 
 def _of_recipe(recipe: str, words: Sequence[str]) -> Iterator[str]:
-    ending = next((each for each in FILES if recipe.endswith(each)), None)
     if ".py" in recipe:
         yield from _of_function(*recipe.rpartition(":")[::2] if not recipe.endswith(".py") else (recipe, ""))
-    elif ending:
+    elif ending_of(recipe):
         if not Path(recipe).is_file():
             yield _no_file(recipe)
-    elif recipe not in RECIPES:
+    elif not recipe_named(recipe):
         fix = f"a recipe by name, path/to/file.py:function, or {FILE_WORDS}; a program comes after two dashes"
-        yield f"there is no recipe {recipe!r}: {did_you_mean(recipe, RECIPES)}\n    fix: {fix}"
+        yield f"there is no recipe {recipe!r}: {did_you_mean(recipe, recipes())}\n    fix: {fix}"
     if layout := _layout(words):
         if layout.endswith(".toml"):
             yield from _of_layout_file(layout)
-        elif recipe in LAYOUTS and layout.removesuffix("+host") not in LAYOUTS[recipe]:
-            yield f"{recipe} has no layout {layout!r}: {did_you_mean(layout, LAYOUTS[recipe])}"
+        elif (known := layouts_of(recipe)) and layout.removesuffix("+host") not in known:
+            yield f"{recipe} has no layout {layout!r}: {did_you_mean(layout, known)}"
 
 
 def _layout(words: Sequence[str]) -> str | None:

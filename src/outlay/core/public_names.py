@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import lazy_loader
 
 
-def public_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def public_names(
+    package: str, file: str, applications: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose names stand in the `.pyi` beside it.
 
     Args:
         package: the name of the package.
         file: its `__init__.py`.
+        applications: packages in it that other distributions bring, and the extra that installs each.
     """
     load, listed, names = lazy_loader.attach_stub(package, file)
+    extras = applications or {}
+    installed = [name for name in extras if find_spec(f"{package}.{name}")]
+    names = [*names, *installed]
 
     def find(name: str) -> Any:
+        if name in installed:
+            return import_module(f"{package}.{name}")
         if name in names:
             return load(name)
+        if name in extras:
+            raise AttributeError(f"{package}.{name} is not installed\n  fix: pip install '{package}[{extras[name]}]'")
         if name == "__version__" and package == "outlay":
             from importlib.metadata import version
 
@@ -31,7 +43,7 @@ def public_names(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
     module = sys.modules[package]
     module.__class__ = type("PublicNames", (type(module),), {"__call__": _called})
-    return find, listed, names
+    return find, lambda: [*listed(), *installed], names
 
 
 def _no_such_name(package: str, name: str, names: list[str]) -> str:
@@ -50,9 +62,6 @@ def _no_such_name(package: str, name: str, names: list[str]) -> str:
 
 def _has(package: str, name: str) -> bool:
     """Return whether a package of this name lists a public name; packages load nothing but their list."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
     spec = find_spec(package)
     return bool(spec and spec.submodule_search_locations and name in getattr(import_module(package), "__all__", ()))
 

@@ -11,12 +11,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from outlay.core.entry_points import load
 from outlay.core.error_types import RecipeError
 from outlay.core.output_file import real_path
 from outlay.core.source_owner import is_standard
 from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import parameter_types, recipe_arguments
-from outlay.recipes.plugins import FILE_WORDS, FILES, RECIPES, load
+from outlay.recipes.plugins import (
+    ABSENT,
+    FILE_WORDS,
+    ending_of,
+    maker_of,
+    not_installed,
+    recipe_named,
+    recipes,
+)
 from outlay.recipes.recipe import Recipe
 
 RAISED = (Exception, SystemExit)
@@ -98,7 +107,7 @@ def with_recording(recipe: Recipe, record: Sequence[str] = (), stride: int | Non
 
 
 def _made(text: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
-    if text in RECIPES or _file_ending(text):  # Outlay's own, whose errors say what is wrong by themselves
+    if recipe_named(text) or ending_of(text):  # installed, whose errors say what is wrong by themselves
         return function(**arguments)
     try:
         recipe = function(**arguments)
@@ -134,20 +143,16 @@ def find_function(text: str) -> Callable[..., Any]:
     if ".py" in text:
         file, _, function = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
         return _in_file(file, function)
-    if ending := _file_ending(text):
-        return load(FILES[ending])(Path(text))
-    if text not in RECIPES:
-        raise RecipeError(
-            f"there is no recipe {text!r}: {did_you_mean(text, RECIPES)}"
-            "\n  fix: name one of these, a function of your own as path/to/file.py:function, or "
-            f"{FILE_WORDS}"
-        )
-    return load(RECIPES[text])
-
-
-def _file_ending(text: str) -> str | None:
-    """Return the file ending of a recipe that is itself a file, such as `.toml`; None for others."""
-    return next((ending for ending in FILES if text.endswith(ending)), None)
+    if ending := ending_of(text):
+        return maker_of(text, ending)(Path(text))
+    if reference := recipe_named(text):
+        return load(reference)
+    if text in ABSENT:
+        raise RecipeError(not_installed(text, text))
+    raise RecipeError(
+        f"there is no recipe {text!r}: {did_you_mean(text, recipes())}"
+        f"\n  fix: name one of these, a function of your own as path/to/file.py:function, or {FILE_WORDS}"
+    )
 
 
 def _in_file(file: str, name: str) -> Callable[..., Any]:

@@ -61,7 +61,7 @@ class Recipe(OneLine):
     """
 
     runner: ClassVar[str] = "outlay.recipes.training_run:TrainingRun"
-    """The kind of run, a `RecipeRun` as `module:class` (see `recipes/plugins.py`)."""
+    """The kind of run, a `RecipeRun` as `module:class`, imported when it is first run."""
 
     name: str
     init: Callable[[Any], Any]

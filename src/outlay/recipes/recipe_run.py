@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from outlay.core.entry_points import load
 from outlay.core.error_types import RecipeError
 from outlay.core.quantities import plural
 from outlay.devices.mesh_info import check_runnable
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import Flag, own_job_folder
 from outlay.program.program import Program
-from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.run_config import check_same_run, check_steps_left, run_config

@@ -24,7 +24,11 @@ def forked_outlay() -> list[str]:
 
 def environment(**variables: str) -> dict[str, str]:
     # The checkout that is tested goes first: a virtual environment may hold another one.
-    return {**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}", **variables}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}{os.pathsep}{ROOT}/packages/outlay-brain",
+        **variables,
+    }
 
 
 def outlay_command(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -118,7 +118,6 @@ def test_json_is_one_document_whatever_a_recipe_prints(tmp_path):
         (["show", "nowhere.py:recipe", "--json"], "RecipeError"),
         (["show", LINE, "--json", "--devices", "0"], "BadParameter"),
         (["run", f"{RECIPES}:broken_step", "--json"], "ZeroDivisionError"),
-        (["brain", "show", "nowhere.toml", "--json"], "BrainError"),
     ],
 )
 def test_errors_are_json_too_where_json_was_asked_for(tmp_path, arguments, kind):

@@ -11,10 +11,6 @@ import tensorstore
 
 import outlay
 from outlay.arrays.from_slices import Unreadable, _npy
-from outlay.brain.files.read_brain import read_brain
-from outlay.brain.initializers import KernelFile
-from outlay.brain.module import BrainError
-from outlay.brain.run.from_file import read_inputs
 from outlay.core.error_types import (
     CheckpointError,
     DataError,
@@ -64,12 +60,6 @@ def test_a_pipe_a_device_a_socket_and_a_folder_are_refused_and_a_link_is_followe
     ("name", "read", "error"),
     [
         ("mine.toml", read_layout, LayoutError),
-        ("brain.toml", read_brain, BrainError),
-        ("brain.scfg", read_brain, BrainError),
-        ("graph.nir", lambda path: outlay.brain.read_nir(path), BrainError),
-        ("kernel.npy", lambda path: KernelFile(str(path))(None, (1, 1), np.float32), BrainError),
-        ("drive.npy", lambda path: read_inputs([f"drive={path}"]), BrainError),
-        ("drive.csv", lambda path: read_inputs([f"drive={path}"]), BrainError),
         ("model.safetensors.index.json", open_weights, CheckpointError),
         ("weights.npz", open_weights, CheckpointError),
         ("weights.safetensors", open_weights, CheckpointError),
@@ -115,8 +105,6 @@ def test_an_array_of_which_a_chunk_is_a_pipe_is_refused(driver, tmp_path):
     where = jax.NamedSharding(outlay.mesh(x=8), jax.P("x"))
     with pytest.raises(PlaceError, match=r"0 in it is a pipe, not a regular file"):
         outlay.arrays.from_file(folder, where)
-    with pytest.raises(BrainError, match=r"0 in it is a pipe"):
-        read_inputs([f"drive={folder}"])
     with pytest.raises(OSError, match=r"0 in it is a pipe"):
         open_array(folder)
 

@@ -10,10 +10,6 @@ import pytest
 from matplotlib.figure import Figure
 
 import outlay
-from outlay.brain.brain import Brain
-from outlay.brain.connections import Connection
-from outlay.brain.encoders import LinearSpiker
-from outlay.brain.files.convert import write_brain
 from outlay.core.error_types import OutputError
 from outlay.core.output_file import whole_file, write_output, write_picture, write_whole
 
@@ -117,21 +113,6 @@ def test_pictures_of_ours_are_known_again(tmp_path, ending):
 def test_a_picture_has_a_format(tmp_path):
     with pytest.raises(OutputError, match=r"ends in '.py', which is not a picture format\n.*\.png"):
         write_picture(tmp_path / "a.py", Figure())
-
-
-def test_a_brain_draws_and_writes_over_nothing_of_others(tmp_path):
-    brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)})
-    for name, write in (
-        ("a.png", brain.picture),
-        ("a.toml", lambda path, **options: write_brain(brain, path, **options)),
-    ):
-        path = tmp_path / name
-        path.write_text("mine")
-        with pytest.raises(OutputError, match="Outlay did not make it"):
-            write(path)
-        assert path.read_text() == "mine"
-        write(path, force=True)
-        assert path.read_bytes() != b"mine"
 
 
 def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):

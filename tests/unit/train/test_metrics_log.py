@@ -128,11 +128,6 @@ def test_what_is_missing_is_named_with_what_installs_it_before_there_is_a_folder
     assert not (tmp_path / "run").exists()
 
 
-def test_a_recipe_that_is_not_trained_says_so(tmp_path):
-    with pytest.raises(outlay.errors.RecipeError, match="--log is for recipes that are trained"):
-        outlay.run("ab_brain", log="tensorboard", run_folder=tmp_path / "run")
-
-
 @pytest.mark.compiles
 def test_the_command_logs(tmp_path):
     ran = command_here("run", LINE, "--steps", "2", "--log", "tensorboard", cwd=tmp_path)

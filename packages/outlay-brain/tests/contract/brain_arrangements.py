@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[4]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 import jax.numpy as jnp

@@ -6,7 +6,7 @@ from pathlib import Path
 from outlay.brain.files.toml_read import KEYS, read_toml
 from outlay.brain.registry import library
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+REFERENCE = Path(__file__).parents[5] / "docs" / "reference"
 
 
 def test_every_named_class_has_its_place_in_the_reference():

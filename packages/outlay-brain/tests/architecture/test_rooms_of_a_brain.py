@@ -1,0 +1,66 @@
+"""The folders of a Brain: single-device modules never see a mesh, and no files import each other in a circle."""
+
+import ast
+import graphlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+SOURCES = (ROOT / "src", ROOT / "packages" / "outlay-brain" / "src")
+
+SINGLE_DEVICE = ("brain", "decoders", "delays", "encoders", "files", "learning_rules", "neuron", "somas", "synapses")
+"""Models are single-device code."""
+OF_SEVERAL = ("program", "jobs", "launcher", "layout", "devices", "arrays", "report", "train")
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """The modules of Outlay that one imports when it is imported, not those of its functions."""
+    file = _file_of(module)
+    if file is None:
+        return frozenset()
+    names = {
+        name
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("outlay")
+        for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names))
+    }
+    return frozenset(name for name in names if _file_of(name) is not None and name != "outlay")
+
+
+@cache
+def _file_of(module: str) -> Path | None:
+    places = [source / Path(*module.split(".")) for source in SOURCES]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+    return files[0] if files else None
+
+
+def modules_of_brain() -> list[str]:
+    source = SOURCES[1]
+    names = [".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")]
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+def reached_from(module: str) -> set[str]:
+    reached, waiting = set(), [module]
+    while waiting:
+        for name in imports_of(waiting.pop()) - reached:
+            reached.add(name)
+            waiting.append(name)
+    return reached
+
+
+@pytest.mark.parametrize("room", SINGLE_DEVICE)
+def test_modules_never_see_a_mesh(room):
+    own = [name for name in modules_of_brain() if f"{name}.".startswith(f"outlay.brain.{room}.")]
+    assert own
+    folders = tuple(f"outlay.{folder}." for folder in OF_SEVERAL)
+    assert not [(name, other) for name in own for other in reached_from(name) if f"{other}.".startswith(folders)]
+
+
+def test_no_files_import_each_other_in_a_circle():
+    names = modules_of_brain()
+    assert len(names) > 60
+    graphlib.TopologicalSorter({name: imports_of(name) for name in names}).prepare()  # raises a CycleError

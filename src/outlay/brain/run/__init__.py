@@ -1,1 +1,0 @@
-"""Run Brains as recipes: inputs, runs, recordings, results."""

@@ -1,0 +1,79 @@
+"""What installed packages plug into Outlay: the entry points of a group, read without importing any of it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+GROUPS = ("outlay.recipes", "outlay.layouts", "outlay.files", "outlay.commands", "outlay.errors")
+"""The groups that Outlay reads, each by its name in the `pyproject.toml` of a package."""
+
+
+@functools.cache
+def entry_points(group: str) -> Mapping[str, str]:
+    """Return what installed packages name in a group: names to texts, `module:name`.
+
+    `importlib.metadata` would load forty modules more, which `outlay --help` has no time for.
+
+    Args:
+        group: one of `GROUPS`.
+
+    Example:
+        >>> entry_points("console_scripts")["outlay"]
+        'outlay.__main__:main'
+    """
+    entries: dict[str, str] = {}
+    for file in _files(tuple(sys.path)):
+        for name, reference in _sections(file).get(group, {}).items():
+            entries.setdefault(name, reference)  # as for modules, the first folder of the path counts
+    return entries
+
+
+def load(reference: str) -> Any:
+    """Import what `module:name` refers to.
+
+    Args:
+        reference: a text such as an entry point has.
+
+    Example:
+        >>> load("outlay.recipes.digits:digits").__name__
+        'digits'
+    """
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@functools.cache
+def _files(folders: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(file for folder in folders for file in _files_in(folder))
+
+
+def _files_in(folder: str) -> Iterator[Path]:
+    try:
+        names = sorted(entry for entry in os.listdir(folder or ".") if entry.endswith(".dist-info"))
+    except OSError:  # an archive, or not there
+        return
+    for name in names:
+        file = Path(folder, name, "entry_points.txt")
+        if file.is_file():
+            yield file
+
+
+@functools.cache
+def _sections(file: Path) -> Mapping[str, Mapping[str, str]]:
+    """Return the groups of one file that Outlay reads, or its own scripts."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    sections: dict[str, dict[str, str]] = {}
+    section: dict[str, str] = {}
+    for line in map(str.strip, text.splitlines() if "outlay" in text else ()):
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif "=" in line and not line.startswith(("#", ";")):
+            name, _, reference = line.partition("=")
+            section[name.strip()] = reference.partition("[")[0].strip()
+    return sections
