@@ -83,4 +83,4 @@ def test_how_to_install_stands_first():
 
 def test_the_examples_are_in_the_wheel():
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"examples": "outlay/examples"}
+    assert wheel["force-include"] == {"examples": "outlay/examples/programs"}

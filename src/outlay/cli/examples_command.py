@@ -20,7 +20,7 @@ examples = command_group(
 def _folder() -> Path:
     """Return the folder of the examples: in the installed package, or beside the sources."""
     package = Path(__file__).parents[1]
-    installed = package / "examples"
+    installed = package / "examples" / "programs"
     return installed if installed.is_dir() else package.parents[1] / "examples"
 
 
