@@ -102,7 +102,7 @@ lock: $(VENV)
 snapshots: $(VENV)
 	@$(BIN)/python tests/architecture/test_public_api.py
 	@$(BIN)/python tests/architecture/test_cli_options.py
-	@PYTHONPATH=.:packages/outlay-brain $(BIN)/python packages/outlay-brain/tests/architecture/test_promises_of_a_brain.py
+	@PYTHONPATH=.:packages/outlay-brain $(BIN)/python packages/outlay-brain/brain_tests/architecture/test_promises_of_a_brain.py
 
 # Installs packages from the registry, for minutes, so it is no part of `make test`.
 wheels: $(VENV)

@@ -203,7 +203,8 @@ def pytest_collection_finish() -> None:
 
 def folder_of(item: pytest.Item) -> str:
     parts = item.path.relative_to(Path(__file__).parent).parts
-    return "/".join(parts[2:4] if parts[0] == "packages" else parts[:2])
+    own = parts[2:] if parts[0] == "packages" else parts  # packages/outlay-brain/brain_tests/unit is as tests/unit
+    return "/".join(("tests" if own[0].endswith("tests") else own[0], *own[1:2]))
 
 
 @pytest.hookimpl(wrapper=True)

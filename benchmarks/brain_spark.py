@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MODEL = HERE.parent / "packages/outlay-brain/tests/data/example_ab_model.scfg"
+MODEL = HERE.parent / "packages/outlay-brain/brain_tests/data/example_ab_model.scfg"
 JAX, FAST, SPARK, NEWEST = "plain JAX", "fast-cpu", "Spark 0.1.0", "Spark 1.2.2"
 BARS = {SPARK: {1: 10.0, 2: 18.0}, NEWEST: {1: 4.0, 2: 7.0}}
 """How many times as fast as each `fast-cpu` is to be, on so many cores."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "packages" / "outlay-brain"))
-from tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorded_start
+from brain_tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorded_start
 
 from outlay.brain.learning_rules.hebbian import HebbianRule
 

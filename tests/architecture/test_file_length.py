@@ -16,6 +16,6 @@ def test_no_file_is_longer_than_the_limit():
 
 
 def test_recorded_data_stays_small():
-    folders = (ROOT / "tests" / "data", ROOT / "packages" / "outlay-brain" / "tests" / "data")
+    folders = (ROOT / "tests" / "data", ROOT / "packages" / "outlay-brain" / "brain_tests" / "data")
     sizes = {path.name: path.stat().st_size for folder in folders for path in folder.iterdir()}
     assert 0 < sum(sizes.values()) < MAX_BYTES_OF_DATA, sizes

@@ -99,7 +99,7 @@ def not_installed(what: str, name: str) -> str:
         name: its name in `ABSENT`.
 
     >>> print(not_installed("model.scfg", ".scfg"))
-    model.scfg: what reads it is not installed
+    model.scfg needs outlay-brain, which is not installed
       fix: pip install 'outlay[brain]'
     """
-    return f"{what}: what reads it is not installed\n  fix: pip install 'outlay[{ABSENT[name]}]'"
+    return f"{what} needs outlay-{ABSENT[name]}, which is not installed\n  fix: pip install 'outlay[{ABSENT[name]}]'"

@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.brain.run.tiny import Count, Ramp, tiny
+from brain_tests.unit.brain.run.tiny import Count, Ramp, tiny
 
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
-from tests.unit.brain.run.test_saves import prepared, recipe, until
-from tests.unit.brain.run.tiny import tiny
+from brain_tests.unit.brain.run.test_saves import prepared, recipe, until
+from brain_tests.unit.brain.run.tiny import tiny
 from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 
 import outlay

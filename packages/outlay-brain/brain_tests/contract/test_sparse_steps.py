@@ -7,7 +7,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from tests.contract.fused_brains import DELAYS, DTYPES, PLAIN_RULES, RULES, brain_of, leaves, population
+from brain_tests.contract.fused_brains import DELAYS, DTYPES, PLAIN_RULES, RULES, brain_of, leaves, population
 
 from outlay.brain.connections import Connection
 from outlay.brain.fused import pair_pass, sparse_loops, sparse_steps

@@ -18,7 +18,7 @@ def main(name: str, folder: Path) -> None:
         os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if "optimization_level" not in flag)
     job = outlay.join()
     import jax
-    from tests.multiprocess.brain_runs import PROGRAMS, RUNS, on_one_device
+    from brain_tests.multiprocess.brain_runs import PROGRAMS, RUNS, on_one_device
 
     layout, run = name.split()
     program, inputs = PROGRAMS[layout](RUNS[run]())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brain_tests.multiprocess.brain_runs import PROCESSES
 from tests import forks
-from tests.multiprocess.brain_runs import PROCESSES
 from tests.unit.cli.command import outlay_command
 from tests.unit.program.waves import assert_same
 from typer.testing import CliRunner

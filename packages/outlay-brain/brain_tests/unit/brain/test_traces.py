@@ -1,9 +1,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from brain_tests.unit.brain import plain_equations as plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.brain import plain_equations as plain
 
 from outlay.brain.traces import RDTracer, RFSTracer, Tracer
 

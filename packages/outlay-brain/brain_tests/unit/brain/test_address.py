@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.brain.run.tiny import tiny
+from brain_tests.unit.brain.run.tiny import tiny
 
 from outlay.brain.address import addresses, port_addresses, select_addresses
 from outlay.brain.module import BrainError

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from brain_tests.unit.brain import plain_equations as plain
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.unit.brain import plain_equations as plain
 
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from tests.contract.ab_reference import POPULATIONS, SAMPLED, ab_brain, recorded, recorded_spikes, recorded_start
-from tests.contract.fused_brains import (
+from brain_tests.contract.ab_reference import POPULATIONS, SAMPLED, ab_brain, recorded, recorded_spikes, recorded_start
+from brain_tests.contract.fused_brains import (
     DELAYS,
     DTYPES,
     EACH_DTYPE,

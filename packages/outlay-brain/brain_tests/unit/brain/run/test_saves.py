@@ -10,7 +10,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.unit.brain.run.tiny import tiny
+from brain_tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.run.brain_recipe import BrainRecipe

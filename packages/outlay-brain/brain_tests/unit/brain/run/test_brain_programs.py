@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from tests.unit.brain.run.tiny import Ramp
+from brain_tests.unit.brain.run.tiny import Ramp
 
 import outlay
 from outlay.brain import Brain, Connection

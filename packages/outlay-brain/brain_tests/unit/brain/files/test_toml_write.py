@@ -138,6 +138,6 @@ def test_kernels_may_be_files_named_from_the_folder_of_the_brain(tmp_path):
 
 def test_every_class_with_a_name_is_in_the_library():
     """Files know only what is imported when they are read."""
-    brain = Path(outlay.__path__[0]) / "brain"
+    brain = Path(outlay.brain.__path__[0])
     named = {file for file in brain.rglob("*.py") if "\n@register(" in file.read_text()}
     assert named == {Path(file.__file__ or "") for file in library()}

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from tests.unit.brain.run.tiny import tiny
+from brain_tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.module import BrainError

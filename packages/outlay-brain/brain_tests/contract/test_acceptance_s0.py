@@ -7,7 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tests.contract.ab_reference import ab_brain, recorded, recorded_start
+from brain_tests.contract.ab_reference import ab_brain, recorded, recorded_start
 from tests.contract.placed_as_planned import blocks
 
 import outlay

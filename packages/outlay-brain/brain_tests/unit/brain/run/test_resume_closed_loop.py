@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from tests.unit.brain.run.test_saves import LIGHT, interrupt, left_in, recipe, until
-from tests.unit.brain.run.tiny import tiny
+from brain_tests.unit.brain.run.test_saves import LIGHT, interrupt, left_in, recipe, until
+from brain_tests.unit.brain.run.tiny import tiny
 
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe

@@ -3,8 +3,8 @@
 import contextlib
 import random
 
+from brain_tests.unit.brain.run.tiny import tiny
 from tests.contract.test_foreign_files import FOREIGN, put, read
-from tests.unit.brain.run.tiny import tiny
 from tests.unit.cli.command import ROOT, command_here
 
 import outlay

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tests.contract.ab_reference import ab_brain, recorded, recorded_start
+from brain_tests.contract.ab_reference import ab_brain, recorded, recorded_start
 
 import outlay
 from outlay.brain.brain import Brain

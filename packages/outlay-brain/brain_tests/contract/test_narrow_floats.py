@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.contract.narrow_transcription import SIGNALS, Narrow, narrow_brain
+from brain_tests.contract.narrow_transcription import SIGNALS, Narrow, narrow_brain
 
 from outlay.brain.rounding import rounds_each
 from outlay.brain.run.run_brain import run_brain

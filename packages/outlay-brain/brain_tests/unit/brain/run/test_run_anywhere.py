@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import nir
 import numpy as np
 import pytest
+from brain_tests.unit.brain.run.tiny import tiny
 from jax.sharding import AxisType
-from tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.brain import Brain

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.contract.ab_reference import (
+from brain_tests.contract.ab_reference import (
     POPULATIONS,
     SAMPLED,
     STEPS,
@@ -18,7 +18,7 @@ from tests.contract.ab_reference import (
     recorded_spikes,
     recorded_start,
 )
-from tests.contract.brain_arrangements import model, recorded_start_of_half
+from brain_tests.contract.brain_arrangements import model, recorded_start_of_half
 
 pytestmark = pytest.mark.newest
 
