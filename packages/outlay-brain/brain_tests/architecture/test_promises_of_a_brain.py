@@ -11,7 +11,7 @@ from tests.architecture.test_public_api import check_public_name, names_of_facad
 from outlay.brain.brain_command import brain
 from outlay.brain.run import LAYOUTS
 from outlay.brain.run.from_file import ab_brain
-from outlay.brain.run.run_recipe import BrainKind
+from outlay.brain.run.run_recipe import BrainRecipeRun
 from outlay.core.entry_points import GROUPS, entry_points, load
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def test_the_layouts_that_a_shell_completes_are_those_of_the_recipe():
 
 def test_an_extra_that_an_error_names_brings_the_package():
     extras = _extras()
-    named = BrainKind.extras.items()
+    named = BrainRecipeRun.extras.items()
     assert not [(name, extra) for name, extra in named if OF_OTHERS.get(name, name).lower() not in extras[extra]]
 
 
