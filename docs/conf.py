@@ -39,13 +39,22 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
-# As long as all others take: `make test` leaves them to the job of CI that builds the site, and to the thorough run.
+# They start processes or compile for hardware, and take three times as long as all others: `make test` leaves them to the
+# job of CI that builds the site, and to the thorough run.
 LONG_PAGES = [
+    "guides/command_line.md",
     "guides/fine_tune.md",
+    "guides/from_multi_host_calls.md",
+    "guides/predicted_and_measured.md",
+    "guides/prove_it.md",
     "guides/record_a_brain.md",
+    "guides/several_processes.md",
+    "guides/slurm.md",
     "guides/why_an_all_gather.md",
     "guides/will_it_fit.md",
     "tutorials/layouts_of_a_brain.py",
+    "tutorials/on_a_slurm_cluster.py",
+    "tutorials/several_processes.py",
     "tutorials/when_something_dies.py",
 ]
 if os.environ.get("OUTLAY_LONG_PAGES") == "off":

@@ -106,7 +106,7 @@ ON_NEWEST_JAX = {"gpt fsdp+tp+sp"}
 computes there with gates."""
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in ALL]
 )

@@ -1,6 +1,6 @@
 """Every page is executed: those with cells when the site is built, and the Python of others as a script.
 
-The six pages that take longest are in the thorough run, and in the site that CI builds of every change.
+The pages that take longest are in the thorough run, and in the site that CI builds of every change.
 """
 
 import html

@@ -117,6 +117,7 @@ def plain_jax(loss):
     return params, losses
 
 
+@pytest.mark.some_cases(8)
 @pytest.mark.parametrize(("mode", "asked"), [*cases()])
 def test_each_subset_of_passes_computes_what_plain_jax_does(mode, asked):
     loss, built = program(asked, mode)

@@ -29,6 +29,7 @@ def arrangements():
 
 @pytest.mark.any_jax
 @pytest.mark.processes
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("arrangement", ["some alone, some on several", "by neuron over 6"])
 def test_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
     assert arrangements[arrangement]["differing"] == []
