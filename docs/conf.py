@@ -39,7 +39,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
-# They start processes or compile for hardware, and take three times as long as all others: `make test` leaves them to the
+# They start processes or compile for hardware, and take longer than all others: `make test` leaves them to the
 # job of CI that builds the site, and to the thorough run.
 LONG_PAGES = [
     "guides/command_line.md",
