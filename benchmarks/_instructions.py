@@ -79,9 +79,9 @@ def cycles_a_second():
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(CHAIN), jax_machine_code.target_machine())
     engine.finalize_object()
     chain = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("chain"))
-    took = []
+    timings = []
     for _ in range(5):
         start = time.perf_counter()
         chain(CYCLES // 2)
-        took.append(time.perf_counter() - start)
-    return CYCLES / min(took)
+        timings.append(time.perf_counter() - start)
+    return CYCLES / min(timings)

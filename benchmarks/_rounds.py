@@ -28,8 +28,8 @@ def serve(load, answers=None):
         elif name == "round":
             start, spent = time.perf_counter(), time.process_time()
             run()
-            took = time.perf_counter() - start, time.process_time() - spent
-            _answer([seconds / num_steps for seconds in took])
+            elapsed = time.perf_counter() - start, time.process_time() - spent
+            _answer([seconds / num_steps for seconds in elapsed])
         else:
             _answer(answers[name](**arguments))
 

@@ -264,8 +264,8 @@ def intercept_vjp(change: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
     original, thread = api.vjp, threading.get_ident()
 
     def vjp(function: Callable[..., Any], *primals: Any, **options: Any) -> Any:
-        mine = change(function) if threading.get_ident() == thread else function
-        return original(mine, *primals, **options)
+        changed = change(function) if threading.get_ident() == thread else function
+        return original(changed, *primals, **options)
 
     api.vjp = jax.vjp = vjp
     try:

@@ -83,10 +83,10 @@ def listed_differences(differences: list[StaticDifference], first: str = "planne
     return lines
 
 
-def structure_lines(took: Any, returned: Any) -> list[str]:
+def structure_lines(expected: Any, returned: Any) -> list[str]:
     """Write the structures of two trees, a line each; of large ones what differs."""
-    structures = [str(jax.tree.structure(tree)) for tree in (took, returned)]
-    if max(map(len, structures)) > _LONGEST and (differences := static_differences(took, returned)):
+    structures = [str(jax.tree.structure(tree)) for tree in (expected, returned)]
+    if max(map(len, structures)) > _LONGEST and (differences := static_differences(expected, returned)):
         return listed_differences(differences, "took", "returned")
     return [f"  {word:<8} {text[:_LONGEST]}" for word, text in zip(("took", "returned"), structures, strict=True)]
 

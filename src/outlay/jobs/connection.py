@@ -83,16 +83,16 @@ class Connection:
         Raises:
             Disconnected: there will be no more.
         """
-        gone: Disconnected | None = None
+        disconnected: Disconnected | None = None
         try:
             while piece := self._receive():
                 self._received += piece
-            gone = Disconnected("hung up") if piece is not None else None
+            disconnected = Disconnected("hung up") if piece is not None else None
         except Disconnected as error:
-            gone = error
+            disconnected = error
         *lines, self._received = self._received.split(b"\n")
-        if gone and not lines:  # where there are, they are its last words, and the next call raises
-            raise gone
+        if disconnected and not lines:  # where there are, they are its last words, and the next call raises
+            raise disconnected
         return [_message(line) for line in lines]
 
     def wait_for(self, deadline: float) -> Message | None:

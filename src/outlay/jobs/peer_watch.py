@@ -24,7 +24,7 @@ from outlay.jobs.heartbeat import last_beat, report_to, write_wait
 from outlay.jobs.job_folder import Beat, Wait
 from outlay.jobs.rendezvous import Rendezvous
 from outlay.jobs.stall import OFF, Limits, Silence
-from outlay.jobs.verdict import GRACE, Failed, Gone, Kind, Patience, ProcessFacts, Verdict, verdict
+from outlay.jobs.verdict import GRACE, Failed, Kind, Lost, Patience, ProcessFacts, Verdict, verdict
 from outlay.jobs.waiting import NO_WAIT, Devices, Waiting
 
 _EVERY = 1.0  # seconds between signs of life
@@ -45,7 +45,7 @@ class _Peer:
         beat: its last heartbeat.
         has_finished: whether its program has ended well.
         failed: its report of a failure, and when it came.
-        gone: when its connection closed, and why.
+        lost: when its connection closed, and why.
     """
 
     silence: Silence
@@ -54,7 +54,7 @@ class _Peer:
     beat: Beat | None = None
     has_finished: bool = False
     failed: tuple[float, Message] | None = None
-    gone: tuple[float, str] | None = None
+    lost: tuple[float, str] | None = None
 
     def take(self, message: Message) -> None:
         self.heard_at = time.monotonic()
@@ -70,16 +70,16 @@ class _Peer:
         """Leave out these seconds, in which process 0 did not run."""
         self.silence.pause(seconds)
         self.heard_at += seconds
-        if self.gone:
-            self.gone = (self.gone[0] + seconds, self.gone[1])
+        if self.lost:
+            self.lost = (self.lost[0] + seconds, self.lost[1])
 
     def facts(self, process: int, now: float) -> ProcessFacts:
         reports_steps = self.beat is not None and (self.beat.step is not None or self.beat.of is not None)
-        failed, gone = self.failed, self.gone
+        failed, lost = self.failed, self.lost
         return ProcessFacts(
             process,
             failed=Failed(failed[0], now - failed[0], bool(failed[1]["echo"])) if failed else None,
-            gone=Gone(now - gone[0], "hung up" in gone[1]) if gone else None,
+            lost=Lost(now - lost[0], "hung up" in lost[1]) if lost else None,
             has_finished=self.has_finished,
             beat=self.beat,
             silent=self.silence.seconds(now),
@@ -194,7 +194,7 @@ class PeerWatch:
                     self._peers[key.data].take(message)
             except Disconnected as error:
                 selector.unregister(key.fileobj)
-                self._peers[key.data].gone = (time.monotonic(), str(error))
+                self._peers[key.data].lost = (time.monotonic(), str(error))
 
     def _sample(self) -> Wait:
         """Look whether this process waits, and tell its launcher if it has one."""
@@ -204,7 +204,7 @@ class PeerWatch:
 
     def _tell(self, message: Message) -> None:
         for process, connection in self._connections.items():
-            if not self._peers[process].gone:
+            if not self._peers[process].lost:
                 connection.send(message)
 
     def _facts(self, now: float) -> list[ProcessFacts]:
@@ -213,8 +213,8 @@ class PeerWatch:
             return facts
         # A launcher sees how one ended that has gone after its last step, and here it has ended.
         return [
-            replace(one, gone=None, has_finished=True)
-            if one.gone and (one.has_finished or one.has_taken_the_last)
+            replace(one, lost=None, has_finished=True)
+            if one.lost and (one.has_finished or one.has_taken_the_last)
             else one
             for one in facts
         ]
@@ -230,7 +230,7 @@ class PeerWatch:
     def _decide_at_the_end(self, now: float) -> None:
         """End the job if one goes before the end of JAX, at which all wait for it: nobody leaves before that."""
         facts = [
-            replace(one, has_finished=True, gone=one.gone if one.gone and one.gone.ago > GRACE else None)
+            replace(one, has_finished=True, lost=one.lost if one.lost and one.lost.ago > GRACE else None)
             for one in self._facts(now)
         ]
         result = verdict(facts, self._patience)
@@ -244,10 +244,10 @@ class PeerWatch:
     def _in_words(self, result: Verdict, now: float) -> Message:
         """Return a verdict as all processes are told it: exit code, text, and whose stacks show what it means."""
         named = ", ".join(map(self._named, result.culprits))
-        running = [process for process, peer in enumerate(self._peers) if not (peer.has_finished or peer.gone)]
+        running = [process for process, peer in enumerate(self._peers) if not (peer.has_finished or peer.lost)]
         if result.kind is Kind.LOST:
             is_late = all(
-                self._peers[process].gone or self._peers[process].has_finished for process in range(self._num)
+                self._peers[process].lost or self._peers[process].has_finished for process in range(self._num)
             )
             return self._lost(result.culprits[0], " after its last step" if is_late else "")
         if result.first is not None and (failed := self._peers[result.first].failed):
@@ -261,7 +261,7 @@ class PeerWatch:
         return {"code": STUCK, "text": "\n".join(["the job is stuck", *lines]), "stacks": running}
 
     def _lost(self, process: int, when: str = "") -> Message:
-        _, why = self._peers[process].gone or (0.0, "")
+        _, why = self._peers[process].lost or (0.0, "")
         return {"code": LOST, "text": f"{self._named(process)} {_GONE.format(when=when, why=why)}", "stacks": []}
 
     def _state_of(self, process: int, now: float) -> str:

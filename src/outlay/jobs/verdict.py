@@ -49,7 +49,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Lost:
     """The connection to a process is closed, and it has said nothing.
 
     Attributes:
@@ -68,7 +68,7 @@ class ProcessFacts:
     Attributes:
         process: its number.
         failed: that it failed; None where it has not.
-        gone: that its connection is closed; None where it is not, or where a launcher sees the process itself.
+        lost: that its connection is closed; None where it is not, or where a launcher sees the process itself.
         has_exited: whether it has exited with 0, or saved and stopped on request.
         has_finished: whether its program has ended well, so that it only waits for the others.
         beat: its last heartbeat; None before the first.
@@ -84,7 +84,7 @@ class ProcessFacts:
 
     process: int
     failed: Failed | None = None
-    gone: Gone | None = None
+    lost: Lost | None = None
     has_exited: bool = False
     has_finished: bool = False
     beat: Beat | None = None
@@ -100,7 +100,7 @@ class ProcessFacts:
     @property
     def is_running(self) -> bool:
         """Whether its program still runs, as far as is known."""
-        return not (self.failed or self.gone or self.has_exited or self.has_finished)
+        return not (self.failed or self.lost or self.has_exited or self.has_finished)
 
     @property
     def is_too_silent(self) -> bool:
@@ -164,7 +164,7 @@ def verdict(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None
     facts = sorted(facts, key=lambda one: one.process)
     if any(one.failed for one in facts):
         return _failed_first(facts, patience)
-    if all(one.has_exited or one.has_finished for one in facts) and not any(one.gone for one in facts):
+    if all(one.has_exited or one.has_finished for one in facts) and not any(one.lost for one in facts):
         return Verdict(Kind.WELL)
     rules = (_lost(facts), _never_joined(facts), _left_early(facts, patience), _stuck(facts, patience))
     return next((result for result in rules if result), None)
@@ -181,8 +181,8 @@ def _failed_first(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict 
         return None
     if causes:
         return Verdict(Kind.FAILED, (first,), first)
-    if gone := _gone_too_soon(facts):
-        return _earliest_lost(gone)
+    if lost := _lost_too_soon(facts):
+        return _earliest_lost(lost)
     others = [one for one in facts if not one.failed]
     to_blame = [one for one in others if one.held is not None] or [one for one in others if one.has_exited]
     if to_blame:
@@ -191,33 +191,33 @@ def _failed_first(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict 
 
 
 def _lost(facts: Sequence[ProcessFacts]) -> Verdict | None:
-    gone = [one for one in facts if one.gone]
+    lost = [one for one in facts if one.lost]
     if not any(one.is_running for one in facts):  # they would be waited for at the end of JAX
-        return _earliest_lost(gone) if gone else None
-    due = [one for one in _gone_too_soon(facts) if one.gone and (not one.gone.hung_up or one.gone.ago > GRACE)]
+        return _earliest_lost(lost) if lost else None
+    due = [one for one in _lost_too_soon(facts) if one.lost and (not one.lost.hung_up or one.lost.ago > GRACE)]
     return _earliest_lost(due) if due else None
 
 
-def _gone_too_soon(facts: Sequence[ProcessFacts]) -> list[ProcessFacts]:
+def _lost_too_soon(facts: Sequence[ProcessFacts]) -> list[ProcessFacts]:
     """Return lost processes that are needed: after its last step a process is needed only if others wait for it.
 
     One that has told of a failure before is not lost: that it lost another one, perhaps, and which is looked for.
     """
     is_needed = any(one.waits > _NEEDED for one in facts if one.is_running)
-    gone = [one for one in facts if one.gone and not one.has_finished and not one.failed]
-    return [one for one in gone if is_needed or not one.has_taken_the_last]
+    lost = [one for one in facts if one.lost and not one.has_finished and not one.failed]
+    return [one for one in lost if is_needed or not one.has_taken_the_last]
 
 
-def _earliest_lost(gone: Sequence[ProcessFacts]) -> Verdict:
-    earliest = min(gone, key=lambda one: (-one.gone.ago if one.gone else 0.0, one.process))
+def _earliest_lost(lost: Sequence[ProcessFacts]) -> Verdict:
+    earliest = min(lost, key=lambda one: (-one.lost.ago if one.lost else 0.0, one.process))
     return Verdict(Kind.LOST, (earliest.process,))
 
 
 def _never_joined(facts: Sequence[ProcessFacts]) -> Verdict | None:
     """Processes have ended well before they joined, while others wait for them there."""
-    gone = [one for one in facts if one.has_exited and (one.beat is None or one.beat.doing in JOINING)]
+    exited = [one for one in facts if one.has_exited and (one.beat is None or one.beat.doing in JOINING)]
     joining = any(one.is_running and one.beat is not None and one.beat.doing in JOINING for one in facts)
-    return Verdict(Kind.NEVER_JOINED, tuple(one.process for one in gone)) if gone and joining else None
+    return Verdict(Kind.NEVER_JOINED, tuple(one.process for one in exited)) if exited and joining else None
 
 
 def _left_early(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None:

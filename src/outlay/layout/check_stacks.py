@@ -30,7 +30,7 @@ def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Pro
         if leaf.path in stacks and leaf.kind == "state":
             for number in _misread(leaf, resolution):
                 split[number].append(leaf)
-    return [_problem(number, mine, stacks, resolution) for number, mine in sorted(split.items())]
+    return [_problem(number, group, stacks, resolution) for number, group in sorted(split.items())]
 
 
 def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resolution) -> list[str]:
@@ -82,11 +82,11 @@ def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int],
         f"dim 0 of {first.path} {first.shape} counts {num} stacked layers, as in {alike} leaves there; the rule, "
         f"written for the arrays of one layer, gives it {spec_text(first.spec)}"
     )
-    mine = [leaf.path for leaf in leaves]
+    group = [leaf.path for leaf in leaves]
     others = [
         path
         for path, application in resolution.applications[number].items()
-        if path not in mine and application.requested
+        if path not in group and application.requested
     ]
     verb = "add, before it," if others else "write, in its place,"
     fix = f"{verb} {_rules_text(_placements_inside(number, leaves, resolution), resolution)}"

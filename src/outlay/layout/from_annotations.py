@@ -185,9 +185,9 @@ def _folded(specs: Mapping[str, P], paths: Sequence[str]) -> Iterable[tuple[str,
         number = next((i for i, part in enumerate(parts) if part.isdigit()), None)  # the layer's, outermost
         general = ".".join("*" if i == number else join_parts((part,)) for i, part in enumerate(parts))
         groups.setdefault(general, []).append(path)
-    for general, mine in groups.items():
+    for general, group in groups.items():
         reached = [path for path in paths if matches(general, path)]
-        if len(mine) > 1 and set(reached) == set(mine) and len({spec_text(specs[path]) for path in mine}) == 1:
-            yield general, specs[mine[0]]
+        if len(group) > 1 and set(reached) == set(group) and len({spec_text(specs[path]) for path in group}) == 1:
+            yield general, specs[group[0]]
         else:
-            yield from ((path, specs[path]) for path in mine)
+            yield from ((path, specs[path]) for path in group)

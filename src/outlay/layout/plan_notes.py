@@ -134,13 +134,13 @@ def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Itera
         owner = resolution.assignments[leaf.path].dim_rules.get(0)
         if leaf.kind == "batch" and owner is not None and isinstance(resolution.rules[owner].placement, OneDim):
             by_rule[owner].append(leaf)
-    for number, mine in by_rule.items():
-        sizes = collections.Counter(leaf.shape[0] for leaf in mine)
-        usual = max(sizes, key=lambda size: (sizes[size], sum(size in leaf.shape for leaf in mine)))
-        odd = [leaf for leaf in mine if leaf.shape[0] != usual]
+    for number, group in by_rule.items():
+        sizes = collections.Counter(leaf.shape[0] for leaf in group)
+        usual = max(sizes, key=lambda size: (sizes[size], sum(size in leaf.shape for leaf in group)))
+        odd = [leaf for leaf in group if leaf.shape[0] != usual]
         if odd:
             fixes = ", ".join(f'("{leaf.path}", {_for_samples(leaf, usual, resolution, number)})' for leaf in odd[:3])
-            example = next(leaf for leaf in mine if leaf.shape[0] == usual)
+            example = next(leaf for leaf in group if leaf.shape[0] == usual)
             yield (
                 f"the first dims of the batch differ: {usual} of {example.path}, but "
                 f"{listed([f'{leaf.path} {leaf.shape}' for leaf in odd])}; "

@@ -38,8 +38,10 @@ def globs(chosen: Collection[str], others: Iterable[str]) -> list[str]:
     >>> globs(["opt.0.mu.w", "opt.0.mu.b", "opt.0.nu.w"], ["opt.0.nu.b", "params.w"])
     ['opt.0.mu.**', 'opt.0.nu.w']
     """
-    mine = {split_path(path) for path in chosen}
-    patterns = _cover(sorted(mine), [split_path(path) for path in others if split_path(path) not in mine])
+    chosen_parts = {split_path(path) for path in chosen}
+    patterns = _cover(
+        sorted(chosen_parts), [split_path(path) for path in others if split_path(path) not in chosen_parts]
+    )
     return list(dict.fromkeys(patterns))
 
 

@@ -65,10 +65,10 @@ def take_arguments(state: Any, batch: Any) -> tuple[Any, Any]:
 def donated_error(state: Any, batch: Any) -> ProgramError:
     """Return the error for arrays that were donated to an earlier step."""
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
-    gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
+    deleted = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
     return ProgramError(
         "this state was used already: a step donates its state, so "
-        f"{counted(len(gone), 'leaf is', 'leaves are')} gone: {listed(gone, 8)}\n"
+        f"{counted(len(deleted), 'leaf is', 'leaves are')} gone: {listed(deleted, 8)}\n"
         "  fix: use the state that the step returns: state, outputs = program(state, batch)"
     )
 

@@ -124,10 +124,10 @@ def _part_problems(
 
 def _by_rows(leaf: LeafPlan, rows: tuple[Rows, ...]) -> LeafPlan:
     """Complete the plan of a leaf on several devices with the rows that each of them holds."""
-    mine = next((one for one in rows if one.has(leaf.path)), None)
-    if mine is None:
+    rows_of_part = next((one for one in rows if one.has(leaf.path)), None)
+    if rows_of_part is None:
         return leaf
-    num, here = mine.num[leaf.path.partition(".")[0]], leaf.shape[0] // mine.num_devices
+    num, here = rows_of_part.num[leaf.path.partition(".")[0]], leaf.shape[0] // rows_of_part.num_devices
     reason = f"{leaf.reason}, {here} rows on each"
     if leaf.shape[0] > num:
         more = num_bytes(leaf.shape, leaf.dtype) // leaf.shape[0] * (leaf.shape[0] - num)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outlay.jobs.job_folder import AFTER_THE_LAST, FINISHED, Beat
 from outlay.jobs.stall import BEFORE_THE_FIRST, BETWEEN_STEPS, OFF, TOGETHER
-from outlay.jobs.verdict import GRACE, Failed, Gone, Kind, Patience, ProcessFacts, verdict
+from outlay.jobs.verdict import GRACE, Failed, Kind, Lost, Patience, ProcessFacts, verdict
 
 LAUNCHER = Patience(settle=0.4, echo=5.0, slow_exchange=0.0)
 PEERS = Patience()
@@ -45,8 +45,8 @@ def failed(how=CAUSE, **facts):
     return ProcessFacts(0, failed=how, beat=STEP, **facts)
 
 
-def gone(beat=STEP, **how):
-    return ProcessFacts(0, beat=beat, gone=Gone(**how))
+def lost(beat=STEP, **how):
+    return ProcessFacts(0, beat=beat, lost=Lost(**how))
 
 
 def job(*processes):
@@ -99,27 +99,27 @@ TABLE = {
         (Kind.FAILED, (1,), 1),
     ),
     # Without a launcher: gone without a word.
-    "killed": (PEERS, [steps(), gone(ago=GRACE + 1)], (Kind.LOST, (1,), None)),
-    "it has just hung up, which may be an end": (PEERS, [steps(), gone(ago=0.5)], GOES_ON),
-    "its machine does not answer": (PEERS, [steps(), gone(ago=0.0, hung_up=False)], (Kind.LOST, (1,), None)),
+    "killed": (PEERS, [steps(), lost(ago=GRACE + 1)], (Kind.LOST, (1,), None)),
+    "it has just hung up, which may be an end": (PEERS, [steps(), lost(ago=0.5)], GOES_ON),
+    "its machine does not answer": (PEERS, [steps(), lost(ago=0.0, hung_up=False)], (Kind.LOST, (1,), None)),
     "killed, and another one has lost it": (
         PEERS,
-        [failed(Failed(1.0, 0.1, is_echo=True)), gone(ago=0.1), steps()],
+        [failed(Failed(1.0, 0.1, is_echo=True)), lost(ago=0.1), steps()],
         (Kind.LOST, (1,), None),
     ),
     "the echo alone, for a moment": (PEERS, [failed(Failed(1.0, 1.0, is_echo=True)), steps()], GOES_ON),
     "the echo alone": (PEERS, [failed(ECHO), steps()], (Kind.FAILED, (0,), 0)),
-    "two are killed: the first": (PEERS, [steps(), gone(ago=5.0), gone(ago=6.0)], (Kind.LOST, (2,), None)),
-    "it went after its last step: the others may work": (PEERS, [steps(), gone(LAST, ago=60.0)], GOES_ON),
-    "... unless they wait for it": (PEERS, [waits(61.0), gone(LAST, ago=60.0)], (Kind.LOST, (1,), None)),
+    "two are killed: the first": (PEERS, [steps(), lost(ago=5.0), lost(ago=6.0)], (Kind.LOST, (2,), None)),
+    "it went after its last step: the others may work": (PEERS, [steps(), lost(LAST, ago=60.0)], GOES_ON),
+    "... unless they wait for it": (PEERS, [waits(61.0), lost(LAST, ago=60.0)], (Kind.LOST, (1,), None)),
     "... and JAX would wait for it when they are done": (
         PEERS,
-        [finished(ENDED_AT_40), gone(LAST, ago=0.1)],
+        [finished(ENDED_AT_40), lost(LAST, ago=0.1)],
         (Kind.LOST, (1,), None),
     ),
     "it finished, and was killed before the others had": (
         PEERS,
-        [finished(), finished(gone=Gone(0.1))],
+        [finished(), finished(lost=Lost(0.1))],
         (Kind.LOST, (1,), None),
     ),
     # Ended well, too early.
@@ -250,7 +250,7 @@ FACTS = st.builds(
     ProcessFacts,
     process=st.just(0),
     failed=st.none() | st.builds(Failed, at=SECONDS, ago=SECONDS, is_echo=st.booleans()),
-    gone=st.none() | st.builds(Gone, ago=SECONDS, hung_up=st.booleans()),
+    lost=st.none() | st.builds(Lost, ago=SECONDS, hung_up=st.booleans()),
     has_exited=st.booleans(),
     has_finished=st.booleans(),
     beat=st.sampled_from([None, STEP, LAST, COMPILING, ENDED_AT_12, ENDED_AT_40, NO_STEPS, HERE, ON_THE_WAY]),
@@ -303,7 +303,7 @@ def test_there_is_somebody_to_blame_unless_all_is_well(facts, patience):
         assert list(result.culprits) == sorted(set(result.culprits))
         assert set(result.culprits) | set(result.waiting) <= {one.process for one in facts}
         assert bool(result.culprits) == (result.kind is not Kind.WELL)
-    if all(one.has_finished and not one.failed and not one.gone for one in facts):
+    if all(one.has_finished and not one.failed and not one.lost for one in facts):
         assert result
         assert result.kind is Kind.WELL
 
@@ -312,7 +312,7 @@ def test_there_is_somebody_to_blame_unless_all_is_well(facts, patience):
 def test_a_job_whose_processes_all_work_goes_on(facts, patience):
     """As long as nobody fails or goes, and whoever runs has just shown a sign of life."""
     working = [
-        replace(one, failed=None, gone=None, has_exited=False, silent=0.0, waits=0.0, held=None, unheard=0.0)
+        replace(one, failed=None, lost=None, has_exited=False, silent=0.0, waits=0.0, held=None, unheard=0.0)
         for one in facts
     ]
     if any(one.is_running for one in working):

@@ -139,15 +139,15 @@ def fit_speeds(schedule: Schedule, target: Target, measured: Mapping[str, float]
             if one.lane != "compute" or one.part not in ("products", "memory") or seconds <= 0:
                 continue
             name = events[one.name].dtype or "bfloat16" if one.part == "products" else ""
-            predicted, took = sums.get(name, [0.0, 0.0])
-            sums[name] = [predicted + one.seconds * one.runs, took + seconds]
-        for dtype, (predicted, took) in sums.items():
+            predicted, spent = sums.get(name, [0.0, 0.0])
+            sums[name] = [predicted + one.seconds * one.runs, spent + seconds]
+        for dtype, (predicted, spent) in sums.items():
             if not dtype:
-                memory = _rounded(hardware.memory_bandwidth * predicted / took)
+                memory = _rounded(hardware.memory_bandwidth * predicted / spent)
                 hardware = replace(hardware, memory_bandwidth=memory)
                 continue
             name = peak_name(dtype.removesuffix("-highest"), hardware)
-            peaks[name] = _rounded(product_speed(hardware, dtype)[0] * predicted / took)
+            peaks[name] = _rounded(product_speed(hardware, dtype)[0] * predicted / spent)
             hardware = replace(hardware, peak_flops={**hardware.peak_flops, name: peaks[name]})
     hardware, links = _with_links(schedule, replace(target, hardware=hardware), measured)
     if not peaks and memory is None and not links:
@@ -161,12 +161,12 @@ def _with_links(
 ) -> tuple[Hardware, tuple[float, float] | None]:
     """Fit bandwidth and latency of the links to the measured collectives, by the ratios of times."""
     known = target.hardware
-    took: dict[int, float] = {}
+    spent: dict[int, float] = {}
     for block in schedule.blocks.values():
         for event in block:
             if event.kind in ("exchange", "start") and measured.get(event.name, 0.0) > 0:
-                took[event.number] = took.get(event.number, 0.0) + measured[event.name]
-    whole = sum(took.values())
+                spent[event.number] = spent.get(event.number, 0.0) + measured[event.name]
+    whole = sum(spent.values())
     if not whole:
         return known, None
 
@@ -177,7 +177,7 @@ def _with_links(
 
     def distance(hardware: Hardware) -> float:
         total = 0.0
-        for number, seconds in took.items():
+        for number, seconds in spent.items():
             expected = predicted(hardware, number)
             total += seconds / whole * (math.log10(expected / seconds) ** 2 if expected > 0 else 0.0)
         moved = abs(math.log10(hardware.intra_host_link_bandwidth / known.intra_host_link_bandwidth))
@@ -189,7 +189,7 @@ def _with_links(
         best = min(tried, key=distance)
         width /= 2
     # Scale both so that the total matches: measured collectives include waiting for slower devices.
-    slower = math.log10(whole / (sum(predicted(best, number) for number in took) or whole))
+    slower = math.log10(whole / (sum(predicted(best, number) for number in spent) or whole))
     best = _scaled(best, -slower, slower)
     return best, (best.intra_host_link_bandwidth, best.link_latency)
 

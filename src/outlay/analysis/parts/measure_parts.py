@@ -155,10 +155,10 @@ def measure_parts(
         together = Repeated(recording, jax.jit(init)(jax.random.key(seed)), inputs)
         seen = {tuple(port.split(":")): values for port, values in together.run()["recorded"].items()}
         alone = {name: _alone(graph, name, together.state[name], seen, inputs) for name in graph.parts}
-        took = median_seconds({"": together, **alone}, num_rounds)
+        medians = median_seconds({"": together, **alone}, num_rounds)
     return PartTimes(
-        seconds={name: took[name] / num_steps for name in alone},
-        together=took[""] / num_steps,
+        seconds={name: medians[name] / num_steps for name in alone},
+        together=medians[""] / num_steps,
         device=str(where.device_kind),
         num_steps=num_steps,
     )
@@ -185,14 +185,14 @@ class Repeated:
 
 def median_seconds(repeated: Mapping[str, Repeated], num_rounds: int = NUM_ROUNDS) -> dict[str, float]:
     """Return the median time of a run of each; they take turns, since a machine slows down and speeds up."""
-    took: dict[str, list[float]] = {name: [] for name in repeated}
+    medians: dict[str, list[float]] = {name: [] for name in repeated}
     for number in range(num_rounds + 1):
         for name, one in repeated.items():
             start = time.perf_counter()
             one.run()
             if number:  # the first run compiles
-                took[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in took.items()}
+                medians[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in medians.items()}
 
 
 def _alone(graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inputs: Any) -> Repeated:

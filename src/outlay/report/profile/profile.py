@@ -127,26 +127,28 @@ def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: in
             f"{graphs[0]}\n"
             f"  fix: record it again with XLA_FLAGS=--{_GRAPHS}= , or let outlay profile run the steps, which does so"
         )
-    took: dict[str, float] = collections.defaultdict(float)
+    measured: dict[str, float] = collections.defaultdict(float)
     for event in events:
         # CPU devices share threads, and no event says which device it is of: so sums, and means over devices (decision
         # 34).
-        took[event.name] += event.seconds / num_steps / num_devices
+        measured[event.name] += event.seconds / num_steps / num_devices
     predicted: dict[str, float] = collections.defaultdict(float)
     for stretch in flattened(time_on_lanes(explanation.schedule).stretches):
         predicted[stretch.name] += stretch.seconds * stretch.runs
-    if not predicted.keys() & took.keys():
-        names = ", ".join(itertools.islice(took, 3))
+    if not predicted.keys() & measured.keys():
+        names = ", ".join(itertools.islice(measured, 3))
         raise ProfileError(
             f"the trace is of another program of the same name, whose operations ({names}, ...) this one does not have"
             "\n  fix: profile this recipe with this layout, or explain the program that was traced"
         )
     origins, leaves = origins_of(explanation), {one.name: one.leaf for one in explanation.collectives}
-    timed = [_timed(name, origins[name], leaves.get(name, ""), predicted[name], took.get(name)) for name in predicted]
+    timed = [
+        _timed(name, origins[name], leaves.get(name, ""), predicted[name], measured.get(name)) for name in predicted
+    ]
     holding = {
         event.name for block in explanation.schedule.blocks.values() for event in block if event.kind in _HOLD_OTHERS
     }
-    unknown = sum(seconds for name, seconds in took.items() if name not in holding and name not in predicted)
+    unknown = sum(seconds for name, seconds in measured.items() if name not in holding and name not in predicted)
     return Profile(explanation, num_steps, num_devices, tuple(timed), unknown, tuple(events))
 
 
@@ -206,9 +208,9 @@ def read_trace(path: Path, program: str) -> list[TraceEvent]:
             f"{file} is a trace of another program: it has no event of {program}, only of {listed}"
             "\n  fix: profile this recipe with this layout, or explain the program that was traced"
         )
-    mine = [event for name, event in events if name == program]
-    first = min(event.begin for event in mine)
-    shifted = [TraceEvent(one.name, one.track, one.begin - first, one.seconds) for one in mine]
+    executions = [event for name, event in events if name == program]
+    first = min(event.begin for event in executions)
+    shifted = [TraceEvent(one.name, one.track, one.begin - first, one.seconds) for one in executions]
     return sorted(shifted, key=lambda event: event.begin)
 
 

@@ -146,11 +146,11 @@ def _permute(operation: Operation) -> Any:
     source = np.full(operation.module.num_devices, -1, np.int32)
     for sender, receiver in pairs:
         source[receiver] = sender
-    mine = jnp.asarray(source)[_device_number(operation)]
+    own_sender = jnp.asarray(source)[_device_number(operation)]
     results = []
     for value in operation.operands:
-        sent = _of_slice(operation, value)[jnp.maximum(mine, 0)]
-        results.append(jnp.where(mine >= 0, sent, jnp.zeros_like(sent)))
+        sent = _of_slice(operation, value)[jnp.maximum(own_sender, 0)]
+        results.append(jnp.where(own_sender >= 0, sent, jnp.zeros_like(sent)))
     return _returned(operation, results)
 
 

@@ -199,8 +199,8 @@ def _permuted(operation: Operation, value: Any, pairs: list[list[int]]) -> Any:
     source = np.full(len(everywhere), -1, np.int32)
     for sender, receiver in pairs:
         source[receiver] = sender
-    mine = jnp.asarray(source)[lax.axis_index(operation.axes)]
-    return jnp.where(mine >= 0, everywhere[jnp.maximum(mine, 0)], jnp.zeros_like(value))
+    own_sender = jnp.asarray(source)[lax.axis_index(operation.axes)]
+    return jnp.where(own_sender >= 0, everywhere[jnp.maximum(own_sender, 0)], jnp.zeros_like(value))
 
 
 def _slice_number(operation: Operation) -> Any:
