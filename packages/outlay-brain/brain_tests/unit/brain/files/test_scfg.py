@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import lzma
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,15 @@ def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
         outputs={"action": "out:signal"},
         dtype="float16",
     )
+
+
+def test_what_only_older_files_need_is_imported_for_older_files_alone(monkeypatch):
+    module = "outlay.brain.files.scfg.older"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    read_brain(NEWEST, inputs={"drive": (4,)})
+    assert module not in sys.modules
+    read_brain(OLDER)
+    assert module in sys.modules
 
 
 def test_the_file_of_the_tutorial_of_2026_is_read_and_written_as_toml(tmp_path):

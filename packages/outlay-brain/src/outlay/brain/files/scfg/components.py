@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +11,6 @@ from outlay.brain.check_modules import is_time
 from outlay.brain.files.scfg.plain import EDITOR, TYPE
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.files.settings import Report
-from outlay.brain.registry import registered
 from outlay.core.toml import Path
 
 Table = dict[str, Any]
@@ -111,7 +109,12 @@ def component_table(
     if kind == "delays":
         _check_drawn(settings, path, wrong, is_newer=is_newer)
         _as_our_delays(settings, config, is_newer=is_newer)
-    own_type = names[spark_class] if spark_class else _most_like(kind, settings, ports, per_pair="units" in config)
+    if spark_class:
+        own_type = names[spark_class]
+    else:
+        from outlay.brain.files.scfg.older import most_like
+
+        own_type = most_like(kind, names.values(), settings, ports, per_pair="units" in config)
     if own_type == "btsp":
         _check_btsp(settings, ports, path, wrong)
     if own_type == "quadruplet" and "max_clip" in settings:
@@ -155,21 +158,6 @@ def _class_of(config: Mapping[str, Any]) -> str | None:
     if config.get(_CLASS):
         return snake_case(config[_CLASS])
     return config[TYPE].removesuffix("_config") if config.get(TYPE) else None
-
-
-def _most_like(kind: str, settings: Mapping[str, Any], ports: Collection[str], *, per_pair: bool) -> str:
-    """Guess a component from its settings, since older files do not name it."""
-    if kind == "delays":
-        return "n2n" if per_pair else "n"
-
-    def unlike(name: str) -> tuple[int, int, int]:
-        cls = registered(name, kind=kind)
-        # Unconnected ports weigh most, then settings that the component lacks, then those that are missing.
-        fields, reads = {field.name for field in dataclasses.fields(cls)}, set(getattr(cls, "reads", ()))
-        given = {"eta" if key == "gamma" and "gamma" not in fields else key for key in settings}
-        return len(reads - set(ports)), len(given - fields), len(fields - given) - len(reads)
-
-    return min(dict.fromkeys(COMPONENTS[kind].values()), key=unlike)
 
 
 def not_here(kind: str, name: str) -> str:

@@ -73,12 +73,14 @@ def neuron_table(
         is_newer: whether Spark 1.1.1 or a later version wrote it.
     """
     wired = SPECS in config
-    components = _wired(config, path, wrong, is_newer) if wired else _named(config, path, wrong, ports)
+    components = _wired(config, path, wrong, is_newer) if wired else _of_older(config, path, wrong, ports)
     named = {SPECS, "max_delay", *KINDS, *(f"{kind}_config" for kind in KINDS)}
     rest = {key: value for key, value in own_settings(config).items() if key not in named}
     count, rate = count_of(config), rest.get("inhibitory_rate")
-    if wired and not is_newer and not any("inhibition_mask" in (spec.get("inputs") or {}) for spec in config[SPECS]):
-        rate = 0.0  # these tell their soma themselves who is inhibitory
+    if wired and not is_newer:
+        from outlay.brain.files.scfg.older import inhibitory_rate
+
+        rate = inhibitory_rate(config[SPECS], rate)
     if count and isinstance(rate, int | float):
         rest["inhibitory_rate"] = int(count * rate) / count  # Spark rounds down
     tables = {kind: table for kind, table in components if table is not None}
@@ -91,14 +93,13 @@ def count_of(config: Mapping[str, Any]) -> int | None:
     return (math.prod(units) if isinstance(units, list) else units) if units else None
 
 
-def _named(
+def _of_older(
     config: Mapping[str, Any], path: Path, wrong: Report, ports: Collection[str]
 ) -> Iterator[tuple[str, Table | None]]:
-    """Yield the components of an older neuron, under keys such as `soma`, or `soma_config` in still older files."""
-    for kind in KINDS:
-        key = kind if kind in config else f"{kind}_config"
-        if isinstance(config.get(key), Mapping):
-            yield kind, component_table(kind, config[key], (*path, key), wrong, spark_class=None, ports=ports)
+    from outlay.brain.files.scfg.older import named_components
+
+    for kind, settings, at in named_components(config, KINDS, path):
+        yield kind, component_table(kind, settings, at, wrong, spark_class=None, ports=ports)
 
 
 def _wired(config: Mapping[str, Any], path: Path, wrong: Report, is_newer: bool) -> Iterator[tuple[str, Table | None]]:

@@ -190,8 +190,10 @@ class _ScfgFile:
             if "input" in entry:
                 origin = entry["input"]["origin"]
                 outputs[name] = f"{origin}:{_written(self.specs.get(origin), entry['input']['port'])}"
-            else:  # the oldest files list the ports of a module
-                outputs |= {f"{name}_{port}" if len(entry) > 1 else name: f"{name}:{port}" for port in entry}
+            else:
+                from outlay.brain.files.scfg.older import listed_outputs
+
+                outputs |= listed_outputs(name, entry)
         for part, spec in self.specs.items():
             outputs |= {name: f"{part}:{_written(spec, port)}" for name, port in (spec.get("outputs") or {}).items()}
         return outputs
