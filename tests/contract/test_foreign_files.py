@@ -137,7 +137,7 @@ def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepa
     for name in ("runs/a", "runs/b"):
         run_of(prepared, RunOptions(steps=1, checkpoint_every=1)).run(RunFolder(tmp_path / name))
     put(tmp_path, BESIDE_OURS)
-    mine = {**FOREIGN, **BESIDE_OURS}
+    foreign = {**FOREIGN, **BESIDE_OURS}
     monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path.parent / "targets.toml"))
     often, seldom = operations(tmp_path, prepared, dice)
     done = 0
@@ -147,7 +147,7 @@ def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepa
             warnings.simplefilter("ignore", outlay.errors.CheckpointWarning)
             operation()
             done += 1
-        changed = [name for name, content in mine.items() if read(tmp_path / name) != content]
+        changed = [name for name, content in foreign.items() if read(tmp_path / name) != content]
         assert not changed, f"operation {number}, {operation.__name__}"
     assert done > NUM_OPERATIONS // 4  # much is refused, and much is done beside what is there
 

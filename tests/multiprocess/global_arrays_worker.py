@@ -94,11 +94,11 @@ def local_array(_: Path) -> Any:
 
 def put_without_comparing(_: Path) -> Any:
     rows = NamedSharding(mesh_of(x=8), P("x"))
-    mine = outlay.arrays.put({"w": np.full(8, jax.process_index())}, rows)["w"]
+    own_leaf = outlay.arrays.put({"w": np.full(8, jax.process_index())}, rows)["w"]
     tree = {"same": np.arange(8), "w": np.full(8, jax.process_index())}
     return {
         "device_put": error_of(lambda: jax.device_put(tree["w"], rows)),
-        "mine": [int(shard.data[0]) for shard in mine.addressable_shards],
+        "mine": [int(shard.data[0]) for shard in own_leaf.addressable_shards],
         "checked": error_of(lambda: outlay.arrays.put(tree, rows, check_equal=True)),
         "equal": outlay.arrays.put({"same": tree["same"]}, rows, check_equal=True)["same"].shape,
     }

@@ -73,13 +73,13 @@ def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks
     return JobResult(STUCK, "\n".join([text, *_headed(stacks)]))
 
 
-def never_joined(processes: Sequence[Process], gone: Sequence[Process]) -> JobResult:
+def never_joined(processes: Sequence[Process], exited: Sequence[Process]) -> JobResult:
     """Return the result of a job in which processes ended well before they joined, while others waited for them."""
-    codes = ", ".join(sorted({str(process.exit_code) for process in gone}))
+    codes = ", ".join(sorted({str(process.exit_code) for process in exited}))
     return JobResult(
         STUCK,
-        f"{_name(gone)} of {len(processes)} ended, with exit code {codes}, before outlay.join(), where the others wait "
-        f"for {_pronoun(gone)}: all processes must join, or none",
+        f"{_name(exited)} of {len(processes)} ended, with exit code {codes}, before outlay.join(), where the others "
+        f"wait for {_pronoun(exited)}: all processes must join, or none",
     )
 
 

@@ -65,13 +65,13 @@ class DeviceGroup:
         """Return their part of the state as another process sees it: arrays without a local shard."""
         return jax.tree.map(
             lambda like: jax.make_array_from_single_device_arrays(like.shape, like.sharding, [], dtype=like.dtype),
-            self._typed(self._mine, self._specs(self._mine)),
+            self._typed(self._own_state, self._specs(self._own_state)),
         )
 
     def result_shapes(self) -> tuple[Any, Any]:
         """Return the shapes of what the epilogue returns."""
-        rest = jax.eval_shape(self.prologue(), self._mine)
-        return jax.eval_shape(self.epilogue(), self._own(self._mine), rest)
+        rest = jax.eval_shape(self.prologue(), self._own_state)
+        return jax.eval_shape(self.epilogue(), self._own(self._own_state), rest)
 
     @functools.cached_property
     def foreign(self) -> tuple[tuple[str, str], ...]:
@@ -89,13 +89,13 @@ class DeviceGroup:
     def init(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the compiled init of these parts alone."""
 
-        def mine(key: Any) -> Any:
+        def own_state(key: Any) -> Any:
             # XLA removes what only the other parts need.
             return self.rows.init(make, key, self._of_parts) if self.rows else self._of_parts(make(key))
 
         return jax.jit(
-            self._mapped(mine, (P(),), self._specs(self._mine)),
-            out_shardings=jax.tree.map(self._at, self._specs(self._mine)),
+            self._mapped(own_state, (P(),), self._specs(self._own_state)),
+            out_shardings=jax.tree.map(self._at, self._specs(self._own_state)),
         )
 
     def prologue(self) -> Callable[[Any], Any]:
@@ -104,7 +104,7 @@ class DeviceGroup:
         def blank(state: Any) -> Any:
             return _rest(self.subgraph.init_carry(state, self.num_steps))
 
-        mapped = self._mapped(blank, (self._specs(self._mine),), self._rest_specs)
+        mapped = self._mapped(blank, (self._specs(self._own_state),), self._rest_specs)
         return jax.jit(mapped, out_shardings=None if self.rows else self.whole)
 
     def steps(self, num_steps: int) -> jax.stages.Lowered:
@@ -117,16 +117,16 @@ class DeviceGroup:
             carry = self.subgraph.run({"own": own, "cache": cache, **rest}, foreign, inputs, num_steps)
             return carry["own"], _rest(carry), carry["cache"]
 
-        own, own_specs = self._own(self._mine), self._own(self._specs(self._mine))
+        own, own_specs = self._own(self._own_state), self._own(self._specs(self._own_state))
         mapped = self._mapped(run, (own_specs, self._rest_specs, P(), P(), P()), (own_specs, self._rest_specs, P()))
-        rest = jax.eval_shape(self.prologue(), self._mine)
+        rest = jax.eval_shape(self.prologue(), self._own_state)
         foreign = self.foreign_of(self.state[CACHE])
         shapes = [
             self._typed(own, own_specs),
             self._typed(rest, self._rest_specs),
             *(
                 self._typed(tree, jax.tree.map(lambda _: P(), tree))
-                for tree in (self._mine[CACHE], foreign, self.inputs)
+                for tree in (self._own_state[CACHE], foreign, self.inputs)
             ),
         ]
         return jax.jit(mapped, donate_argnums=(0, 1)).lower(*shapes)
@@ -142,7 +142,7 @@ class DeviceGroup:
         def look(own: Any, rest: Any) -> Any:
             return subgraph.finish_carry({"own": own, **rest}, self.num_steps)["not_finite"]
 
-        looked = self._mapped(look, (self._own(self._specs(self._mine)), self._rest_specs), P())
+        looked = self._mapped(look, (self._own(self._specs(self._own_state)), self._rest_specs), P())
 
         def end(own: Any, rest: Any) -> Any:
             buffers = rest["buffers"]
@@ -154,10 +154,10 @@ class DeviceGroup:
 
     def compile_prologue_epilogue(self, *, is_sent: bool = False) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
         """Compile the prologue and the epilogue of a call."""
-        mine = self._typed(self._mine, self._specs(self._mine))
-        rest = self._typed(jax.eval_shape(self.prologue(), self._mine), self._rest_specs)
-        return self.prologue().lower(mine).compile(), self.epilogue(is_sent=is_sent).lower(
-            self._own(mine), rest
+        own_state = self._typed(self._own_state, self._specs(self._own_state))
+        rest = self._typed(jax.eval_shape(self.prologue(), self._own_state), self._rest_specs)
+        return self.prologue().lower(own_state).compile(), self.epilogue(is_sent=is_sent).lower(
+            self._own(own_state), rest
         ).compile()
 
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
@@ -168,7 +168,7 @@ class DeviceGroup:
         return read
 
     @functools.cached_property
-    def _mine(self) -> Any:
+    def _own_state(self) -> Any:
         return self._of_parts(self.state)
 
     def _of_parts(self, state: Any) -> Any:

@@ -197,13 +197,13 @@ class PlacedGraph:
             )
         own, caches = split_state(state, self.device_groups)
         rest = [
-            begin({**mine, "cache": cache}) if begin else None
-            for (begin, _), mine, cache in zip(self._prologues_epilogues, own, caches, strict=True)
+            begin({**own_state, "cache": cache}) if begin else None
+            for (begin, _), own_state, cache in zip(self._prologues_epilogues, own, caches, strict=True)
         ]
         dispatch(own, rest, caches, inputs)
         ended: list[Any] = [
-            end(mine, left) if end else None
-            for (_, end), mine, left in zip(self._prologues_epilogues, own, rest, strict=True)
+            end(own_state, left) if end else None
+            for (_, end), own_state, left in zip(self._prologues_epilogues, own, rest, strict=True)
         ]
         if self._spans:
             ended = self._from_all(ended)

@@ -116,8 +116,8 @@ class Saving:
         with raising(lambda why: CheckpointError(f"{head}: {why}\n  fix: {fix}")):
             folder.mkdir(parents=True, exist_ok=True)
             saved = set(self.checkpoints.steps())
-            for gone in self._written - saved:  # and no other file: it may belong to somebody else
-                (folder / f"{gone}.npz").unlink(missing_ok=True)
+            for past in self._written - saved:  # and no other file: it may belong to somebody else
+                (folder / f"{past}.npz").unlink(missing_ok=True)
             self._written = saved | {step}
             arrays = io.BytesIO()
             np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is not an array

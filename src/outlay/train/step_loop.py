@@ -37,7 +37,7 @@ class StepLoop(abc.ABC):
 
     Attributes:
         step: the number of finished steps, whose results are recorded.
-        took: the seconds of all steps, without compiling; set when the run has ended.
+        total_seconds: the seconds of all steps, without compiling; set when the run has ended.
         stop_requested: set it to end the run before its last step.
         times: adds up where the time goes.
         max_in_flight: the number of calls in flight. Two, so that the devices never wait for Python. Without a bound,
@@ -153,7 +153,7 @@ class StepLoop(abc.ABC):
             try:
                 with self.times.spending(STEPS):
                     is_stopped = self._take_steps()
-                self.took = self.seconds
+                self.total_seconds = self.seconds
             except KeyboardInterrupt as interrupt:
                 partial, where = self.partial()
                 raise Interrupted(partial, self.step, self.num_steps, where, self.last_saved()) from interrupt

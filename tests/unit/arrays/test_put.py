@@ -172,10 +172,10 @@ def test_leaves_that_are_not_arrays_are_named(leaf: Any, planned: bool, mesh: An
 
 @pytest.mark.parametrize("verb", [outlay.arrays.put, outlay.arrays.reshard])
 def test_donated_leaves_are_named(verb: Any, mesh: Any) -> None:
-    gone = jnp.ones(8)
-    gone.delete()
+    deleted = jnp.ones(8)
+    deleted.delete()
     with pytest.raises(outlay.errors.PlaceError, match=r"used up: w\n.*\n.*place what the program returned"):
-        verb({"w": gone}, NamedSharding(mesh, P("data")))
+        verb({"w": deleted}, NamedSharding(mesh, P("data")))
 
 
 def test_a_plan_needs_its_mesh() -> None:

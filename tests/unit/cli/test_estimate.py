@@ -37,9 +37,9 @@ def test_what_does_not_fit_says_what_should_also_as_json(tmp_path, monkeypatch):
 
 
 def test_a_working_folder_that_has_been_removed_does_not_matter(tmp_path, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    removed = tmp_path / "gone"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
     done = CliRunner().invoke(app, ["estimate", LINE, "--target", "cpu:8", "--layout", "dp"])
     assert done.exit_code == 0, done.output

@@ -147,9 +147,9 @@ def test_without_a_token_who_is_wrong_is_told_and_the_right_one_still_gets_in():
 def test_a_process_that_ended_meanwhile_can_come_again():
     members = infos(3, 0, 1, 2)
     first = ThreadPoolExecutor(1).submit(rendezvous.meet, members[0], 20)
-    gone = connection.Connection(socket_to(members[1]))
-    rendezvous._introduce(gone, members[1])
-    gone.close()
+    lost = connection.Connection(socket_to(members[1]))
+    rendezvous._introduce(lost, members[1])
+    lost.close()
     assert outcomes(members[1:], 20) == [first.result().hosts] * 2
 
 

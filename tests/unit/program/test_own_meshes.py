@@ -28,10 +28,10 @@ def experts(mesh, axis):
     """A layer whose experts live on an axis of its own mesh."""
 
     def step(state, x):
-        def mine(w, x):
+        def own_layer(w, x):
             return jnp.einsum("eij,bi->ebj", w, x)
 
-        mapped = jax.shard_map(mine, mesh=mesh, in_specs=(P(axis), P()), out_specs=P(axis))
+        mapped = jax.shard_map(own_layer, mesh=mesh, in_specs=(P(axis), P()), out_specs=P(axis))
         return state, {"mean": mapped(state["w"], x).mean()}
 
     return step

@@ -99,7 +99,7 @@ def wait_for(condition) -> None:
 
 
 def assert_gone(pid: int) -> None:
-    def gone() -> bool:
+    def has_ended() -> bool:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -107,4 +107,4 @@ def assert_gone(pid: int) -> None:
         with open(f"/proc/{pid}/stat") as stat:  # an orphan that nobody waits for stays as a zombie
             return stat.read().rpartition(")")[2].split()[0] == "Z"
 
-    wait_for(gone)
+    wait_for(has_ended)

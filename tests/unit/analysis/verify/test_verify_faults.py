@@ -280,9 +280,9 @@ def test_copies_that_follow_from_each_devices_samples_or_stay_old_are_named() ->
             if not stale:
                 return w - 0.1 * x.mean()
             size = len(w) // jax.lax.axis_size("data")
-            mine = jax.lax.axis_index("data") * size
-            fresh = jax.lax.dynamic_slice_in_dim(w - 0.1, mine, size)
-            return jax.lax.dynamic_update_slice_in_dim(w, fresh, mine, 0)
+            start = jax.lax.axis_index("data") * size
+            fresh = jax.lax.dynamic_slice_in_dim(w - 0.1, start, size)
+            return jax.lax.dynamic_update_slice_in_dim(w, fresh, start, 0)
 
         update = jax.shard_map(local, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
         return {"w": update(state["w"], batch["x"])}, {}

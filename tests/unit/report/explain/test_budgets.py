@@ -41,8 +41,8 @@ def test_what_is_not_known_keeps_no_limit(explanation):
         "cannot check the memory of a device",
         "all-to-all is forbidden, but cannot be checked",
     ]
-    gone = dataclasses.replace(explanation, hlo=None, collectives=())
-    assert broken_budgets(gone, max_bytes=2**40) == broken[:1]
+    without_text = dataclasses.replace(explanation, hlo=None, collectives=())
+    assert broken_budgets(without_text, max_bytes=2**40) == broken[:1]
 
 
 @pytest.mark.parametrize(

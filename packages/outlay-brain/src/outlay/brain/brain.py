@@ -88,7 +88,7 @@ class Brain(OneLine):
 
     @functools.cached_property
     def graph_of_checked(self) -> StepGraph:
-        """The same for inputs of any dtype whose numbers were looked at: those of ports of spikes are 1, 0 and -1."""
+        """The same for checked inputs of any dtype: ports of spikes hold only 1, 0 and -1."""
         return self._graph(check_dtypes=False)
 
     def _graph(self, *, check_dtypes: bool) -> StepGraph:
@@ -278,7 +278,7 @@ class Brain(OneLine):
 
 
 def _written(output: jax.Array, port: Port, dtype: Any) -> jax.Array:
-    """Return an output as it is cached: of spikes the signs, which is all that any reader takes of them."""
+    """Return an output as it is cached: of spikes only the signs, since readers need nothing else."""
     return (jnp.sign(output) if port.kind == "spikes" and output.dtype != jnp.bool_ else output).astype(dtype)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import BrainError, ComponentError, Module, Port, Shape, each_setting, what_and_fix
+from outlay.brain.module import BrainError, ComponentError, Module, Port, Shape, each_setting, split_message
 from outlay.core.array_leaves import dtype_and_shape, type_differences
 from outlay.core.error_types import OutlayError, Problem
 from outlay.core.paths import flatten_paths, matches
@@ -68,7 +68,7 @@ def module_problems(modules: Mapping[str, Module], dt: float) -> Iterator[tuple[
         own = module.problems(dt=dt)
         # A module that says what is wrong with a setting says it better.
         also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in own)]
-        sentences = [what_and_fix(sentence) for sentence in (*own, *also)]
+        sentences = [split_message(sentence) for sentence in (*own, *also)]
         if sentences:
             yield name, [Problem("setting", name, what, fix or "another value") for what, fix in sentences]
 
@@ -194,7 +194,7 @@ def checked_step(
 
 
 def _num_rows(module: Module, state: Any) -> int | None:
-    """Count the neurons that a step computes: all of them, or those of one device."""
+    """Count the neurons that a step computes: all, or one device's."""
     for path, leaf in flatten_paths(state)[0]:
         if leaf.ndim and any(matches(pattern, path) for pattern in module.by_neuron):
             return leaf.shape[0]

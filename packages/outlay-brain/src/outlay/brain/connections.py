@@ -47,7 +47,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Blueprint(OneLine):
-    """What a Brain is made of, before it is wired; the fields are those of `Brain`."""
+    """The fields of a `Brain` before it is wired."""
 
     modules: Mapping[str, Module]
     connections: Sequence[Connection]

@@ -90,7 +90,7 @@ class Delays(Component, abc.ABC):
         """Return the initial state: no spikes in flight."""
 
     def step(self, state: State, spikes: jax.Array) -> tuple[State, Arrivals]:
-        """Send the spikes of this step, and return those that arrive.
+        """Send the spikes of this step, and return the arriving ones.
 
         Args:
             state: the state before the step.

@@ -245,7 +245,7 @@ def initializing(some: SomeNeurons) -> Iterator[None]:
 
 
 def own_rows(values: jax.Array) -> jax.Array:
-    """Return the rows that are initialized of an array with a row for each neuron: all of them, or those of some."""
+    """Return the rows to initialize of an array with a row for each neuron: all, or some neurons'."""
     some = _SOME_NEURONS.get()
     return values if some is None else values[some.numbers]
 

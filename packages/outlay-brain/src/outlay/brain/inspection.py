@@ -158,7 +158,7 @@ def _grow(tree: Tree, facts: ModuleFacts) -> None:
 
 
 def _grow_leaves(tree: Tree, facts: ModuleFacts, above: str) -> None:
-    """Add the settings and state under a path, without those of other components."""
+    """Add the settings and state under a path, except other components'."""
     others = [f"{path}." for path in facts.components if not above]
 
     def own(path: str) -> bool:

@@ -183,7 +183,7 @@ class Component(OneLine):
 
 
 def each_setting(settings: Any, above: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Yield the path, the field and the value of each setting, those of components (which are settings too) included.
+    """Yield path, field and value of each setting, also of components, which are settings too.
 
     Args:
         settings: a module or a component.
@@ -196,7 +196,7 @@ def each_setting(settings: Any, above: str = "") -> Iterator[tuple[str, dataclas
             yield from each_setting(value, f"{above}{field.name}.")
 
 
-def what_and_fix(sentences: object) -> tuple[str, str]:
+def split_message(sentences: object) -> tuple[str, str]:
     """Split what a module says of a setting, or an error about it, into what is wrong and the fix after a newline."""
     what, _, fix = str(sentences).partition("\n")
     return what, fix.strip().removeprefix("fix: ")

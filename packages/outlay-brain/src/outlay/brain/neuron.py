@@ -79,13 +79,13 @@ class Neuron(Module):
 
     @property
     def by_neuron(self) -> tuple[str, ...]:  # type: ignore[override]  # what it is follows from its components
-        """The leaves with one row per neuron, without those of its inputs, such as past spikes."""
+        """The leaves with one row per neuron, except its inputs', such as past spikes."""
         named = self._components().items()
         own = ("inhibitory", f"{SETTINGS}.**") if has_settings(self._components()) else ("inhibitory",)
         return (*own, *(f"{name}.{leaf}" for name, component in named for leaf in component.by_neuron))
 
     def inputs(self) -> Mapping[str, Port]:
-        """Return the input ports: `in_spikes`, and those of the learning rule."""
+        """Return the input ports: `in_spikes`, and the learning rule's."""
         return {"in_spikes": Port("graded" if self.graded else "spikes"), **getattr(self.learning_rule, "reads", {})}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:

@@ -35,7 +35,7 @@ class Placed:
 
 
 def columns_of(names: Sequence[str], edges: Collection[Edge]) -> dict[str, int]:
-    """Return the column of each box: one more than the largest of those that it reads, but for cycles.
+    """Return the column of each box: one more than the largest column that it reads, except in cycles.
 
     Boxes in a cycle begin where what enters the cycle last ends, and follow each other by their distance from there.
 

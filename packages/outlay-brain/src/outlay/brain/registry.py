@@ -1,4 +1,4 @@
-"""Register modules and components by name: those of Outlay, and those of users."""
+"""Register modules and components by name, Outlay's and users'."""
 
 from __future__ import annotations
 

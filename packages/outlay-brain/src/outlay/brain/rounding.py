@@ -47,7 +47,7 @@ OF_CONSTANTS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Return whether a dtype is narrower than those that XLA computes with."""
+    """Return whether a dtype is narrower than the dtypes that XLA computes in."""
     return jnp.dtype(dtype) in NARROW
 
 

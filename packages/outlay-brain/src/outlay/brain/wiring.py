@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, is_time, module_problems, naming
 from outlay.brain.connections import Blueprint, Connection, broken_connections, split_end, unconnected_ports
-from outlay.brain.module import BrainError, Port, Shape, what_and_fix
+from outlay.brain.module import BrainError, Port, Shape, split_message
 from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
@@ -134,7 +134,7 @@ def _ask(brain: Blueprint, name: str, shapes: Mapping[str, Shape]) -> Mapping[st
             raise
         return port
     except BrainError as refusal:
-        what, fix = what_and_fix(refusal)
+        what, fix = split_message(refusal)
         return Problem("shape", name, what, fix or "sources of another shape")
 
 

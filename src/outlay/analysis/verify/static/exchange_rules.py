@@ -267,8 +267,8 @@ def _turned_to(one: Spread, dim: int, dims: tuple[int, ...], size: int, below: i
         return [*readings, Split(dim, size, below)]
     # Each piece was an entry: which dim it is a part of, the text does not tell. It is none that is whole now.
     others = {*range(len(dims))} - {dim} - {split.dim for split in one.splits}
-    gone = [Split(dim, 1, below), Split(GONE, 1, below)]
-    return [*readings, *gone, *(Split(other, dims[other], below) for other in others)]
+    to_one_device = [Split(dim, 1, below), Split(GONE, 1, below)]
+    return [*readings, *to_one_device, *(Split(other, dims[other], below) for other in others)]
 
 
 def _permuted(visit: Visit) -> Tree:

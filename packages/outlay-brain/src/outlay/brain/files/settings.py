@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from outlay.brain.connections import Connection
-from outlay.brain.module import Module, Port, what_and_fix
+from outlay.brain.module import Module, Port, split_message
 from outlay.brain.registry import kind_of, registered, registered_names
 from outlay.brain.somas.soma import Soma
 from outlay.brain.synapses import Synapses
@@ -69,7 +69,7 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report
             continue
         field = fields[key]
         read = _read_value(value, hints[field.name], field, (*path, key), report, each=issubclass(cls, Soma | Synapses))
-        wrong |= read is _WRONG
+        wrong |= read is INVALID
         values[field.name] = read
     for key, field in fields.items():
         if field.name not in values and _is_required(field) and key not in table:
@@ -78,7 +78,7 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report
     return None if wrong else cls(**values)
 
 
-_WRONG = object()
+INVALID = object()
 
 
 def _read_value(value: Any, hint: Any, field: dataclasses.Field, path: Path, report: Report, *, each: bool) -> Any:
@@ -88,27 +88,27 @@ def _read_value(value: Any, hint: Any, field: dataclasses.Field, path: Path, rep
         if not isinstance(value, Mapping):
             fix = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
             report(path, "wrong type", f"{path[-1]} = {value!r} is not {_with_article(kind)}", fix)
-            return _WRONG
+            return INVALID
         read = read_table(value, kind, path, report)
-        return _WRONG if read is None else read
+        return INVALID if read is None else read
     unit = field.metadata.get("unit", "")
     try:
         if each and isinstance(value, list) and float in alternatives(hint):
             return tuple(_converted(one, float, unit) for one in value)
         return _converted(value, hint, unit)
     except UnitError as error:
-        what, fix = what_and_fix(error)
+        what, fix = split_message(error)
         if isinstance(value, str) and "fix" in field.metadata:
             fix = field.metadata["fix"]
         report(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", fix)
-        return _WRONG
+        return INVALID
 
 
 def _converted(value: Any, hint: Any, unit: str) -> Any:
     """Convert a value of a file to a type that the setting accepts."""
     options = alternatives(hint)
     for option in options:
-        if (converted := _as(option, value, unit)) is not _WRONG:
+        if (converted := _as(option, value, unit)) is not INVALID:
             return converted
     takes = " or ".join(dict.fromkeys(_takes(option, unit) for option in options if option is not type(None)))
     least = f" of at most {LARGEST}" if type(value) is int and abs(value) > LARGEST else ""
@@ -116,32 +116,32 @@ def _converted(value: Any, hint: Any, unit: str) -> Any:
 
 
 def _as(option: Any, value: Any, unit: str) -> Any:
-    """Convert a value to one type that the setting accepts; `_WRONG` if that cannot be done."""
+    """Convert a value to one type that the setting accepts; `INVALID` if that cannot be done."""
     origin = typing.get_origin(option)
     if origin is tuple:
         return _as_tuple(typing.get_args(option), value, unit)
     if origin is typing.Literal:
-        return value if value in typing.get_args(option) else _WRONG
+        return value if value in typing.get_args(option) else INVALID
     if option is float:
         if isinstance(value, str):
             return number_in(value, unit)
         # Whole numbers of hundreds of digits are none that a float can be.
         is_number = type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
-        return float(value) if is_number else _WRONG
+        return float(value) if is_number else INVALID
     if option is Any:
         return value
     # Not isinstance: True is an int to Python, and no number of neurons.
-    return value if type(value) is option and not (option is int and abs(value) > LARGEST) else _WRONG
+    return value if type(value) is option and not (option is int and abs(value) > LARGEST) else INVALID
 
 
 def _as_tuple(args: tuple[Any, ...], value: Any, unit: str) -> Any:
     if not isinstance(value, list):
-        return _WRONG
+        return INVALID
     each = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
     if len(each) != len(value):
-        return _WRONG
+        return INVALID
     items = [_as(option, item, unit) for option, item in zip(each, value, strict=True)]
-    return _WRONG if any(item is _WRONG for item in items) else tuple(items)
+    return INVALID if any(item is INVALID for item in items) else tuple(items)
 
 
 def _takes(option: Any, unit: str) -> str:

@@ -18,7 +18,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Merged:
-    """The settings of one module with those of its templates.
+    """The settings of one module, merged with its templates.
 
     Attributes:
         table: the settings.

@@ -15,7 +15,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.settings import FORM, UnitError, Unread, number_in, parse_connection, read_table
 from outlay.brain.files.templates import TEMPLATES, Merged, Templates
-from outlay.brain.module import BrainError, Module, what_and_fix
+from outlay.brain.module import BrainError, Module, split_message
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import Problem
 from outlay.core.output_file import real_path
@@ -77,7 +77,7 @@ def _read_texts(
         try:
             results.append(read(text))
         except (BrainError, UnitError) as error:
-            findings.at_text(key, text, kind, *what_and_fix(error))
+            findings.at_text(key, text, kind, *split_message(error))
     return results
 
 
@@ -131,7 +131,7 @@ def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
         try:
             times["dt"] = number_in(times["dt"], "ms")
         except UnitError as error:
-            findings.at(("dt",), "wrong unit", *what_and_fix(error))
+            findings.at(("dt",), "wrong unit", *split_message(error))
             del times["dt"]
     return times
 
@@ -139,7 +139,7 @@ def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
 def _modules(
     data: Mapping[str, Any], connections: Sequence[Connection], folder: File, findings: Findings
 ) -> tuple[dict[str, Module], dict[str, Merged]]:
-    """Return the modules, with a stand-in for each that has mistakes, and their settings with those of templates."""
+    """Return the modules, with a stand-in for each that has mistakes, and their settings merged with templates."""
     templates = Templates(findings.tables(data, TEMPLATES))
     modules: dict[str, Module] = {}
     merged: dict[str, Merged] = {}
@@ -251,7 +251,7 @@ def locate(
     merged: Mapping[str, Merged],
     modules: Mapping[str, Module],
 ) -> Iterator[Problem]:
-    """Yield the problems of a Brain with their lines in its file, without those of modules that could not be read."""
+    """Yield the problems of a Brain with their lines in its file, except of modules that could not be read."""
     for problem in problems:
         # Its mistakes are reported already, each where it stands.
         if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):

@@ -13,7 +13,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.settings import TYPE, connection_text, file_key
 from outlay.brain.files.templates import TEMPLATES, Table, own_settings, shared_settings
 from outlay.brain.initializers import GivenKernel, KernelFile
-from outlay.brain.module import BrainError, each_setting, what_and_fix
+from outlay.brain.module import BrainError, each_setting, split_message
 from outlay.brain.registry import MODULE, kind_of, library, name_of
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
@@ -74,7 +74,7 @@ def _tables(brain: Brain, folder: File) -> dict[str, Table]:
         try:
             tables[name] = _table(module, MODULE, folder)
         except BrainError as error:
-            problems.append(Problem("unwritable", name, *what_and_fix(error)))
+            problems.append(Problem("unwritable", name, *split_message(error)))
     if problems:
         raise BrainError(f"this Brain cannot be written to a file: {counted(len(problems), 'problem')}", problems)
     return tables

@@ -1,4 +1,4 @@
-"""A population in a loop of many steps, each of which makes the last step's change of the kernel in its own pass.
+"""A population whose weight update is deferred to the next step's pass.
 
 The change of a step and the current of the next go over the same pairs, and both are known when the next step begins:
 one pass does for two. In between the pairs are one change behind; `end` makes it good, with the same code and so with

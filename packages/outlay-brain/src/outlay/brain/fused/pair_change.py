@@ -170,7 +170,7 @@ class PairChange:
         return cls(pairs, tuple(names), consts, changes[0].places)
 
     def closed_over(self, bare: State, pending: Any) -> list[jax.Array]:
-        """Return what the equations close over, of the state without pairs and of what is pending."""
+        """Return the closed-over arrays of the state without pairs, and of pending changes."""
         arrays = [*jax.tree.leaves(bare.get(RULE, {})), *pending["consts"]]
         return [arrays[place] for place in self.places]
 
@@ -197,7 +197,7 @@ def apart(state: State, names: Sequence[str]) -> tuple[dict[str, Any], State]:
 
 
 def whole(carried: InLoop) -> State:
-    """Return the state of which `apart` made these."""
+    """Undo `apart`."""
     rows, state = dict(carried["rows"]), dict(carried["state"])
     state["synapses"] = {**state["synapses"], "kernel": rows.pop("kernel")}
     if RULE in state:

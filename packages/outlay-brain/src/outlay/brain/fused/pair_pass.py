@@ -127,7 +127,7 @@ class PairPass(abc.ABC):
         consts: list[jax.Array],
         sparse: list[jax.Array],
     ) -> PassCall:
-        """Return the arrays that go into the compiled function, and the shapes of those that come out of it.
+        """Return the operands of the compiled function, and the shapes of its results.
 
         Args:
             rows: the kernel, and what the rule keeps, (post, pre).
@@ -271,7 +271,7 @@ class _Tried:
         return [*seen, *(row.tobytes() for row in rows)]
 
     def compare(self) -> None:
-        """Compare the rows and currents of the first two neurons with those that JAX computes.
+        """Compare the rows and currents of the first two neurons with JAX's.
 
         Raises:
             NotCompiled: they differ.

@@ -85,7 +85,7 @@ class TracedRow:
         return [View.of(array, like.dtype, like.shape) for array, like in zip(arrays, self.consts, strict=True)]
 
     def rounded(self, dtype: Any) -> TracedRow:
-        """Return equations of which each operation rounds, if the Brain's dtype is narrow (`brain.rounding`)."""
+        """Return equations in which each operation rounds, if the Brain's dtype is narrow (`brain.rounding`)."""
 
         def equations(consts: list[jax.Array], *inputs: jax.Array) -> list[jax.Array]:
             return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, consts))(*inputs)
@@ -113,7 +113,7 @@ class RowEquations(abc.ABC, Generic[N]):
 
     @abc.abstractmethod
     def load(self, view: View) -> N:
-        """Load a number, or those of the pairs of the piece."""
+        """Load a number, or the numbers of the pairs of the piece."""
 
     @abc.abstractmethod
     def operate(self, name: str, operands: list[N], dtype: Any) -> N:

@@ -47,7 +47,7 @@ class Chunks:
     size: int
 
     def __getitem__(self, number: int) -> Any:
-        """Return the inputs of a chunk; for an environment, those of its current observation."""
+        """Return the inputs of a chunk; for an environment, its current observation."""
         # An environment has one observation at a time, whatever the chunk.
         start = 0 if self.feed.listens else number * self.size
         return self.feed.batch(start, start + self.size)
@@ -192,7 +192,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def _weigh(brain: Brain, chunk: int) -> None:
-    """Raise for inputs of which this machine cannot hold the steps of one call, before any is made."""
+    """Raise for inputs too large for this machine's memory over the steps of one call, before any is made."""
     memory, size = host_memory(), jnp.dtype(brain.dtype).itemsize
     sizes = {name: math.prod(shape) * size for name, shape in brain.inputs.items()}
     needed = sum(sizes.values())

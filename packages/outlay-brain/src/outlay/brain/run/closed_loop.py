@@ -192,7 +192,7 @@ class _Fed(Feed):
         # As a stimulus, so that what `encode` returns is checked like any other input.
         return Stimulus(self._shapes, self._loop.seen(), self._dtype).batch(0, stop - start)
 
-    def hear(self, start: int, outputs: Outputs) -> None:
+    def receive(self, start: int, outputs: Outputs) -> None:
         """Act, unless the run ended between two actions."""
         if len(next(iter(outputs.values()))) == self._loop.steps_per_action:
             self._loop.act(start, outputs)

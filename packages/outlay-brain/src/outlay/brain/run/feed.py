@@ -40,7 +40,7 @@ class Feed(Protocol):
         """Return the inputs of the steps from `start` up to `stop`, with a leading dim of `stop - start`."""
         ...
 
-    def hear(self, start: int, outputs: Outputs) -> None:
+    def receive(self, start: int, outputs: Outputs) -> None:
         """Receive the outputs of the steps from `start` on."""
 
     def digest(self) -> str:

@@ -71,7 +71,7 @@ def balanced(brain: Brain, num_devices: int) -> dict[str, int]:
 
 
 def _border_first(brain: Brain) -> list[str]:
-    """Order the modules: those that read the Brain's inputs, those that write its outputs, and all others."""
+    """Order the modules: readers of the Brain's inputs, writers of its outputs, and all others."""
     reads = {
         name for name, ports in brain.wiring.reads.items() if any(s.part == INPUTS for p in ports.values() for s in p)
     }

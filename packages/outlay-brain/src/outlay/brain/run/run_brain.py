@@ -172,11 +172,12 @@ def _check_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
 def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
     """Move a state into the layout of a program, unless it is there already."""
     leaves = flatten_paths(state)[0]
-    if gone := [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]:
-        shown = ", ".join(gone[:4]) + (", ..." if len(gone) > 4 else "")
+    if deleted := [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]:
+        shown = ", ".join(deleted[:4]) + (", ..." if len(deleted) > 4 else "")
         raise BrainError(
-            f"this state was used up by the run that began with it: {len(gone)} of its {len(leaves)} arrays are gone: "
-            f"{shown}\n  fix: the state of that run, run.state; or begin with a copy, jax.tree.map(jnp.copy, state)"
+            f"this state was used up by the run that began with it: {len(deleted)} of its {len(leaves)} arrays "
+            f"are gone: {shown}\n  fix: the state of that run, run.state; "
+            "or begin with a copy, jax.tree.map(jnp.copy, state)"
         )
     there = shardings(program.plan, program.state_shapes, program.mesh)
     same = jax.tree.structure(state) == jax.tree.structure(program.state_shapes)

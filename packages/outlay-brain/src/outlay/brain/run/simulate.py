@@ -193,7 +193,7 @@ class _Simulation(StepLoop):
             headline = f"the run stopped in step {self.step} of {self.num_steps}: a state is not finite"
             raise self._not_finite(headline, problems)
         # After the check: an environment must not act on NaNs.
-        self.feed.hear(start, outputs)
+        self.feed.receive(start, outputs)
         return "  ".join(f"{self.names[port]} {rate:.0f}" for port, rate in rates.items()) + (" Hz" if rates else "")
 
     def partial(self) -> tuple[Recording, str]:
@@ -217,7 +217,7 @@ class _Simulation(StepLoop):
             activity=self.gathered.activity,
             state=self.state,
             weights={path: (self.gathered.weights[path], after) for path, after in self._weights().items()},
-            seconds=self.took,
+            seconds=self.total_seconds,
             episodes=tuple(self.recipe.loop.episodes) if self.recipe.loop else (),
             note=generated_in_words(self.recipe.generated),
         )

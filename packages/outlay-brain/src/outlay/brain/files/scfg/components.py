@@ -30,7 +30,7 @@ MODULES = {
 
 
 def _named(suffix: str, *names: str) -> dict[str, str]:
-    """Return names of Outlay by those of Spark, which differ in the suffix alone."""
+    """Map Spark's names to Outlay's, which lack the suffix."""
     return {f"{name}_{suffix}": name for name in names}
 
 
@@ -128,7 +128,7 @@ def component_table(
 
 
 def own_settings(config: Mapping[str, Any]) -> Table:
-    """Return the settings that are a module's own, by Outlay's names, without those that are not set."""
+    """Return the settings of a module itself, by Outlay's names; unset ones are left out."""
     return {
         SETTINGS.get(key, key): value
         for key, value in config.items()

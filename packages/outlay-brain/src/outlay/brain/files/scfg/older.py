@@ -49,7 +49,7 @@ def most_like(
 
 
 def listed_outputs(name: str, ports: Collection[str]) -> dict[str, str]:
-    """Return the outputs of a Brain for a module of which the file lists the ports."""
+    """Return the outputs of a Brain for a module whose ports the file lists."""
     return {f"{name}_{port}" if len(ports) > 1 else name: f"{name}:{port}" for port in ports}
 
 

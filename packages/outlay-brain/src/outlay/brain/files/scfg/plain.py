@@ -100,7 +100,7 @@ def _is_newer(parsed: Any) -> bool:
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every key and value of all tables within a value, without those of the graph editor."""
+    """Yield every key and value of all tables within a value, except the graph editor's."""
     for key, item in value.items() if isinstance(value, dict) else ():
         if key != EDITOR:
             yield key, item

@@ -167,7 +167,7 @@ class _ScfgFile:
     def _inputs(
         self, modules: Mapping[str, Module], connections: list[Connection], given: Mapping[str, Shape]
     ) -> dict[str, Shape]:
-        """Return the shape of each input: as given, as in the file, or (1,) if all that read it take one number."""
+        """Return the shape of each input: as given, as in the file, or (1,) if every reader takes one number."""
         declared, drawn = self.config.get("input_map") or {}, self.config.get(EDITOR) or {}
         shapes = {}
         for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
