@@ -10,7 +10,9 @@ SRC = Path(__file__).parents[2] / "src"
 APPLICATION = Path(__file__).parents[2] / "packages" / "outlay-brain" / "src"
 SOURCES = (SRC, APPLICATION)
 
-PRIVATE_WORDS = frozenset("found wanted said kept told took gone hear cure cures ours theirs mine".split())
+PRIVATE_WORDS = frozenset(
+    ["found", "wanted", "said", "kept", "told", "took", "gone", "hear", "cure", "cures", "ours", "theirs", "mine"]
+)
 """Verbs and pronouns in the place of nouns, which say nothing of what a value is: a name says what it names."""
 
 SHORT = 120

@@ -1,2 +1,2 @@
-from .joined import Joined as Joined
+from .current_job import Joined as Joined
 from .heartbeat import beat as beat
