@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from outlay.jobs import current_job
 from outlay.jobs.blocking_call import called_by
 from outlay.jobs.job_folder import Wait
 from outlay.jobs.proc_files import is_idle
@@ -22,7 +21,7 @@ from outlay.jobs.proc_files import is_idle
 _BUSY = 0.05  # of a core, above which this process works
 _SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work that is seen
 _UNSEEN = 60.0  # seconds that a GPU or TPU may work for one call, without a sign of it in this process
-_JOB_WAITS = current_job.__file__  # where this process waits at JAX's key-value store
+_JOB_WAITS = str(Path(__file__).with_name("current_job.py"))  # where this process waits at JAX's key-value store
 
 NO_WAIT = Wait(0.0, False, False, 0)
 """What is known before the first look."""

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from outlay.jobs import waiting
+from outlay.jobs import current_job, waiting
 from outlay.jobs.job_folder import JobFolder, Wait
 from outlay.jobs.join import _is_pending, _work_unseen
 from outlay.jobs.waiting import Devices, Waiting
@@ -75,6 +75,11 @@ def test_devices_that_may_work_unseen_have_a_minute_more(wait_of_main, monkeypat
     assert seen[2].seconds == 0.0
     assert seen[-1].works_unseen
     assert seen[-1].seconds > 0
+
+
+def test_a_wait_at_the_key_value_store_is_known_by_its_file():
+    # The launcher must not import that module, which can import JAX.
+    assert current_job.__file__ == waiting._JOB_WAITS
 
 
 def test_who_asks_twice_at_once_gets_the_same_answer_and_no_look_at_his_own_asking():
