@@ -32,6 +32,8 @@ ON_THEIR_OWN = {
     "outlay.brain.row_steps": "the steps that rows are checked by; brain.py is as long as a file should be",
     "outlay.brain.run.brain_programs": "the programs that a process keeps, which know nothing of runs",
     "outlay.jobs.blocking_call": "what a frame of Python calls, which knows nothing of jobs",
+    "outlay.program.mixed_samples": "what a refusal of a pipeline names, which knows nothing of pipelines",
+    "outlay.program.pipelined_gradients": "pipelines of any other step, which a `train_step` has no need of",
     "outlay.analysis.verify.as_compiled.in_float64": "what is settled in float64, apart from how far rounding goes",
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
     "outlay.program.compiler_aborts": "what is read of a program once its compiler has aborted, and never before",

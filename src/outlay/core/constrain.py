@@ -181,6 +181,11 @@ def use_runner(runner: Runner | None) -> AbstractContextManager[None]:
     return _within(_runner, runner)
 
 
+def current_runner() -> Runner | None:
+    """Return what runs `gradient_of_sums` where a step is traced; None outside of a program that changes it."""
+    return _runner.get()
+
+
 def with_runner(step: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
     """Wrap a step so that a runner takes the gradients of its sums."""
 

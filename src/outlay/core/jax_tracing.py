@@ -252,7 +252,7 @@ def intercept_operations(intercept: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def intercept_vjp(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def intercept_vjp(change: Callable[..., Callable[..., Any]], *, with_arguments: bool = False) -> Iterator[None]:
     """Differentiate `change(function)` in place of `function` within the block, in this thread.
 
     `jax.grad`, `jax.value_and_grad` and `jax.vjp` all end in the function that is replaced, so every library is
@@ -260,12 +260,14 @@ def intercept_vjp(change: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
 
     Args:
         change: returns a function of the same arguments and results.
+        with_arguments: whether it is given also those that the function is differentiated with respect to.
     """
     original, thread = api.vjp, threading.get_ident()
 
     def vjp(function: Callable[..., Any], *primals: Any, **options: Any) -> Any:
-        changed = change(function) if threading.get_ident() == thread else function
-        return original(changed, *primals, **options)
+        if threading.get_ident() == thread:
+            function = change(function, *primals) if with_arguments else change(function)
+        return original(function, *primals, **options)
 
     api.vjp = jax.vjp = vjp
     try:

@@ -4,6 +4,7 @@ from .placement import follow as follow
 from .placement import keep as keep
 from .placement import recompute as recompute
 from .placement import on_host as on_host
+from .pipelines import pipeline as pipeline
 
 # policies
 from .placement import LeafView as LeafView
@@ -27,3 +28,4 @@ from .placement import Replicate as Replicate
 from .placement import On as On
 from .placement import Follow as Follow
 from .placement import Storage as Storage
+from .pipelines import Pipeline as Pipeline

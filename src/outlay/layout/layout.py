@@ -86,6 +86,12 @@ class Layout(Report):
         return tuple(rule.placement.axis for rule in self if isinstance(rule.placement, SplitRows))
 
     @property
+    def stage_axes(self) -> tuple[str, ...]:
+        """The mesh axes whose devices are the stages of pipelines."""
+        # By attribute: a layout without pipelines does not import them.
+        return tuple(axis for rule in self if (axis := getattr(rule.placement, "stage_axis", "")))
+
+    @property
     def names_devices(self) -> bool:
         """Whether a rule puts leaves on devices of their own."""
         return any(isinstance(rule.placement, On) for rule in self)

@@ -19,6 +19,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
 from outlay.layout.layout import Layout
+from outlay.layout.pipelines import pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
 from outlay.layout.rule import OTHERWISE, Otherwise, Rule
 from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
@@ -44,7 +45,8 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
     r"""Read a layout from a TOML file: the rules of its `[[rule]]` tables, in order.
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry per dim: an axis, a list of axes, or "-" for a
-    free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
+    free dim), `replicate = true`, `on = [2]`, `follow = "params"` or `pipeline = { axis = "stage", microbatches = 8 }`;
+    `otherwise` and `optional` as in `outlay.Rule`.
     Instead, or beside a spec, it may have one of `keep = true`, `recompute = true` and `on_host = true`.
     Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
     line uses with the file::
@@ -228,6 +230,13 @@ def _is_positions(value: Any) -> bool:
     return isinstance(value, list) and all(type(position) is int for position in value)
 
 
+def _is_pipeline(value: Any) -> bool:
+    numbers = {"microbatches", "repeats"}
+    if not isinstance(value, dict) or not {"microbatches"} <= {*value} <= {"axis", *numbers}:
+        return False
+    return _is_axis(value.get("axis", "stage")) and all(type(value[key]) is int for key in numbers & {*value})
+
+
 def _spec(entries: list[Any]) -> P:  # TOML has no null, hence the dash
     return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
 
@@ -237,6 +246,7 @@ _PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
     "replicate": lambda _: replicate(),
     "on": on,
     "follow": follow,
+    "pipeline": lambda given: pipeline(**given),
 }
 _STORAGES = {name: Storage(stored) for stored, name in STORAGE_NAMES.items() if stored}
 _TRUE: Form = (lambda value: value is True, "true")
@@ -246,6 +256,7 @@ _RULE_FORMS: dict[str, Form] = {
     "replicate": _TRUE,
     "on": (_is_positions, "a list of positions in the mesh, such as [2]"),
     "follow": (_is_text, 'the path of what to follow, such as "params" or "params.critic"'),
+    "pipeline": (_is_pipeline, 'a table such as { axis = "stage", microbatches = 8, repeats = 2 }'),
     **dict.fromkeys(_STORAGES, _TRUE),
     "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
     "optional": (lambda value: isinstance(value, bool), "true or false"),

@@ -181,6 +181,7 @@ class Rule(OneLine):
 
 
 STRATEGY_NAMES = {
+    "pp": 'Layout([("params.layers.**", outlay.layout.pipeline("stage", microbatches=8))])',
     "tp": "tensor_parallel()",
     "tensor_parallel": "tensor_parallel()",
     "fsdp": "fsdp()",

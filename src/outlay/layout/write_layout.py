@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted
 from outlay.core.toml import toml_line
 from outlay.layout.layout import Layout
+from outlay.layout.pipelines import Pipeline
 from outlay.layout.placement import STORAGE_NAMES, Follow, On, Replicate, Storage
 from outlay.layout.policies import LargestDim, OneDim
 from outlay.layout.rule import Rule
@@ -55,8 +57,14 @@ def unwritable(layout: Layout) -> list[Problem]:
             "keep the layout in Python, or write its specs as rules",
         )
         for rule in layout
-        if rule.is_policy and (rule.optional or not isinstance(rule.placement, LargestDim | OneDim))
+        if rule.is_policy and not _is_known(rule)
     ]
+
+
+def _is_known(rule: Rule) -> bool:
+    if isinstance(rule.placement, Pipeline):
+        return True
+    return not rule.optional and isinstance(rule.placement, LargestDim | OneDim)
 
 
 def _rules_as_keys(rules: Sequence[Rule]) -> list[dict[str, Any]]:
@@ -107,6 +115,8 @@ def _placement(placement: Any) -> dict[str, Any]:
         return {"replicate": True}
     if isinstance(placement, On):
         return {"on": list(placement.positions)}
+    if isinstance(placement, Pipeline):
+        return {"pipeline": dataclasses.asdict(placement)}
     assert isinstance(placement, Follow)
     return {"follow": placement.source}
 

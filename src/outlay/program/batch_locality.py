@@ -16,6 +16,14 @@ from jax.extend.core import Literal, jaxprs_in_params
 from outlay.core.error_types import ProgramError
 from outlay.program.independent_dims import independent
 
+_COMBINING = frozenset(
+    [
+        *(f"scatter{how}" for how in ("", "-add", "-sub", "-mul", "-min", "-max")),
+        *("reduce", "reduce_window", "select_and_scatter", "select_and_scatter_add"),
+    ]
+)
+"""Operations with a program that combines two entries of an array."""
+
 WHOLE = "outlay_whole_batch"
 """The name of the operation that gathers samples because the loss says so."""
 
@@ -71,7 +79,8 @@ def is_local(global_eqn: Any, local_eqn: Any) -> bool:
         # What a kernel does to its blocks says nothing of which samples they are.
         return takes_each_sample(global_eqn, local_eqn)
     inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (global_eqn, local_eqn)), strict=True))
-    if inner:
+    # The program of a scatter or a reduction combines two entries, and does not tell which.
+    if inner and local_eqn.primitive.name not in _COMBINING:
         # A scan over samples runs fewer times on a device, and what it carries would miss the other samples.
         return global_eqn.params.get("length") == local_eqn.params.get("length") and all(
             _all_local(*pair) for pair in inner
@@ -112,9 +121,15 @@ def _differ(whole: Any, local: Any) -> bool:
     whole, local = (atom.val if isinstance(atom, Literal) else atom for atom in (whole, local))
     numbers = (int, float, complex, bool, np.ndarray, np.generic)
     if isinstance(whole, numbers) and isinstance(local, numbers):
-        return not np.array_equal(whole, local)
+        return not are_equal(whole, local)
     # By identity: to compare their values would wait for a device, and one closure holds the same object both times.
     return isinstance(whole, jax.Array) and whole is not local
+
+
+def are_equal(first: Any, second: Any) -> bool:
+    """Return whether two numbers or arrays are the same, NaN included."""
+    first, second = np.asarray(first), np.asarray(second)
+    return np.array_equal(first, second, equal_nan=first.dtype.kind in "fc")
 
 
 def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None]) -> bool:

@@ -171,6 +171,11 @@ class Executed:
         return self._execution.planned.notes.get("summed_once", "")
 
     @property
+    def pipelines(self) -> str:
+        """Which loop over layers runs as a pipeline, and in how many ticks, in words; empty if none does."""
+        return self._execution.planned.notes.get("pipelining", "")
+
+    @property
     def compiler_options(self) -> CompilerOptions:
         """The compiler options besides the defaults; once compiled, those it was compiled with."""
         return self._execution.compiler_options

@@ -120,15 +120,15 @@ class OneStep:
         )
         self._passes = passes_of(self.planned)
         check(self.planned, self._passes)
-        if self.runs_per_shard:
-            self._check_on_shards()
+        if self.runs_per_shard or any(one.refuses_in_trace for one in self._passes):
+            self._check_traced()
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         instead = self._init_per_shard if planned.is_placed_by_xla else None
         self._init = init_sharded(init, self.state_shapes, self.plan, mesh, instead)
 
-    def _check_on_shards(self) -> None:
-        """Trace a step that only makes sense on shards there, so that what is wrong with it is said at once."""
+    def _check_traced(self) -> None:
+        """Trace a step with its passes, so that what is wrong with it there is said at once."""
         run = wrapped(self.step, self.planned, self._passes)
         with explaining_mesh_errors(self._name, self._mesh, self._mode), self.context(), fresh_traces():
             jaxpr = jax.make_jaxpr(run)(self.state_shapes, self.batch_shapes)

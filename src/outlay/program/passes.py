@@ -73,6 +73,11 @@ class Planned:
         return self.mode == "manual" and not self.is_split_by_rows and not self.traced.sums_over_batch
 
     @property
+    def has_pipelines(self) -> bool:
+        """Whether a rule has layers run as a pipeline, on more stages than one."""
+        return any(self.mesh.shape[axis] > 1 for axis in self.layout.stage_axes)
+
+    @property
     def constrains(self) -> bool:
         """Whether the step or a rule says where values inside of the step, or its outputs, live."""
         traced = self.traced
@@ -121,6 +126,7 @@ class Pass:
         is_wanted: whether a program needs it.
         is_traced: whether the trace has to see it, since it makes values known to rules.
         traces_anew: whether the step's own Python has to run inside of it; within others its trace can be replayed.
+        refuses_in_trace: whether it raises for what it cannot do while the step is traced with it, and not before.
         is_around: whether it changes only what the compiled program is beside the step, and nothing that the step
             computes.
     """
@@ -129,6 +135,7 @@ class Pass:
     is_wanted: Callable[[Planned], bool]
     is_traced: bool = False
     traces_anew: bool = False
+    refuses_in_trace: bool = False
     is_around: bool = False
 
     def check(self, planned: Planned) -> None:
@@ -154,6 +161,7 @@ PER_SHARD = (
 
 PASSES = (
     Pass("by_source", lambda of: any(rule.is_by_source for rule in of.layout), is_traced=True),
+    Pass("pipelining", lambda of: of.has_pipelines, traces_anew=True, refuses_in_trace=True),
     Pass("constraints", lambda of: of.constrains or of.stores, traces_anew=True),
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),
     Pass("rematerialization", lambda of: of.stores, traces_anew=True),

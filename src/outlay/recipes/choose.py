@@ -182,6 +182,12 @@ def choose_for_graph(
     return choose_placement(graph_loop, made.init, made.data[0], target, recipe=recipe, words=words, by_rows=by_rows)
 
 
+def _usual(recipe: Recipe, target: Target) -> list[str]:
+    """Return the layouts to choose from unless some are named: without pipelines, which no arithmetic screens yet."""
+    layouts = {name: layout_of(recipe, name)[0] for name in layout_names(recipe, target)}
+    return [name for name, layout in layouts.items() if not (isinstance(layout, Layout) and layout.stage_axes)]
+
+
 def ask(
     recipe: str,
     words: Sequence[str],
@@ -208,7 +214,7 @@ def ask(
     function = find_function(recipe)
     several, fixed = several_values(function, words)
     made = find_recipe(recipe, fixed, known)
-    choices = {name: layout_of(made, name) for name in layouts or layout_names(made, target)}
+    choices = {name: layout_of(made, name) for name in layouts or _usual(made, target)}
     shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in choices.items()}
     given = recipe_arguments(function, recipe, fixed, known)
 

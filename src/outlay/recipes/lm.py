@@ -125,8 +125,10 @@ def lm(
 
     Example:
         >>> recipe = lm("tiny", sequence=64)
-        >>> recipe.data[0]["tokens"].shape, list(recipe.layouts)
-        ((16, 64), ['dp', 'zero1', 'fsdp', 'hsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp'])
+        >>> recipe.data[0]["tokens"].shape
+        (16, 64)
+        >>> list(recipe.layouts)
+        ['dp', 'zero1', 'fsdp', 'hsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp', 'pp', 'pp+tp', 'pp+fsdp+tp']
     """
     if model not in MODELS:
         problems = [f"there is no model {model!r}: {did_you_mean(model, MODELS)}", *remat_problems(remat)]
@@ -168,7 +170,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
     config = sizes.config
     train, test, token = text
     init_params, loss = language_model(config, token)
-    layouts, meshes = lm_layouts(config)
+    layouts, meshes = with_pipelines(*lm_layouts(config))
 
     def sample(program: Program, state: Any) -> str:
         return sampled_text(config, program, state, config.num_positions)
@@ -293,6 +295,28 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
         "fsdp+tp+sp": two_axes + heads + sequence_parallel() + data_parallel(),
     }
     return layouts, {"hsdp": "data=2,fsdp=-1", **{name: TWO_AXES for name in layouts if "tp" in name}}
+
+
+PIPELINED = ("dp", "tp", "fsdp+tp")
+NUM_MICROBATCHES = 4
+"""Microbatches of the layouts by name; a layout file says another number."""
+
+
+def with_pipelines(layouts: dict[str, Layout], meshes: dict[str, str]) -> tuple[dict[str, Layout], dict[str, str]]:
+    """Add layouts in which the layers are a pipeline over `stage`: `pp`, `pp+tp` and `pp+fsdp+tp`.
+
+    Args:
+        layouts: layouts by name.
+        meshes: the meshes of some.
+    """
+    from outlay.layout.pipelines import pipeline
+
+    stages = Layout([("params.layers.**", pipeline("stage", microbatches=NUM_MICROBATCHES))])
+    names = {name: "pp" if name == "dp" else f"pp+{name}" for name in PIPELINED}
+    return (
+        layouts | {new: stages + layouts[name] for name, new in names.items()},
+        meshes | {new: f"stage=2,{meshes.get(name, 'data=-1')}" for name, new in names.items()},
+    )
 
 
 def _over_both_axes() -> Layout:

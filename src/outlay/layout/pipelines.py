@@ -1,0 +1,120 @@
+"""Pipelines as placements: stacked layers split over stages, and the batch taken through them in microbatches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.error_types import LayoutError, Problem
+from outlay.core.quantities import counted
+from outlay.layout.placement import CannotPlace, Choice, LeafView
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Layers as a pipeline; see `pipeline`.
+
+    Attributes:
+        axis: the mesh axis of the stages.
+        microbatches: equal parts of the batch.
+        repeats: how often a microbatch goes round.
+    """
+
+    axis: str
+    microbatches: int
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        problems = [
+            Problem("not a number", name, f"{name}={number!r}; it is a whole number from {least}", f"{name}={usual}")
+            for name, number, least, usual in (
+                ("microbatches", self.microbatches, 2, 8),
+                ("repeats", self.repeats, 1, 1),
+            )
+            if type(number) is not int or number < least
+        ]
+        if not isinstance(self.axis, str) or not self.axis:
+            what = f"axis={self.axis!r}; it is the mesh axis whose devices are the stages"
+            problems.insert(0, Problem("not an axis", "axis", what, 'axis="stage"'))
+        if problems:
+            raise LayoutError("this pipeline cannot be used:", problems)
+
+    @property
+    def stage_axis(self) -> str:
+        """The mesh axis of the stages, by which layouts know a pipeline."""
+        return self.axis
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,)
+
+    def num_ticks(self, num_stages: int) -> int:
+        """Return the number of rounds in which every stage runs its layers once."""
+        return self.microbatches * self.repeats + num_stages - 1
+
+    def in_words(self, num_stages: int) -> str:
+        """Say how long it takes.
+
+        >>> Pipeline("stage", 8, 2).in_words(4)
+        '8 microbatches twice through 4 stages: 19 ticks, 15.8 % of them idle'
+        """
+        ticks = self.num_ticks(num_stages)
+        often = {1: "once", 2: "twice"}.get(self.repeats, f"{self.repeats} times")
+        idle = 100 * (num_stages - 1) / ticks
+        return (
+            f"{self.microbatches} microbatches {often} through {counted(num_stages, 'stage')}: "
+            f"{ticks} ticks, {idle:.1f} % of them idle"
+        )
+
+    def __call__(self, leaf: LeafView) -> Choice:
+        """Choose for one leaf: dim 0, which counts its layers."""
+        if self.axis not in leaf.free_axes or 0 not in leaf.free_dims:
+            return Choice(P(), f"dim 0 or axis {self.axis!r} is taken", blocked=True)
+        stages, layers = leaf.free_axes[self.axis], leaf.shape[0]
+        if layers % (stages * self.repeats):
+            rounds = f" x {self.repeats} repeats" if self.repeats > 1 else ""
+            what = f"{layers} layers (dim 0 of {leaf.shape}) do not divide into {self.axis}={stages} stages{rounds}"
+            up = -(-layers // (stages * self.repeats)) * stages * self.repeats
+            fewer = ", or repeats=1" if self.repeats > 1 and layers % stages == 0 else ""
+            raise CannotPlace(what, f"{up} layers{fewer}; or a mesh with a number of stages that divides {layers}")
+        each = f"{layers // stages} of {layers} layers on each of {counted(stages, 'stage')}"
+        return Choice(P(self.axis), f"{each}; {self.in_words(stages)}" if stages > 1 else each)
+
+    def __str__(self) -> str:
+        repeats = f", {self.repeats} repeats" if self.repeats > 1 else ""
+        return f"pipeline over {self.axis!r} ({self.microbatches} microbatches{repeats})"
+
+
+def pipeline(axis: str = "stage", *, microbatches: int, repeats: int = 1) -> Pipeline:
+    """Run layers that a model scans over as a pipeline: each stage, a group of devices, holds some of the layers.
+
+    For leaves that are stacked, with one entry of dim 0 for each layer, where the model runs its layers by a scan over
+    them (`jax.lax.scan`, `nnx.scan`, `nn.scan`). The model stays as it is. The batch goes through the stages in equal
+    microbatches, all stages at work on another one; for the first and last `stages - 1` of `microbatches * repeats +
+    stages - 1` ticks some have nothing to do. With repeats, a microbatch goes round several times and a stage has as
+    many groups of layers, so that less time is idle; the stacks stay in the order of the model, and the layers are
+    exchanged between stages once a step. What stands before and after the layers, such as embedding and head, is
+    computed as without the rule. Sources: Huang et al., GPipe (arXiv:1811.06965); Narayanan et al., interleaved stages
+    (arXiv:2104.04473).
+
+    Args:
+        axis: the mesh axis whose devices are the stages.
+        microbatches: equal parts of the batch, 2 or more; with accumulation, of each of its parts. With repeats, at
+            least the number of stages.
+        repeats: how often a microbatch goes round.
+
+    Raises:
+        LayoutError: a number is no whole number, or too small.
+
+    Example:
+        >>> layout = outlay.Layout([("params.layers.**", outlay.layout.pipeline("stage", microbatches=8))])
+        >>> print(layout)
+        1. params.layers.**  pipeline over 'stage' (8 microbatches)
+        >>> plan = (layout + outlay.data_parallel()).plan(
+        ...     {"params": {"layers": {"up": jnp.ones((12, 4, 4))}}}, outlay.mesh(stage=4, data=2))
+        >>> plan["params.layers.up"].spec, plan["params.layers.up"].reason
+        (P('stage', None, None), '3 of 12 layers on each of 4 stages; 8 microbatches once through 4 stages: 11 ticks, 27.3 % of them idle')
+    """  # noqa: E501
+    return Pipeline(axis, microbatches, repeats)

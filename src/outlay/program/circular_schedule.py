@@ -1,0 +1,201 @@
+"""Run layers as a pipeline inside one compiled program: a circular schedule over the stages of a mesh axis.
+
+All stages are one computation, mapped over a leading dim that is split over the axis (`jax.vmap`), so that XLA still
+places everything else, over the other axes too. In each tick every stage runs its layers on one microbatch, and then
+all results move on by one stage, the last one's to the first: one permute of neighbours, and its transpose in the
+backward pass. With repeats, each stage has several groups of layers, and microbatches go round as often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+Place = Callable[[jax.Array, P], jax.Array]
+"""`place(x, spec)` constrains where a value lives; dims behind the spec are left to XLA."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many of what run in a pipeline.
+
+    Attributes:
+        num_stages: groups of devices, each with layers of its own.
+        num_microbatches: equal parts of the batch.
+        num_repeats: how often a microbatch goes round, through other layers each time.
+        num_layers: layers in all.
+
+    >>> schedule = Schedule(num_stages=4, num_microbatches=8, num_repeats=2, num_layers=16)
+    >>> schedule.num_ticks, schedule.layers_at_once, round(schedule.bubble, 3)
+    (19, 2, 0.158)
+    """
+
+    num_stages: int
+    num_microbatches: int
+    num_repeats: int
+    num_layers: int
+
+    @property
+    def num_ticks(self) -> int:
+        """Rounds in which every stage runs its layers once."""
+        return self.num_microbatches * self.num_repeats + self.num_stages - 1
+
+    @property
+    def layers_at_once(self) -> int:
+        """Layers that a stage runs in a tick."""
+        return self.num_layers // (self.num_stages * self.num_repeats)
+
+    @property
+    def bubble(self) -> float:
+        """The share of ticks in which a stage has nothing to do."""
+        return (self.num_stages - 1) / self.num_ticks
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a pipeline computes from.
+
+    Attributes:
+        shared: values that all layers and microbatches take.
+        shared_samples: such, each with the microbatches in front (M, ...).
+        layers: stacks of what each layer takes (L, ...).
+        layer_samples: such, each with the microbatches behind the layers (L, M, ...).
+        carried: what goes from layer to layer (M, ...).
+        carried_dims: for each of these, which dim behind the microbatches holds samples.
+        sample_axes: the mesh axes that split samples.
+    """
+
+    shared: Sequence[Any]
+    shared_samples: Sequence[Any]
+    layers: Sequence[Any]
+    layer_samples: Sequence[Any]
+    carried: Sequence[Any]
+    carried_dims: Sequence[int] = ()
+    sample_axes: tuple[str, ...] = ()
+
+
+Layers = Callable[[Operands], tuple[list[Any], list[Any]]]
+"""Runs some layers on one microbatch: returns what they carry on, and what each of them returns besides."""
+
+
+def run_circular(schedule: Schedule, axis: str, run: Layers, of: Operands, place: Place) -> tuple[list[Any], list[Any]]:
+    """Run all layers on all microbatches.
+
+    Args:
+        schedule: how many of what.
+        axis: the mesh axis of the stages.
+        run: runs one stage's layers in one tick. Its operands have no dim for microbatches, and as many layers as a
+            stage runs at once.
+        of: the operands.
+        place: constrains where values live.
+
+    Returns:
+        What the last layer carries on, (M, ...), and what each layer returns besides, (L, M, ...).
+    """
+    stages, micro = schedule.num_stages, schedule.num_microbatches
+    numbers = jnp.arange(stages)
+
+    def at_stages(x: jax.Array) -> jax.Array:
+        return place(x, P(axis))
+
+    def copied(x: jax.Array) -> jax.Array:
+        return at_stages(jnp.broadcast_to(x[None], (stages, *x.shape)))
+
+    # A copy for each stage, so that gradients of what all stages share are summed once, and not in every tick.
+    shared, shared_samples = [*map(copied, of.shared)], [*map(copied, of.shared_samples)]
+    layers, layer_samples = (
+        [at_stages(_by_stage(x, schedule)) for x in each] for each in (of.layers, of.layer_samples)
+    )
+    # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
+    waiting = [*map(copied, of.carried)]
+
+    def spread(values: Sequence[jax.Array], num_dims: int = 1) -> list[jax.Array]:
+        """Split values over stages, and their samples, behind so many dims, over the axes of samples."""
+        open_dim, axes = P.UNCONSTRAINED, of.sample_axes or P.UNCONSTRAINED
+        return [
+            place(x, P(axis, *[open_dim] * (num_dims - 1 + dim), axes))
+            for x, dim in zip(values, of.carried_dims, strict=True)
+        ]
+
+    def stage(operands: Any, repeat: jax.Array, microbatch: jax.Array) -> tuple[list[Any], list[Any]]:
+        shared, shared_samples, layers, layer_samples, carried = operands
+        return run(
+            Operands(
+                shared,
+                [x[microbatch] for x in shared_samples],
+                [_at(x, repeat) for x in layers],
+                [_at(x, repeat)[:, microbatch] for x in layer_samples],
+                carried,
+            )
+        )
+
+    at_all_stages = jax.vmap(stage, spmd_axis_name=axis)
+
+    def one_tick(state: Any, tick: jax.Array) -> tuple[Any, None]:
+        moving, waiting, returned = state
+        job = jnp.clip(tick - numbers, 0, micro * schedule.num_repeats - 1)
+        is_first = numbers == 0
+        entering = [jax.lax.dynamic_index_in_dim(x, tick % micro, 1, keepdims=False) for x in waiting]
+        carried = spread([_where(is_first, *both) for both in zip(entering, moving, strict=True)])
+        operands = (shared, shared_samples, layers, layer_samples, carried)
+        results, besides = at_all_stages(operands, job // micro, job % micro)
+        moved = spread([jnp.roll(x, 1, axis=0) for x in spread(results)])
+        is_back = tick >= stages - 1
+        slot = (tick - stages + 1) % micro
+        waiting = [_written(all_, one, slot, is_back) for all_, one in zip(waiting, moved, strict=True)]
+        is_job = (tick >= numbers) & (tick - numbers < micro * schedule.num_repeats)
+        returned = [_filed(all_, one, job, is_job, micro) for all_, one in zip(returned, besides, strict=True)]
+        return (moved, spread(waiting, 2), [*map(at_stages, returned)]), None
+
+    # Until the first microbatch reaches it, a stage runs on what has not been through the layers before it: values that
+    # no layer turns into NaN, which zeros might become. Nothing of it is used.
+    moving = [x[:, 0] for x in waiting]
+    shapes = jax.eval_shape(at_all_stages, (shared, shared_samples, layers, layer_samples, moving), numbers, numbers)[1]
+    returned = [jnp.zeros((stages, schedule.num_repeats * micro, *x.shape[1:]), x.dtype) for x in shapes]
+    start = (spread(moving), spread(waiting, 2), [*map(at_stages, returned)])
+    (_, waiting, returned), _ = jax.lax.scan(one_tick, start, jnp.arange(schedule.num_ticks))
+    return [x[0] for x in waiting], [_by_layer(x, schedule) for x in returned]
+
+
+def _by_stage(x: jax.Array, schedule: Schedule) -> jax.Array:
+    """Reshape a stack (L, ...) to (stages, repeats, layers at once, ...), without repeats to (stages, layers, ...)."""
+    stages, repeats, num = schedule.num_stages, schedule.num_repeats, schedule.layers_at_once
+    return jnp.swapaxes(x.reshape(repeats, stages, num, *x.shape[1:]), 0, 1)
+
+
+def _at(x: jax.Array, repeat: jax.Array) -> jax.Array:
+    """Return the layers of a repeat from those of a stage (repeats, layers at once, ...)."""
+    return x[0] if x.shape[0] == 1 else jax.lax.dynamic_index_in_dim(x, repeat, keepdims=False)
+
+
+def _where(is_first: jax.Array, first: jax.Array, others: jax.Array) -> jax.Array:
+    return jnp.where(is_first.reshape(-1, *[1] * (first.ndim - 1)), first, others)
+
+
+def _written(all_: jax.Array, one: jax.Array, slot: jax.Array, is_back: jax.Array) -> jax.Array:
+    """Write what came back from the last stage to its microbatch's place."""
+    before = jax.lax.dynamic_index_in_dim(all_, slot, 1, keepdims=False)
+    return jax.lax.dynamic_update_index_in_dim(all_, jnp.where(is_back, one, before), slot, 1)
+
+
+def _filed(all_: jax.Array, one: jax.Array, job: jax.Array, is_job: jax.Array, micro: int) -> jax.Array:
+    """Write what layers return besides (stages, layers at once, ...) to the places of their jobs."""
+
+    def of_stage(all_: jax.Array, one: jax.Array, job: jax.Array, is_job: jax.Array) -> jax.Array:
+        before = jax.lax.dynamic_index_in_dim(all_, job, keepdims=False)
+        return jax.lax.dynamic_update_index_in_dim(all_, jnp.where(is_job, one, before), job, 0)
+
+    return jax.vmap(of_stage)(all_, one, job, is_job)
+
+
+def _by_layer(x: jax.Array, schedule: Schedule) -> jax.Array:
+    """Reshape (stages, repeats * microbatches, layers at once, ...) to (layers, microbatches, ...)."""
+    stages, repeats, micro = schedule.num_stages, schedule.num_repeats, schedule.num_microbatches
+    x = x.reshape(stages, repeats, micro, *x.shape[2:])  # stage, repeat, microbatch, layer
+    x = jnp.moveaxis(x, (1, 0, 3, 2), (0, 1, 2, 3))
+    return x.reshape(schedule.num_layers, micro, *x.shape[4:])

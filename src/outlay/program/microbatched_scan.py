@@ -1,0 +1,187 @@
+"""Run a traced scan over layers as a pipeline: what each microbatch, each layer and all of them take.
+
+The program that holds the scan is traced for the whole batch and for one microbatch. A dim whose size differs holds
+samples. What is carried without samples, such as a key that every layer splits, goes from layer to layer alike for all
+microbatches; it is computed first, by a scan of its own. Whatever takes samples of several microbatches together is
+refused with its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.error_types import Problem
+from outlay.core.jax_needed_operations import needed_for
+from outlay.core.jax_source import source_line
+from outlay.core.jax_tracing import run_jaxpr, scan_operands
+from outlay.program.batch_locality import sample_dim
+from outlay.program.circular_schedule import Operands, Place, Schedule, run_circular
+from outlay.program.mixed_samples import mixing_operations
+
+
+def scan_problems(scan: Any, of_few: Any) -> list[Problem]:
+    """Return what keeps a scan from taking its samples in microbatches."""
+    at = source_line(scan) or "a scan over layers"
+    if scan.params["reverse"]:
+        what = "it runs the layers from the last to the first, and the first stage holds the first"
+        return [Problem("reverse scan", at, what, "scan the layers forward, or leave the pipeline rule out")]
+    if scan.params["length"] != of_few.params["length"]:
+        what = (
+            f"it has {scan.params['length']} rounds for the whole batch and {of_few.params['length']} for a microbatch"
+        )
+        return [Problem("rounds of samples", at, what, "scan over the layers alone")]
+    problems = []
+    for eqn, line in mixing_operations(scan.params["jaxpr"], of_few.params["jaxpr"]):
+        name = eqn.primitive.name
+        if name == "random_bits":
+            what = "it draws random numbers for all samples at once, so that a microbatch would draw others"
+            fix = "draw for each sample from a key of its own: jax.vmap over the keys that train_step gives the loss"
+        else:
+            what = f"{name} takes samples of the batch together, or their number, and a microbatch has only some"
+            fix = "compute statistics over features instead of samples (such as LayerNorm), or leave the pipeline out"
+        problems.append(Problem("not by microbatch", line or at, what, fix))
+    return problems
+
+
+def run_in_microbatches(
+    scan: Any,
+    of_few: Any,
+    values: Sequence[Any],
+    schedule: Schedule,
+    axis: str,
+    place: Place,
+    sample_axes: tuple[str, ...],
+) -> list[Any]:
+    """Return the results of a scan over layers, computed by a pipeline.
+
+    Args:
+        scan: the operation, traced for the whole batch.
+        of_few: the same, traced for a microbatch.
+        values: its operands.
+        schedule: how many of what.
+        axis: the mesh axis of the stages.
+        place: constrains where values live.
+        sample_axes: the mesh axes over which XLA splits samples.
+    """
+    return _PipelinedScan(scan, of_few, schedule, axis, place, sample_axes).run(values)
+
+
+class _PipelinedScan:
+    def __init__(
+        self, scan: Any, of_few: Any, schedule: Schedule, axis: str, place: Place, sample_axes: tuple[str, ...]
+    ) -> None:
+        self._params, self._schedule, self._axis, self._place = of_few.params, schedule, axis, place
+        self._sample_axes = sample_axes
+        self._num_consts, self._num_carried = scan_operands(scan.params)
+        self._dims, self._result_dims = (
+            [sample_dim(*atoms) for atoms in zip(mine, few, strict=True)]
+            for mine, few in ((scan.invars, of_few.invars), (scan.outvars, of_few.outvars))
+        )
+        self._at = source_line(scan)
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        values = [jnp.asarray(x) if isinstance(x, int | float | bool) else x for x in values]
+        last, before, besides = self._without_samples(values)
+        consts, carried, layers = self._parts(values)
+        const_dims, carried_dims, layer_dims = self._parts(self._dims)
+        micro = self._schedule.num_microbatches
+        operands = Operands(
+            _of(consts, const_dims, None),
+            [split(x, dim, micro) for x, dim in zip(consts, const_dims, strict=True) if dim is not None],
+            [*before, *_of(layers, layer_dims, None)],
+            [
+                jnp.moveaxis(split(x, dim, micro), 0, 1)
+                for x, dim in zip(layers, layer_dims, strict=True)
+                if dim is not None
+            ],
+            [split(x, dim, micro) for x, dim in zip(carried, carried_dims, strict=True) if dim is not None],
+            [dim for dim in carried_dims if dim is not None],
+            self._sample_axes,
+        )
+        moved, returned = run_circular(self._schedule, self._axis, self._on_stage, operands, self._place)
+        moved = [joined(x, dim) for x, dim in zip(moved, (d for d in carried_dims if d is not None), strict=True)]
+        own_dims = [dim for dim in self._result_dims[self._num_carried :] if dim is not None]
+        returned = [joined(jnp.moveaxis(x, 1, 0), dim) for x, dim in zip(returned, own_dims, strict=True)]
+        return [
+            *_merged(self._result_dims[: self._num_carried], moved, last),
+            *_merged(self._result_dims[self._num_carried :], returned, besides),
+        ]
+
+    def _parts(self, of_operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        first, second = self._num_consts, self._num_consts + self._num_carried
+        return [*of_operands[:first]], [*of_operands[first:second]], [*of_operands[second:]]
+
+    def _without_samples(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Compute what does not depend on samples: the last carry, the carry before each layer, and other results."""
+        is_free = [dim is None for dim in self._result_dims]
+        consts, carried, layers = self._parts(values)
+        dims = self._parts(self._dims)[1]
+        free = _of(carried, dims, None)
+        if not any(is_free):
+            return [], [], []
+        needed, used = needed_for(self._params["jaxpr"], is_free)
+
+        def turn(free: list[Any], slices: list[Any]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+            given = [*consts, *_merged(dims, [None for dim in dims if dim is not None], free), *slices]
+            results = _run(needed, [x for x, is_used in zip(given, used, strict=True) if is_used])
+            num = len(free)
+            return results[:num], (free, results[num:])
+
+        last, (before, besides) = jax.lax.scan(turn, free, layers, length=self._params["length"])
+        return last, before, besides
+
+    def _on_stage(self, of: Operands) -> tuple[list[Any], list[Any]]:
+        """Run some layers on one microbatch."""
+        const_dims, carried_dims, layer_dims = self._parts(self._dims)
+        consts = _merged(const_dims, of.shared_samples, of.shared)
+        num_free = sum(dim is None for dim in carried_dims)
+        free, layers = of.layers[:num_free], _merged(layer_dims, of.layer_samples, of.layers[num_free:])
+
+        def turn(carried: list[Any], slices: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+            free, layer = slices
+            results = _run(self._params["jaxpr"], [*consts, *_merged(carried_dims, carried, free), *layer])
+            own = [x for x, dim in zip(results, self._result_dims, strict=True) if dim is not None]
+            return own[: len(carried)], own[len(carried) :]
+
+        num = self._schedule.layers_at_once
+        unroll = min(int(self._params["unroll"]), num)
+        carried, results = jax.lax.scan(turn, [*of.carried], (free, layers), length=num, unroll=unroll)
+        return carried, results
+
+
+def _run(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))
+
+
+def _of(values: Sequence[Any], dims: Sequence[int | None], kind: None) -> list[Any]:
+    return [x for x, dim in zip(values, dims, strict=True) if dim is kind]
+
+
+def _merged(dims: Sequence[int | None], with_samples: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Put values with samples and others in their order."""
+    first, second = iter(with_samples), iter(others)
+    return [next(second) if dim is None else next(first) for dim in dims]
+
+
+def split(x: jax.Array, dim: int, num: int) -> jax.Array:
+    """Split a dim of samples into microbatches, in front, that take every n-th sample, as accumulation does.
+
+    >>> split(jnp.arange(6), 0, 2).tolist()
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    parts = x.reshape(*x.shape[:dim], x.shape[dim] // num, num, *x.shape[dim + 1 :])
+    return jnp.moveaxis(parts, dim + 1, 0)
+
+
+def joined(x: jax.Array, dim: int) -> jax.Array:
+    """Undo `split`.
+
+    >>> joined(split(jnp.arange(6), 0, 3), 0).tolist()
+    [0, 1, 2, 3, 4, 5]
+    """
+    parts = jnp.moveaxis(x, 0, dim + 1)
+    return parts.reshape(*parts.shape[:dim], parts.shape[dim] * parts.shape[dim + 1], *parts.shape[dim + 2 :])

@@ -1,0 +1,203 @@
+"""Run a traced function with pipelines in place of its scans over layers, or say why that cannot be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.error_types import Problem, ProgramError
+from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
+from outlay.core.jax_source import source_line
+from outlay.core.quantities import counted, listed
+from outlay.layout.pipelines import Pipeline
+from outlay.program.circular_schedule import Schedule
+from outlay.program.microbatched_scan import run_in_microbatches, scan_problems
+from outlay.program.passes import Planned
+from outlay.program.stacked_scans import Stack, Unpaired, run_with, scans_over
+
+NAME = "pipelining"
+"""The name of the pass; its note says which scans run as pipelines."""
+
+
+def pipelines_of(planned: Planned) -> dict[str, Pipeline]:
+    """Return the pipelines of the leaves of the state that rules split over stages, by path."""
+    ruled: dict[str, Pipeline] = {}
+    for rule in planned.layout:
+        if not isinstance(rule.placement, Pipeline) or planned.mesh.shape[rule.placement.axis] == 1:
+            continue
+        for leaf in planned.plan.of_kind("state"):
+            if leaf.shape and rule.matches(leaf.path, "state"):
+                ruled.setdefault(leaf.path, rule.placement)
+    return ruled
+
+
+def num_microbatches(pipelines: Mapping[str, Pipeline]) -> int:
+    """Return in how many parts pipelines take the batch.
+
+    Raises:
+        ProgramError: they do not agree.
+    """
+    numbers = sorted({each.microbatches for each in pipelines.values()})
+    if len(numbers) > 1:
+        raise ProgramError(
+            f"pipeline rules take the batch in {' and in '.join(map(str, numbers))} microbatches\n"
+            "  fix: the same number in all of them"
+        )
+    return numbers[0]
+
+
+def microbatch(planned: Planned, samples: Any, num: int) -> Any:
+    """Return a microbatch of samples, as shapes.
+
+    Args:
+        planned: the program.
+        samples: a tree of arrays; those with as many entries as the first have one for each sample.
+        num: the number of microbatches.
+
+    Raises:
+        ProgramError: they do not divide the samples, or the samples of a microbatch not over devices.
+    """
+    sizes = [x.shape[0] for x in jax.tree.leaves(samples) if x.shape]
+    if not sizes:
+        raise ProgramError(
+            "a pipeline takes its batch in microbatches, and this batch has no dim of samples"
+            "\n  fix: leave the pipeline rule out"
+        )
+    total, axes = sizes[0], sample_axes(planned)
+    devices = math.prod(planned.mesh.shape[axis] for axis in axes)
+    if total % (num * devices):
+        over = f" over {'+'.join(axes)}={devices}" if devices > 1 else ""
+        fits = [n for n in range(2, total + 1) if total % (n * devices) == 0]
+        up = -(-total // (num * devices)) * num * devices
+        what = f"a batch of {total} samples does not divide into {num} microbatches{over}"
+        choices = f"microbatches={min(fits, key=lambda n: abs(n - num))}, or " if fits else ""
+        problem = Problem("uneven microbatches", f"microbatches={num}", what, f"{choices}a batch of {up} samples")
+        raise ProgramError("the batch cannot go through the pipeline:", [problem])
+
+    def one(x: Any) -> jax.ShapeDtypeStruct:
+        shape = (total // num, *x.shape[1:]) if x.shape[:1] == (total,) else x.shape
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+
+    return jax.tree.map(one, samples)
+
+
+def sample_axes(planned: Planned) -> tuple[str, ...]:
+    """Return the axes over which XLA splits samples where the function is traced."""
+    first = {leaf.dims[0] if leaf.dims else () for leaf in planned.plan.of_kind("batch")}
+    axes = first.pop() if len(first) == 1 else ()
+    own = jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in axes if axis not in own and planned.mesh.shape[axis] > 1)
+
+
+@dataclass(frozen=True)
+class PipelinedFunction:
+    """A traced function whose scans over layers run as pipelines.
+
+    Attributes:
+        planned: the program.
+        of_all: the function, traced for the batch.
+        of_few: the same, traced for a microbatch.
+        stacks: which of its arguments are stacks; or of the constants of its trace and its arguments.
+        pipelines: the pipelines of all their leaves.
+    """
+
+    planned: Planned
+    of_all: Any
+    of_few: Any
+    stacks: Sequence[Stack | None]
+    pipelines: Mapping[str, Pipeline]
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """Run it.
+
+        Raises:
+            ProgramError: a scan cannot run as a pipeline.
+        """
+        (of_all, consts), (of_few, _) = constants_as_arguments(self.of_all), constants_as_arguments(self.of_few)
+        of_all, of_few = needed_for(of_all)[0], needed_for(of_few)[0]
+        try:
+            return run_with(of_all, of_few, [*consts, *values], self._all_stacks, self._pipelined)
+        except Unpaired as error:
+            at = source_line(error.eqn) if error.eqn is not None else ""
+            raise ProgramError(
+                f"{at + ': ' if at else ''}the loss runs other loops over its layers for a microbatch than for the "
+                "whole batch, so it cannot run as a pipeline\n"
+                "  fix: do not let Python decide by the size of the batch, or leave the pipeline rule out"
+            ) from error
+
+    def scans(self) -> list[tuple[Any, frozenset[str]]]:
+        """Return the scans that run as pipelines, each with the leaves that it reads."""
+        return list(scans_over(needed_for(constants_as_arguments(self.of_all)[0])[0], self._all_stacks))
+
+    @property
+    def _all_stacks(self) -> list[Stack | None]:
+        """The stacks among constants and arguments."""
+        num_consts = len(self.of_all.consts)
+        others = [None] * (num_consts + len(self.of_all.jaxpr.invars) - len(self.stacks))
+        return [*others, *self.stacks]
+
+    def _pipelined(self, scan: Any, of_few: Any, values: list[Any], paths: frozenset[str]) -> list[Any]:
+        pipeline = self.pipelines[min(paths)]
+        stages, layers = self.planned.mesh.shape[pipeline.axis], scan.params["length"]
+        schedule = Schedule(stages, pipeline.microbatches, pipeline.repeats, layers)
+        at = source_line(scan) or "a scan"
+        problems = scan_problems(scan, of_few)
+        if layers % (stages * pipeline.repeats):
+            what = f"{layers} layers do not divide into {stages} stages x {pipeline.repeats} repeats"
+            problems.append(Problem("uneven layers", at, what, "another number of layers, or of repeats"))
+        if pipeline.repeats > 1 and pipeline.microbatches < stages:
+            what = f"{pipeline.microbatches} microbatches go round {pipeline.repeats} times through {stages} stages: "
+            what += "the first would be back before the last has entered"
+            problems.append(Problem("too few microbatches", at, what, f"microbatches={stages} or more, or repeats=1"))
+        if problems:
+            raise pipeline_error(problems)
+        self.planned.notes[NAME] = f"{pipeline.in_words(stages)}; the scan over {layers} layers at {at}"
+        axes = sample_axes(self.planned)
+        return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, self._place, axes)
+
+    def _place(self, x: jax.Array, spec: P) -> jax.Array:
+        """Constrain where a value lives, as far as a spec says; XLA decides about other dims."""
+        inside = jax.sharding.get_abstract_mesh()
+        mesh = inside if inside.manual_axes else self.planned.mesh
+        open_dims = [P.UNCONSTRAINED] * (x.ndim - len(spec))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec, *open_dims)))
+
+
+def check_scans(functions: Sequence[PipelinedFunction], pipelines: Mapping[str, Pipeline]) -> None:
+    """Raise if some leaves of pipelines are read by no scan, by two, or by one that reads those of another rule."""
+    read: dict[str, list[str]] = {path: [] for path in pipelines}
+    problems: list[Problem] = []
+    for scan, paths in (scan for function in functions for scan in function.scans()):
+        at = source_line(scan) or "a scan"
+        for path in paths:
+            read[path].append(at)
+        if len({pipelines[path] for path in paths}) > 1:
+            what = f"it scans over leaves of different pipeline rules: {listed(sorted(paths))}"
+            problems.append(Problem("two pipelines", at, what, "one rule for all leaves of a stack"))
+    problems += _problems_of_reading(read)
+    if problems:
+        raise pipeline_error(problems)
+
+
+def pipeline_error(problems: Sequence[Problem]) -> ProgramError:
+    """Return the error with these problems."""
+    return ProgramError(f"{counted(len(problems), 'problem')} with the pipeline of the layout:", problems)
+
+
+def _problems_of_reading(read: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    unread = [path for path, lines in read.items() if not lines]
+    if unread:
+        them = "it" if len(unread) == 1 else "them"
+        what = f"no scan reads {them} layer by layer along dim 0, so nothing would run as a pipeline"
+        fix = "run the layers by jax.lax.scan over the stack, or give the leaves a spec instead of a pipeline"
+        yield Problem("no scan", listed(unread), what, fix)
+    for lines in sorted({tuple(lines) for lines in read.values() if len(lines) > 1}):
+        mine = [path for path, others in read.items() if tuple(others) == lines]
+        what = f"{len(lines)} scans read the same layers, at {', '.join(dict.fromkeys(lines))}"
+        yield Problem("two scans", listed(mine), what, "scan over each stack once, or leave the pipeline rule out")

@@ -1,0 +1,77 @@
+"""Models that scan over their layers run as pipelines, unchanged, and learn what they learn on one device."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from tests.contract.scanned_models import MODELS, NUM_TOKENS, VOCABULARY
+
+import outlay
+
+pytestmark = pytest.mark.newest
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+BATCH = {"tokens": np.random.default_rng(0).integers(0, VOCABULARY, (8, NUM_TOKENS))}
+# Linear in the gradients, and its momentum is the gradient itself after the first step.
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+
+WAYS = {
+    "plain": ("stage=2,data=2", 1, 1, ""),
+    "nnx.scan": ("stage=4,data=2", 1, 1, ""),
+    "nnx states": ("stage=2,data=2,model=2", 2, 1, "fsdp"),
+    "nn.scan": ("stage=2,data=4", 2, 1, ""),
+    "nn.scan of one sample": ("stage=4,data=2", 1, 1, ""),
+    "equinox": ("stage=2,data=2", 1, 2, ""),
+    "equinox attention": ("stage=2,data=2", 2, 1, "fsdp"),
+}
+"""Of each model: mesh, repeats, parts of the batch for accumulation, and how other axes split the leaves."""
+
+
+@pytest.mark.some_cases(3, newest=2)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_scans_is_trained_as_on_one_device(name: str) -> None:
+    mesh, repeats, accumulate, others = WAYS[name]
+    init_params, loss, pattern = MODELS[name]()
+    microbatches = 4 if "stage=4" in mesh else 2
+    layout = outlay.Layout([(pattern, outlay.layout.pipeline("stage", microbatches=microbatches, repeats=repeats))])
+    if others == "fsdp":
+        layout += outlay.fsdp("model" if "model" in mesh else "data", min_size=1, otherwise="replicate")
+    layout += outlay.data_parallel() if "data" in mesh else outlay.replicate()
+    step = outlay.train_step(loss, OPTIMIZER, accumulate=accumulate)
+    init = outlay.init_state(init_params, OPTIMIZER)
+    sizes = {axis: int(size) for axis, size in (part.split("=") for part in mesh.split(","))}
+    devices = jax.devices()[: int(np.prod(list(sizes.values())))]
+    program = outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(**sizes, devices=devices))
+    alone = outlay.program(
+        step, init, BATCH, layout=outlay.data_parallel(), mesh=outlay.mesh(data=1, devices=devices[:1])
+    )
+    assert program.passes[0] == "pipelining"
+    assert len(re.findall(r" collective-permute(?:-start)?\(", program.compiled.as_text())) >= 2
+
+    left, right = (_trained(each) for each in (program, alone))
+
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(right)[0]]
+    largest = max(np.abs(other).max() for other in jax.tree.leaves(right))
+    for path, mine, other in zip(paths, jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(
+            mine, other, rtol=0, atol=1e-6 * max(np.abs(other).max(), largest / 10), err_msg=path
+        )
+
+
+def _trained(program: Any) -> Any:
+    """Return gradients (as the momentum of the first step), parameters and loss."""
+    state, metrics = program(program.init(jax.random.key(0)), BATCH)
+    leaves = (state.params, state.opt_state, metrics["loss"])
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), jax.tree.map(np.asarray, leaves))

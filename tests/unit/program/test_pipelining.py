@@ -1,0 +1,221 @@
+"""What cannot run as a pipeline is refused when the program is made, with its line; nothing here is compiled."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.errors import LayoutError, ProgramError
+from outlay.program.circular_schedule import Schedule
+from outlay.program.microbatched_scan import joined, split
+
+pytestmark = pytest.mark.newest
+
+LAYERS, WIDTH = 4, 6
+BATCH = np.ones((8, WIDTH), np.float32)
+OPTIMIZER = optax.sgd(0.1)
+
+
+def init(key: jax.Array) -> Any:
+    return {"layers": jax.random.normal(key, (LAYERS, WIDTH, WIDTH)), "head": jnp.ones((WIDTH,))}
+
+
+def scanned(layer: Any, **how: Any) -> Any:
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (layer(x, w), None), batch, params["layers"], **how)
+        return x @ params["head"], {}
+
+    return loss
+
+
+def plain_layer(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def made(loss: Any, *, batch: Any = BATCH, accumulate: int = 1, mode: Any = "auto", explicit: bool = False, **of: Any):
+    rules = of.pop("rules", [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))])
+    mesh = outlay.mesh(stage=2, data=4, explicit=explicit)
+    return outlay.program(
+        outlay.train_step(loss, OPTIMIZER, accumulate=accumulate),
+        outlay.init_state(init, OPTIMIZER),
+        batch,
+        layout=outlay.Layout(rules) + outlay.data_parallel(),
+        mesh=mesh,
+        mode=mode,
+    )
+
+
+def line_of(function: Any, text: str) -> str:
+    lines, first = inspect.getsourcelines(function)
+    return f"{__file__}:{first + next(number for number, line in enumerate(lines) if text in line)}"
+
+
+def test_the_plan_and_the_program_say_how_it_runs() -> None:
+    loss = scanned(plain_layer)
+    program = made(loss)
+    assert program.passes == ("pipelining",)
+    assert program.plan["params.layers"].spec == P("stage", None, None)
+    assert (
+        "2 of 4 layers on each of 2 stages; 2 microbatches once through 2 stages: 3 ticks, 33.3 % of them idle"
+        in str(program.plan["params.layers"].reason)
+    )
+    assert program.pipelines.endswith(f"the scan over 4 layers at {line_of(scanned, 'jax.lax.scan')}")
+
+
+def test_on_one_stage_the_step_stays_as_it_is() -> None:
+    layout = outlay.Layout([("params.layers", outlay.layout.pipeline(microbatches=2))]) + outlay.data_parallel()
+    program = outlay.program(
+        outlay.train_step(scanned(plain_layer), OPTIMIZER),
+        outlay.init_state(init, OPTIMIZER),
+        BATCH,
+        layout=layout,
+        mesh=outlay.mesh(stage=1, data=8),
+    )
+    assert program.passes == ()
+
+
+def test_ticks_and_bubble_are_the_textbook_s() -> None:
+    for stages in (2, 3, 4, 8):
+        for micro in (8, 12, 16, 32, 64):
+            for repeats in (1, 2):
+                schedule = Schedule(stages, micro, repeats, stages * repeats)
+                assert schedule.num_ticks == micro * repeats + stages - 1
+                assert schedule.bubble == pytest.approx((stages - 1) / (micro * repeats + stages - 1))
+
+
+def test_microbatches_take_every_nth_sample_and_come_back_in_order() -> None:
+    x = np.arange(24).reshape(2, 12)
+    parts = split(jnp.asarray(x), 1, 3)
+    np.testing.assert_array_equal(parts[1], x[:, 1::3])
+    np.testing.assert_array_equal(joined(parts, 1), x)
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ({"microbatches": 1}, r"microbatches=1; it is a whole number from 2"),
+        ({"microbatches": 2.0}, r"microbatches=2.0; it is a whole number from 2"),
+        ({"microbatches": 4, "repeats": 0}, r"repeats=0; it is a whole number from 1"),
+        ({"axis": 3, "microbatches": 4}, r"axis=3; it is the mesh axis whose devices are the stages"),
+    ],
+)
+def test_odd_numbers_are_refused(of: Any, message: str) -> None:
+    with pytest.raises(LayoutError, match=message):
+        outlay.layout.pipeline(**of)
+
+
+def test_layers_that_do_not_divide() -> None:
+    with pytest.raises(
+        LayoutError, match=r"4 layers .*do not divide into stage=2 stages x 4 repeats(?s:.*)fix: 8 layers"
+    ):
+        made(scanned(plain_layer), microbatches=2, repeats=4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "microbatches", "message"),
+    [
+        (8, 1, 3, r"a batch of 8 samples does not divide into 3 microbatches over data=4(?s:.*)microbatches=2"),
+        (8, 1, 4, r"a batch of 8 samples does not divide into 4 microbatches over data=4(?s:.*)a batch of 16 samples"),
+        (16, 2, 4, r"a batch of 8 samples does not divide into 4 microbatches over data=4"),
+    ],
+)
+def test_microbatches_that_do_not_divide(batch: int, accumulate: int, microbatches: int, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        made(scanned(plain_layer), batch=np.ones((batch, WIDTH)), accumulate=accumulate, microbatches=microbatches)
+
+
+def normalized(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh((x - x.mean(0, keepdims=True)) @ w)
+
+
+def by_number(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w) / x.shape[0]
+
+
+def dropped(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.9, x.shape), x @ w, 0.0)
+
+
+def counted(x: jax.Array, w: jax.Array) -> jax.Array:
+    sums = jnp.zeros((3, WIDTH)).at[jnp.argmax(x, axis=-1) % 3].add(x @ w)
+    return x + sums.sum(0, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "text", "message"),
+    [
+        (normalized, "x.mean", "takes samples of the batch together"),
+        (by_number, "x.shape[0]", "takes samples of the batch together, or their number"),
+        (dropped, "bernoulli", "draws random numbers for all samples at once"),
+        (counted, ".add(", "scatter-add takes samples of the batch together"),
+    ],
+)
+@pytest.mark.parametrize("remat", [False, True])
+def test_what_takes_samples_together(layer: Any, text: str, message: str, remat: bool) -> None:
+    with pytest.raises(ProgramError, match=message) as error:
+        made(scanned(jax.checkpoint(layer) if remat else layer))
+    assert line_of(layer, text) in str(error.value)
+
+
+def test_statistics_that_a_layer_returns() -> None:
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        x, means = jax.lax.scan(lambda x, w: (plain_layer(x, w), x.mean()), batch, params["layers"])
+        return x @ params["head"] + means.sum(), {}
+
+    with pytest.raises(ProgramError, match="reduce_sum takes samples of the batch together"):
+        made(loss)
+
+
+def test_leaves_that_no_scan_reads() -> None:
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        for number in range(LAYERS):
+            batch = plain_layer(batch, params["layers"][number])
+        return batch @ params["head"], {}
+
+    with pytest.raises(ProgramError, match=r"no scan: params.layers(?s:.*)fix: run the layers by jax.lax.scan"):
+        made(loss)
+
+
+def test_two_scans_over_one_stack() -> None:
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        for _ in range(2):
+            batch, _ = jax.lax.scan(lambda x, w: (plain_layer(x, w), None), batch, params["layers"])
+        return batch @ params["head"], {}
+
+    with pytest.raises(ProgramError, match=r"two scans: params.layers(?s:.*)2 scans read the same layers") as error:
+        made(loss)
+    assert line_of(loss, "jax.lax.scan") in str(error.value)
+
+
+def test_a_scan_from_the_last_layer() -> None:
+    with pytest.raises(ProgramError, match="it runs the layers from the last to the first"):
+        made(scanned(plain_layer, reverse=True))
+
+
+def test_repeats_need_as_many_microbatches_as_stages() -> None:
+    rules = [("params.layers", outlay.layout.pipeline(microbatches=2, repeats=1))]
+    mesh = outlay.mesh(stage=4, data=2)
+    step, start = outlay.train_step(scanned(plain_layer), OPTIMIZER), outlay.init_state(eight, OPTIMIZER)
+    outlay.program(step, start, BATCH, layout=outlay.Layout(rules) + outlay.data_parallel(), mesh=mesh)
+    rules = [("params.layers", outlay.layout.pipeline(microbatches=2, repeats=2))]
+    with pytest.raises(ProgramError, match=r"2 microbatches go round 2 times through 4 stages(?s:.*)microbatches=4"):
+        outlay.program(step, start, BATCH, layout=outlay.Layout(rules) + outlay.data_parallel(), mesh=mesh)
+
+
+def eight(key: jax.Array) -> Any:
+    return {"layers": jnp.ones((8, WIDTH, WIDTH)), "head": jnp.ones((WIDTH,))}
+
+
+def test_only_where_xla_places_values() -> None:
+    with pytest.raises(ProgramError, match=r"automatic axes; this is mode manual"):
+        made(scanned(plain_layer), mode="manual")
+    with pytest.raises(ProgramError, match=r"automatic axes; this is a mesh with explicit"):
+        made(scanned(plain_layer), explicit=True)
