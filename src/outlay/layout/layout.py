@@ -260,7 +260,7 @@ def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...],
 
 def _named_as_leaves(shapes: Shapes) -> list[Problem]:
     return [
-        Problem("same path twice", path, f"a rule could not tell the value from the leaf of the {kind}", "rename it")
+        Problem("same path twice", path, f"the named value and a leaf of the {kind} have the same path", "rename it")
         for kind in ("state", "batch")
         for path in shapes["intermediate"]
         if path in shapes[kind]
