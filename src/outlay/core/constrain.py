@@ -91,7 +91,7 @@ def name(tree: Any, of: str) -> Any:
 
 
 def ruled_spec(of: str) -> PartitionSpec | None:
-    """Return the spec that rules give to values of a name in the program being traced; None without such a rule."""
+    """Return the spec that rules give to values of a name in the program being traced; None without a rule."""
     spec = _specs.get().get(of)
     return None if spec is None else without_own_axes(spec)
 
@@ -139,7 +139,7 @@ Combined = Literal["sum", "max", "sample"]
 
 @dataclass(frozen=True)
 class Gradient:
-    """How one device computes gradients, and how those of several devices become one.
+    """How one device computes gradients, and how several devices' are combined.
 
     Attributes:
         compute: `compute(sums, params, samples) -> (gradients, sums, carried)`.

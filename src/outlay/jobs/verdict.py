@@ -171,7 +171,7 @@ def verdict(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None
 
 
 def _failed_first(facts: Sequence[ProcessFacts], patience: Patience) -> Verdict | None:
-    """Causes come before echoes: whoever lost another process may have told of it before that one did."""
+    """Causes come before echoes: a process that lost another one may report it first."""
     failures = [(one.failed, one.process) for one in facts if one.failed]
     age = max(failed.ago for failed, _ in failures)
     nobody_runs = not any(one.is_running or one.has_finished for one in facts)

@@ -199,7 +199,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Row:
-    """Similar collectives, such as those of identical layers, as one row of a table.
+    """Similar collectives, as of identical layers, as one row of a table.
 
     Attributes:
         kind: such as `all-gather`.
@@ -243,7 +243,7 @@ def _grouped(collectives: Iterable[CollectiveFacts], key: Callable[[CollectiveFa
 
 
 def like_names(totals: Mapping[str, Total]) -> list[tuple[str, Total, list[str]]]:
-    """Merge totals whose names differ only in numbers, such as those of identical layers.
+    """Merge totals whose names differ only in numbers, as of identical layers.
 
     Args:
         totals: totals by name.

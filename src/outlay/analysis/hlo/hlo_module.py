@@ -310,7 +310,7 @@ class HloModule(OneLine):
         return self.num_partitions * self.num_replicas
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
-        """Yield every instruction with its computation, including those of loops and fusions."""
+        """Yield every instruction with its computation, also in loops and fusions."""
         for computation in self.computations.values():
             for one in computation.instructions.values():
                 yield computation, one

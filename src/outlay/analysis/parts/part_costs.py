@@ -95,7 +95,7 @@ def _part(program: Program, name: str, target: Target | None, unknown: dict[str,
 
 
 def _alone(schedule: Schedule, target: Target) -> Estimate:
-    """Estimate a part on its own devices, inside of which nothing is exchanged."""
+    """Estimate a part on its own devices, without exchanges."""
     # It is compiled for one device, and would be refused as a program for another number of them.
     return price(replace(schedule, num_devices=target.num_devices), target)
 

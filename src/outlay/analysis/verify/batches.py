@@ -125,7 +125,7 @@ def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: 
 
 
 def made_up_words(shapes: Any, sizes: Mapping[int, int] | None, kind: str) -> str:
-    """Say how such batches were made."""
+    """Say how made-up batches were made."""
     leaves = flatten_paths(shapes)[0]
     integers = [
         (path or "the batch", _num_values(leaf, sizes.get(number)), number in sizes)

@@ -175,7 +175,7 @@ DRAWN_BITS = tuple(np.uint32(eighth * 2**29 + 0x2B5A3) for eighth in (1, 6, 3, 4
 
 
 def draw_alike(equation: Any, operands: list[Any], bits: Any) -> Sequence[Any] | None:
-    """Replace drawing: whoever draws random numbers, and however many, gets them from these bits.
+    """Replace drawing: all random numbers, however many, come from these bits.
 
     So it can be seen whether devices compute the same apart from what they draw.
     """

@@ -69,7 +69,7 @@ def _across_rows(result: Shape, source: Instruction | None, fused: Computation) 
 
 
 def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
-    """Return the dims of the array in memory that a value is computed from: for a slice, those of the sliced array."""
+    """Return the dims of the array in memory that a value is computed from: for a slice, the sliced array's."""
     dims = value.shapes[0].dims
     sources = [fused.instructions[name] for name in value.operands if name in fused.instructions]
     if value.opcode in ("slice", "dynamic-slice"):

@@ -83,7 +83,7 @@ def _is_between_slices(start: Instruction) -> bool:
 
 
 def _answers(start: Instruction, computation: Computation) -> list[Instruction]:
-    """Return the ends of what is received from the host: of a receive, or of those that wait for a send."""
+    """Return the ends of transfers from the host: of a receive, or of the receives that wait for a send."""
     users = {
         opcode: [one for one in computation.instructions.values() if one.opcode == opcode]
         for opcode in ("send-done", "recv", "recv-done")

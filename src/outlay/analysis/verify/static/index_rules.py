@@ -190,7 +190,7 @@ def _without_vector(visit: Visit, number: int) -> list[int]:
 
 
 def _by_rows(visit: Visit, dims: tuple[int, ...]) -> tuple[Value, list[tuple[int, int, int]]]:
-    """Return places without those that only count the rows of a device, and the dims that such a count pairs.
+    """Return places without counts of a device's rows, and the dims that each count pairs.
 
     A compiler writes what goes row by row as places of which one part is the number of the row.
 
@@ -308,7 +308,7 @@ def _scatter(visit: Visit) -> Tree:
 
 
 def _in_row(split: Split, pair: tuple[int, int, int]) -> Split | None:
-    """Return how an array is split of which each row has so many places, by how these are split."""
+    """Return how an array with so many places in each row is split, by how the places are split."""
     dim, of_places, times = pair
     if split.dim != of_places or split.inner % times:
         return None

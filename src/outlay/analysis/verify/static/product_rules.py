@@ -89,7 +89,7 @@ def product(
 
 
 def _joined_alike(left: Value, right: Value, contracted: Sequence[tuple[int, int]]) -> list[tuple[Value, Value]]:
-    """Return the pairs of which a product is the sum, of arrays that were joined along a dim that is summed over."""
+    """Return the pairs whose products add up to a product of arrays that were joined along a contracted dim."""
     for dim, other in contracted:
         ones = [part for part in left.parts if part.dim == dim]
         others = [part for part in right.parts if part.dim == other]
