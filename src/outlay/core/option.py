@@ -197,5 +197,7 @@ def _with_options(text: str | None, declaring: Any) -> str | None:
 
 
 def _sentences(declared: Declared) -> str:
+    """Return the help of an option for Python, with its unit if the help does not say it."""
     option = declared.option
-    return f"{option.help} {option.python}".rstrip()
+    unit = f"In {option.unit}." if option.unit and option.unit.rstrip("s") not in option.help else ""
+    return " ".join(part for part in (option.help, unit, option.python) if part)

@@ -98,7 +98,7 @@ def test_python_has_it_as_a_keyword_with_its_help_and_refuses_others():
 
     assert wait(pause=3) == 3
     assert inspect.signature(wait).parameters["pause"].annotation == int | None
-    assert "        pause: Wait N ms between two steps.\n" in wait.__doc__
+    assert "        pause: Wait N ms between two steps. In milliseconds.\n" in wait.__doc__
     assert wait.__doc__.index("start_within:") < wait.__doc__.index("Returns:")
     with pytest.raises(TypeError, match=r"wait\(\) has no parameter 'delay'\n  fix: pause="):
         wait(delay=3)
