@@ -78,8 +78,8 @@ class _PipelinedScan:
         self._sample_axes = sample_axes
         self._num_consts, self._num_carried = scan_operands(scan.params)
         self._dims, self._result_dims = (
-            [sample_dim(*atoms) for atoms in zip(mine, few, strict=True)]
-            for mine, few in ((scan.invars, of_few.invars), (scan.outvars, of_few.outvars))
+            [sample_dim(*atoms) for atoms in zip(full, few, strict=True)]
+            for full, few in ((scan.invars, of_few.invars), (scan.outvars, of_few.outvars))
         )
         self._at = source_line(scan)
 

@@ -198,6 +198,6 @@ def _problems_of_reading(read: Mapping[str, Sequence[str]]) -> Iterator[Problem]
         fix = "run the layers by jax.lax.scan over the stack, or give the leaves a spec instead of a pipeline"
         yield Problem("no scan", listed(unread), what, fix)
     for lines in sorted({tuple(lines) for lines in read.values() if len(lines) > 1}):
-        mine = [path for path, others in read.items() if tuple(others) == lines]
+        shared = [path for path, others in read.items() if tuple(others) == lines]
         what = f"{len(lines)} scans read the same layers, at {', '.join(dict.fromkeys(lines))}"
-        yield Problem("two scans", listed(mine), what, "scan over each stack once, or leave the pipeline rule out")
+        yield Problem("two scans", listed(shared), what, "scan over each stack once, or leave the pipeline rule out")

@@ -45,7 +45,7 @@ def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks
         stacks: which of them are stacks.
         replace: what stands in for such a scan.
     """
-    pairs = {id(mine): other for mine, other in _pairs(jaxpr, counterpart, stacks)}
+    pairs = {id(eqn): other for eqn, other in _pairs(jaxpr, counterpart, stacks)}
     known = _follow(jaxpr, stacks)
 
     def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
@@ -107,13 +107,13 @@ class Unpaired(Exception):
 
 def _pairs(jaxpr: Any, counterpart: Any, stacks: Stacks) -> list[tuple[Any, Any]]:
     """Pair the operations that are, or hold, scans that are replaced."""
-    mine, others = (list(_entered(each, stacks)) for each in (jaxpr, counterpart))
-    for number, eqn in enumerate(mine):
+    eqns, others = (list(_entered(each, stacks)) for each in (jaxpr, counterpart))
+    for number, eqn in enumerate(eqns):
         if number >= len(others) or eqn.primitive.name != others[number].primitive.name:
             raise Unpaired(eqn)
-    if len(others) > len(mine):
+    if len(others) > len(eqns):
         raise Unpaired(None)
-    return list(zip(mine, others, strict=True))
+    return list(zip(eqns, others, strict=True))
 
 
 def _entered(jaxpr: Any, stacks: Stacks) -> Iterator[Any]:
