@@ -65,9 +65,7 @@ def test_a_model_that_scans_is_trained_as_on_one_device(name: str) -> None:
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(right)[0]]
     largest = max(np.abs(other).max() for other in jax.tree.leaves(right))
     for path, got, other in zip(paths, jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(
-            got, other, rtol=0, atol=1e-6 * max(np.abs(other).max(), largest / 10), err_msg=path
-        )
+        np.testing.assert_allclose(got, other, rtol=0, atol=1e-6 * max(np.abs(other).max(), largest / 10), err_msg=path)
 
 
 def _trained(program: Any) -> Any:
