@@ -14,7 +14,7 @@ from flax import nnx
 from tests.contract.shared_models import OPTIMIZERS, WIDTH, Tied, X, as_step, losses_of_nnx, separate, together
 
 import outlay
-from outlay.core.shared_objects import split_objects
+from outlay.core.array_leaves import split_objects
 
 NUM_STEPS = 4
 LAYOUT = outlay.fsdp(min_size=8) + outlay.data_parallel()

@@ -18,9 +18,9 @@ from outlay.arrays.host_values import Refused, take_array
 from outlay.arrays.process_agreement import NO_SUCH_PROCESS, check_all_present, check_same, exchange, process_problem
 from outlay.arrays.sharding_blocks import MOST_BYTES, Bounds, Slabs, blocks, cut, of_index, shape_of
 from outlay.arrays.shardings import auto_sharding, with_auto_types
+from outlay.core.array_leaves import merge_objects, split_objects
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
-from outlay.core.shared_objects import merge_objects, split_objects
 
 
 def gather(tree: Any, to: int | None = None) -> Any:

@@ -18,13 +18,11 @@ from outlay.arrays.from_slices import from_callback
 from outlay.arrays.host_values import take_tree
 from outlay.arrays.process_agreement import exchange
 from outlay.arrays.shardings import check_mesh, shardings
-from outlay.core.annotations import placed_by_plan
-from outlay.core.array_leaves import arrays_only, used_up
+from outlay.core.array_leaves import arrays_only, merge_objects, placed_by_plan, split_objects, used_up
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.plan import Plan
 

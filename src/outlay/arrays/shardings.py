@@ -11,10 +11,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from outlay.arrays.check_arrays import check_fits
+from outlay.core.array_leaves import merge_objects, split_objects
 from outlay.core.error_types import PlaceError
 from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import listed
-from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
@@ -186,3 +186,12 @@ def auto_sharding(sharding: NamedSharding) -> NamedSharding:
 @functools.lru_cache(maxsize=64)
 def _auto_mesh(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def is_elsewhere(leaf: Any, planned: LeafPlan, mesh: Mesh) -> bool:
+    """Return whether an array does not live where the plan says; one that is not committed goes wherever it is used."""
+    return (
+        isinstance(leaf, jax.Array)
+        and leaf.committed
+        and not leaf.sharding.is_equivalent_to(sharding(planned, mesh), leaf.ndim)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -31,20 +31,3 @@ def unplaced() -> Iterator[None]:
     nnx = sys.modules.get("flax.nnx")
     with nnx.use_eager_sharding(False) if nnx else contextlib.nullcontext():
         yield
-
-
-def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
-    """Return what `init` creates, even where NNX cannot place its annotated variables on any mesh.
-
-    NNX records in each variable whether it was placed, and JAX takes trees with different records for different trees.
-    So placement is switched off only where it fails.
-    """
-    try:
-        return init(*args)
-    except Exception as error:  # Flax raises a ValueError, or asserts without a word
-        if "flax.nnx" not in sys.modules:
-            raise
-        with unplaced(), contextlib.suppress(Exception):
-            return init(*args)
-        # Without placement it fails as well, so the first error is the real one.
-        raise error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,9 @@ from outlay.core.error_types import Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.same_values import is_same
-from outlay.core.shared_objects import merge_objects, split_objects
+
+if TYPE_CHECKING:
+    from outlay.core.shared_objects import Objects
 
 _OF_NO_NUMBERS = "OSUMm"
 """Kinds of NumPy's dtypes that JAX has not: objects, texts, dates."""
@@ -152,6 +155,44 @@ def arrays_only(tree: Any) -> Any:
     tree = flat_nodes(tree, flattened)
     arrays = jax.tree.map(lambda node: jax.tree.map(one, node) if is_module(node) else node, tree, is_leaf=is_module)
     return merge_objects(objects, arrays)
+
+
+def split_objects(tree: Any) -> tuple[Objects | None, Any]:
+    """Split a tree into its NNX objects, None if there are none, and a tree of arrays; see `shared_objects.py`."""
+    if "flax.nnx" not in sys.modules:  # nothing can hold an object of a library that is not imported
+        return None, tree
+    from outlay.core.shared_objects import take_objects_out
+
+    return take_objects_out(tree)
+
+
+def merge_objects(objects: Objects | None, arrays: Any) -> Any:
+    """Put arrays back into NNX objects: the inverse of `split_objects`. The objects are new ones.
+
+    Args:
+        objects: as `split_objects` returned them.
+        arrays: arrays for them, in the same containers.
+    """
+    return arrays if objects is None else objects.merged(arrays)
+
+
+def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
+    """Return what `init` creates, even where NNX cannot place its annotated variables on any mesh.
+
+    NNX records in each variable whether it was placed, and JAX takes trees with different records for different trees.
+    So placement is switched off only where it fails.
+    """
+    try:
+        return init(*args)
+    except Exception as error:  # Flax raises a ValueError, or asserts without a word
+        if "flax.nnx" not in sys.modules:
+            raise
+        from outlay.core.annotations import unplaced
+
+        with unplaced(), contextlib.suppress(Exception):
+            return init(*args)
+        # Without placement it fails as well, so the first error is the real one.
+        raise error
 
 
 def _is_static(node: Any) -> bool:

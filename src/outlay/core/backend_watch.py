@@ -25,11 +25,16 @@ class _Watch(logging.Filter):
         super().__init__()
         self.level_before = level_before
         self.jax_was_imported = "jax" in sys.modules
-        self.started_by: Call | None = None
+        self.stack: traceback.StackSummary | None = None
+
+    @property
+    def started_by(self) -> Call | None:
+        """The call that started the backend, as far as it was seen: read from the stack by whoever asks."""
+        return user_call(self.stack) if self.stack is not None else None
 
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Initializing backend"):
-            self.started_by = user_call(traceback.extract_stack())
+            self.stack = traceback.extract_stack()
         return record.levelno >= self._level_without_watch()
 
     def _level_without_watch(self) -> int:

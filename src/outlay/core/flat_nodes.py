@@ -155,6 +155,15 @@ def has_flat_nodes(tree: Any) -> bool:
     return any(map(is_flat_node, jax.tree.leaves(tree, is_leaf=is_flat_node)))
 
 
+def has_classes(tree: Any) -> bool:
+    """Return whether a tree holds more than Python's containers, arrays and shapes, such as a library's boxes."""
+    return any(map(_is_of_class, jax.tree.leaves(tree, is_leaf=_is_of_class)))
+
+
+def _is_of_class(node: Any) -> bool:
+    return type(node) not in _CONTAINERS and not isinstance(node, (*_LEAVES, jax.ShapeDtypeStruct))
+
+
 def flatten_like(tree: Any) -> Callable[[Any], list[Any]]:
     """Return a function that flattens trees of this structure, faster than `jax.tree.leaves`, and refuses others."""
     return jax.tree.leaves if has_flat_nodes(tree) else jax.tree.structure(tree).flatten_up_to

@@ -28,8 +28,19 @@ class Objects:
     positions: tuple[int, ...]
     definition: Any
 
+    def merged(self, arrays: Any) -> Any:
+        """Return new objects with these arrays, in the containers of the tree."""
+        nnx = sys.modules["flax.nnx"]
+        leaves = self.containers.flatten_up_to(arrays)
+        states = {n: leaves[position] for n, position in enumerate(self.positions) if leaves[position] is not None}
+        # Copied, since a step writes to the variables that it is given.
+        merged = nnx.merge(self.definition, nnx.State(states), copy=True)
+        for number, position in enumerate(self.positions):
+            leaves[position] = merged[number]
+        return self.containers.unflatten(leaves)
 
-def split_objects(tree: Any) -> tuple[Objects | None, Any]:
+
+def take_objects_out(tree: Any) -> tuple[Objects | None, Any]:
     """Split a tree into its NNX objects and a tree of arrays, in which an `nnx.State` stands for each object.
 
     An object that is a part of an earlier one has no arrays of its own, and None stands for it.
@@ -40,16 +51,14 @@ def split_objects(tree: Any) -> tuple[Objects | None, Any]:
     Example:
         >>> from flax import nnx
         >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-        >>> objects, arrays = split_objects({"model": model, "tied": [model.kernel]})
+        >>> objects, arrays = take_objects_out({"model": model, "tied": [model.kernel]})
         >>> [leaf.shape for leaf in jax.tree.leaves(arrays)], arrays["tied"]
         ([(3,), (2, 3)], [None])
-        >>> tree = merge_objects(objects, arrays)
+        >>> tree = objects.merged(arrays)
         >>> tree["tied"][0] is tree["model"].kernel
         True
     """
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None:  # nothing can hold an object of a library that is not imported
-        return None, tree
+    nnx = sys.modules["flax.nnx"]
     if not _has_objects(nnx, tree):
         return None, tree
     leaves, containers = jax.tree.flatten(tree, is_leaf=lambda node: isinstance(node, nnx.Pytree | nnx.Variable))
@@ -69,25 +78,6 @@ def _has_objects(nnx: Any, tree: Any) -> bool:
     leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
     variables = [id(leaf) for leaf in leaves if isinstance(leaf, nnx.Variable)]
     return any(isinstance(leaf, nnx.Pytree) for leaf in leaves) or len({*variables}) < len(variables)
-
-
-def merge_objects(objects: Objects | None, arrays: Any) -> Any:
-    """Put arrays back into NNX objects: the inverse of `split_objects`. The objects are new ones.
-
-    Args:
-        objects: as `split_objects` returned them.
-        arrays: arrays for them, in the same containers.
-    """
-    if objects is None:
-        return arrays
-    nnx = sys.modules["flax.nnx"]
-    leaves = objects.containers.flatten_up_to(arrays)
-    states = {n: leaves[position] for n, position in enumerate(objects.positions) if leaves[position] is not None}
-    # Copied, since a step writes to the variables that it is given.
-    merged = nnx.merge(objects.definition, nnx.State(states), copy=True)
-    for number, position in enumerate(objects.positions):
-        leaves[position] = merged[number]
-    return objects.containers.unflatten(leaves)
 
 
 def rearranged(arrays: Any, objects: Objects, other: Objects | None) -> Any:

@@ -79,7 +79,7 @@ def mesh(
     if len(set(available)) < len(available):
         raise MeshError(f"devices= holds {len(available)} devices, but only {len(set(available))} different ones")
     hosts = [host_of(device) for device in available]
-    groups = group_by_host(hosts)
+    groups = [[*range(len(hosts))]] if len(set(hosts)) == 1 else group_by_host(hosts)
     try:
         host = "host" if len(groups) == len(set(hosts)) else "group"
         resolved = requested.resolve(len(available), max(len(groups), 1), host=host)

@@ -11,7 +11,6 @@ import jax
 from outlay.core.equal_layers import consecutive
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.quantities import plural
-from outlay.jobs.current_job import host_number
 
 _MAX_RUNS = 4
 """Ranges of ids that a text shows; of more, the middle is left out."""
@@ -134,6 +133,10 @@ def host_of(device: Any) -> int:
     """
     if _devices_per_simulated_host is not None and device.platform == "cpu":
         return device.id // _devices_per_simulated_host
+    if device.process_index == 0:  # the first host, whichever processes share it
+        return 0
+    from outlay.jobs.current_job import host_number
+
     machine = host_number(device.process_index)
     return device.process_index if machine is None or is_compile_only(device) else machine
 

@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.annotations import read_annotations
-from outlay.core.array_leaves import arrays_only, is_array, non_arrays
+from outlay.core.annotated_boxes import Annotation
+from outlay.core.array_leaves import arrays_only, is_array, non_arrays, split_objects
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
-from outlay.core.flat_nodes import flat_nodes
+from outlay.core.flat_nodes import flat_nodes, has_classes
 from outlay.core.paths import flatten_paths, split_path, under
 from outlay.core.quantities import counted
-from outlay.core.shared_objects import split_objects
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, misplaced_copies
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
@@ -235,7 +234,12 @@ def _checked_plan(
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
     # An intermediate value that no rule mentions is left to the compiler, so the plan has nothing to say about it.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
-    on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, read_annotations(state))
+    annotations: dict[str, Annotation] = {}
+    if has_classes(state):
+        from outlay.core.annotations import read_annotations
+
+        annotations = read_annotations(state)
+    on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, annotations)
     return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
 
 

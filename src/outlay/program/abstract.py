@@ -15,8 +15,7 @@ from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from outlay.arrays.host_values import hold, take_tree
-from outlay.core.annotations import placed_by_plan
-from outlay.core.array_leaves import arrays_only, as_model, is_array, non_arrays, type_differences
+from outlay.core.array_leaves import arrays_only, as_model, is_array, non_arrays, placed_by_plan, type_differences
 from outlay.core.constrain import Gradient, Sums, use_resolver, use_runner
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes

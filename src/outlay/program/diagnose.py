@@ -9,8 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.check_arrays import leaf_differences
-from outlay.arrays.host_values import hold, take_tree
-from outlay.arrays.shardings import sharding
+from outlay.arrays.shardings import is_elsewhere
 from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes
@@ -44,22 +43,8 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         _error("state or batch are not what this program was made for", differing)
         or _other_container("state", state, planned[0])
         or _other_container("batch", batch, planned[1])
-        or _elsewhere(leaves, plan, mesh)
+        or elsewhere(leaves, plan, mesh)
     )
-
-
-def take_arguments(state: Any, batch: Any) -> tuple[Any, Any]:
-    """Return state and batch with each value as JAX takes it.
-
-    Raises:
-        ProgramError: JAX cannot hold some, or they are no arrays; all are listed.
-    """
-    (taken, of_state), (batch, of_batch) = take_tree(state), take_tree(batch, "batch")
-    if of_state:  # a whole module of Equinox has functions and texts among its leaves
-        taken, of_state = take_tree(arrays_only(state))
-    if problems := of_state + of_batch:
-        raise ProgramError(hold("state and batch hold", problems), problems)
-    return taken, batch
 
 
 def donated_error(state: Any, batch: Any) -> ProgramError:
@@ -82,17 +67,6 @@ def traced_call_error(what: str) -> ProgramError:
         "its step instead: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
         "jax.grad(program.step); for shapes alone, program.state_shapes and program.output_shapes"
     )
-
-
-def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
-    """Compare where the first step left its state with where the plan says.
-
-    Raises:
-        ProgramError: some leaf came back elsewhere.
-    """
-    problem = _elsewhere(_leaves(state, ""), plan, mesh)
-    if problem:
-        raise problem
 
 
 def check_devices(plan: Plan) -> None:
@@ -155,16 +129,15 @@ def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None
     )
 
 
-def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> ProgramError | None:
+def elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> ProgramError | None:
+    """Return the error for those leaves, given by path, that do not live where the plan says; None if all do."""
     planned = {leaf.path: leaf for leaf in plan}
     problems = [
         Problem(
             "lives elsewhere", path, _at_and_planned(leaf.sharding, planned[path], plan, mesh), _move(planned[path])
         )
         for path, leaf in leaves
-        if isinstance(leaf, jax.Array)
-        and leaf.committed  # any other goes wherever the program wants it
-        and not leaf.sharding.is_equivalent_to(sharding(planned[path], mesh), leaf.ndim)
+        if is_elsewhere(leaf, planned[path], mesh)
     ]
     return _error("arrays do not live where the plan says", problems)
 

@@ -12,8 +12,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from outlay.arrays.shardings import is_elsewhere
 from outlay.core.error_types import ProgramError
+from outlay.core.paths import flatten_paths
 from outlay.devices.mesh_info import processes_of
+from outlay.layout.plan import Plan
 
 _SAID_AGAIN = re.compile(r"(\b[A-Z][\w ]{8,60}: )\1+")
 
@@ -35,6 +38,21 @@ def run_first(run: Callable[[Any, Any], Any], state: Any, batch: Any) -> Any:
                 "what a message of XLA means"
             ) from None
     return jax.block_until_ready(run(state, batch))
+
+
+def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
+    """Compare where the first step left its state with where the plan says.
+
+    Raises:
+        ProgramError: some leaf came back elsewhere.
+    """
+    planned = {leaf.path: leaf for leaf in plan}
+    leaves = flatten_paths(state)[0]
+    if any(is_elsewhere(leaf, planned[path], mesh) for path, leaf in leaves):  # else nothing has to be worded
+        from outlay.program.diagnose import elsewhere
+
+        if problem := elsewhere(leaves, plan, mesh):
+            raise problem
 
 
 def wait_for_others(first_run_of: str, step: Callable[..., Any], mesh: Mesh) -> None:

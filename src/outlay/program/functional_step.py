@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from outlay.core.array_leaves import merge_objects, split_objects
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
-from outlay.core.shared_objects import Objects, merge_objects, rearranged, split_objects
+from outlay.core.shared_objects import Objects, rearranged
 from outlay.core.static_facts import listed_differences, static_differences
 from outlay.program.abstract import name_of, named
 
@@ -76,10 +76,3 @@ class FunctionalStep:
                     ]
                 )
             )
-
-
-def functional_step(step: Any, init: Any, *, donate: bool) -> FunctionalStep | None:
-    """Wrap a step and an init whose state may hold NNX objects; None if NNX is not even imported."""
-    if "flax.nnx" not in sys.modules or not (callable(step) and callable(init)):
-        return None
-    return FunctionalStep(step, init, donate=donate)

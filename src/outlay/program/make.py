@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.functional_step import functional_step
 from outlay.program.modes import Mode, Step
 from outlay.program.program import Program
 from outlay.program.program_arguments import with_key
@@ -105,7 +105,10 @@ def program(
     objects = None
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not isinstance(step, GraphLoop):
-        if objects := functional_step(step, init, donate=donate):
+        if "flax.nnx" in sys.modules and callable(step) and callable(init):  # the state may hold objects of NNX
+            from outlay.program.functional_step import FunctionalStep
+
+            objects = FunctionalStep(step, init, donate=donate)
             step, init = objects.step, objects.init
         step, init = over_arrays(step, init)
     made = Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)

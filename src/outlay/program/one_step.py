@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
-from outlay.core.annotations import placed_by_plan
+from outlay.core.array_leaves import placed_by_plan
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.jax_compat import is_compile_only
@@ -36,9 +37,7 @@ from outlay.program.abstract import (
 )
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
 from outlay.program.device_group import DeviceGroup
-from outlay.program.diagnose import check_devices
 from outlay.program.independent_dims import not_split
-from outlay.program.leaked_values import check_no_leaked_values
 from outlay.program.modes import Step
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 from outlay.program.passes import PER_SHARD, Planned, check, passes_of, wrapped
@@ -91,7 +90,7 @@ class OneStep:
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode))
-        check_no_leaked_values(traced.jaxpr, self.step, named(self.step))
+        _check_leaks(traced.jaxpr, self.step, named(self.step))
         check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.named_shapes: dict[str, Any] = traced.intermediates
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
@@ -105,7 +104,10 @@ class OneStep:
             self.plan: Plan = plan_per_shard(layout, self.step, *shapes, mesh)
         else:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
-        check_devices(self.plan)
+        if any(leaf.device_ids != self.plan.mesh.device_ids for leaf in self.plan):
+            from outlay.program.diagnose import check_devices
+
+            check_devices(self.plan)
         self._traced = traced
         self.planned = Planned(
             planned.step,
@@ -132,7 +134,7 @@ class OneStep:
         run = wrapped(self.step, self.planned, self._passes)
         with explaining_mesh_errors(self._name, self._mesh, self._mode), self.context(), fresh_traces():
             jaxpr = jax.make_jaxpr(run)(self.state_shapes, self.batch_shapes)
-        check_no_leaked_values(jaxpr, self.step, self._name)
+        _check_leaks(jaxpr, self.step, self._name)
 
     @property
     def traced_step(self) -> Any:
@@ -268,6 +270,14 @@ class OneStep:
 
     def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
         return jax.set_mesh(self._mesh) if in_mesh else contextlib.nullcontext()
+
+
+def _check_leaks(jaxpr: Any, step: Step, name: str) -> None:
+    """Raise if a traced step uses values of a trace that has ended."""
+    if any(isinstance(value, Tracer) for value in getattr(jaxpr, "consts", ())):
+        from outlay.program.leaked_values import check_no_leaked_values
+
+        check_no_leaked_values(jaxpr, step, name)
 
 
 def _state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:

@@ -22,11 +22,10 @@ from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
+from outlay.program.call_arguments import take_arguments, without_shared_memory
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.diagnose import check_outputs, diagnose, donated_error, take_arguments, traced_call_error
-from outlay.program.donated_leaves import without_shared_memory
 from outlay.program.execution import Executed, Execution
-from outlay.program.first_run import run_first, wait_for_others
+from outlay.program.first_run import check_outputs, run_first, wait_for_others
 from outlay.program.modes import Mode, Step, check_jit_enabled, check_mode, only_part
 from outlay.program.one_step import OneStep
 from outlay.program.passes import PER_SHARD, passes_of, wrapped
@@ -106,6 +105,8 @@ class Program(Executed, States, Report):
         """
         check_runnable(self.mesh, "a state cannot be made")
         if is_tracing():
+            from outlay.program.diagnose import traced_call_error
+
             raise traced_call_error("program.init")
         check_jit_enabled()
         key = as_key(key)
@@ -206,6 +207,8 @@ class Program(Executed, States, Report):
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:
+            from outlay.program.diagnose import diagnose, traced_call_error
+
             if is_tracing():
                 raise traced_call_error("a program") from error
             if (other := self._with_other_flags(state)) is not None:
@@ -328,6 +331,8 @@ class Program(Executed, States, Report):
             is_used = any(leaf.is_deleted() for leaf in leaves if isinstance(leaf, jax.Array))
         # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
         if is_used:
+            from outlay.program.diagnose import donated_error
+
             raise donated_error(state, batch)
         return self._run_donating(state, batch, leaves) if self.donate else self._run(state, batch)
 

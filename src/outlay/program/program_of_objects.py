@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outlay.core.shared_objects import Objects, merge_objects, split_objects
+from outlay.core.array_leaves import merge_objects, split_objects
+from outlay.core.shared_objects import Objects
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays as over_arrays_of_equinox
 from outlay.program.diagnose import are_flags_alone, other_settings
-from outlay.program.functional_step import FunctionalStep, functional_step
+from outlay.program.functional_step import FunctionalStep
 from outlay.program.modes import Step
 from outlay.program.program import Program
 
@@ -64,8 +65,7 @@ class ProgramOfObjects(Program):
 
     def with_step(self, step: Step, init: Callable[[Any], Any], inputs: Any) -> Program:
         """Make a program of another step under the same layout, on the same mesh and in the same mode."""
-        over_arrays = functional_step(step, init, donate=self.donate)
-        assert over_arrays is not None
+        over_arrays = FunctionalStep(step, init, donate=self.donate)
         program = super().with_step(over_arrays.step, over_arrays.init, inputs)
         return ProgramOfObjects(program, over_arrays) if over_arrays.objects else program
 

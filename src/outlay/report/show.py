@@ -10,11 +10,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from outlay.core.array_leaves import split_objects
 from outlay.core.called_as import called_as
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted, format_bytes, listed, plural
-from outlay.core.shared_objects import split_objects
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_identity import DeviceId
 from outlay.devices.mesh_info import MeshInfo

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from outlay.core.array_leaves import arrays_only, as_model
+from outlay.core.array_leaves import arrays_only, as_model, merge_objects, split_objects
 from outlay.core.constrain import current_spread, use_gather
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
-from outlay.core.shared_objects import Objects, merge_objects, split_objects
+from outlay.core.shared_objects import Objects
 from outlay.train.check_step import called
 
 Loss = Callable[..., Any]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from outlay.core.array_leaves import arrays_only
+from outlay.core.array_leaves import arrays_only, merge_objects, split_objects
 from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, observed
 from outlay.core.called_as import called_as
 from outlay.core.constrain import gradient_of_sums
@@ -20,7 +20,6 @@ from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
-from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.train.check_step import (
     check_metric_names,
     check_model_state,

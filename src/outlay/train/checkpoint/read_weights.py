@@ -17,11 +17,10 @@ import numpy as np
 from outlay.arrays.from_slices import StoredArray, read_pieces
 from outlay.arrays.host_values import narrowed
 from outlay.arrays.process_agreement import exchange
-from outlay.core.array_leaves import used_up
+from outlay.core.array_leaves import merge_objects, split_objects, used_up
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
 from outlay.core.quantities import counted
-from outlay.core.shared_objects import merge_objects, split_objects
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.select_leaves import NameRule, NameRules, free, name_rules, selected, warn_of_what_stays
 from outlay.train.checkpoint.weight_files import Paths, open_weights
