@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.error_types import ProgramError
+from outlay.core.primitives import EACH_ENTRY, KINDS
 from outlay.program.independent_dims import independent
 
 _COMBINING = frozenset(
@@ -27,23 +28,8 @@ _COMBINING = frozenset(
 WHOLE = "outlay_whole_batch"
 """The name of the operation that gathers samples because the loss says so."""
 
-_ARITHMETIC = (
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
-    "cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite le "
-    "lgamma log log1p logistic lt max min mul ne neg nextafter not or polygamma population_count pow real rem round "
-    "rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor "
-    "zeta"
-)
-_COPIES = (
-    "bitcast_convert_type convert_element_type copy copy_p name pcast pvary reduce_precision sharding_constraint "
-    "stop_gradient"
-)
-EACH_ENTRY = frozenset([*_ARITHMETIC.split(), *_COPIES.split()])
-_EACH_KEY = frozenset(["random_bits", "random_fold_in", "random_split", "random_unwrap", "random_wrap", "random_seed"])
-_REDUCTIONS = "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
-REDUCES = frozenset(_REDUCTIONS.split())
 _ALONG = {
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), "axis"),
+    **dict.fromkeys((*KINDS["cumulative"], "split"), "axis"),
     **dict.fromkeys(("concatenate", "sort"), "dimension"),
     "rev": "dimensions",
 }
@@ -145,7 +131,7 @@ def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None])
     match name:
         case "optimization_barrier":
             return before == after
-        case _ if name in _EACH_KEY and shapes[0] and dim is not None:
+        case _ if name in KINDS["keys"] and shapes[0] and dim is not None:
             return result == dim and before[1:] in ([], [dim], [None])
         case _ if name in EACH_ENTRY:
             return same
@@ -155,7 +141,7 @@ def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None])
             return _keeps_samples_first(shapes[0], dim, _shape(local_eqn.outvars[0]), result)
         case "transpose" | "squeeze" | "expand_dims":
             return True
-        case _ if name in REDUCES:
+        case _ if name in KINDS["reduces"]:
             return dim not in params["axes"]
         case _ if name in _ALONG:
             along = params[_ALONG[name]]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outlay.program.batch_locality import EACH_ENTRY, REDUCES
+from outlay.core.primitives import EACH_ENTRY, KINDS
 
 Dims = dict[int, int]
 """To which dim of a result a dim of an operand goes."""
@@ -22,7 +22,7 @@ def dims_of(eqn: Any) -> list[Dims]:
     result = tuple(getattr(eqn.outvars[0].aval, "shape", ())) if eqn.outvars else ()
     if name in EACH_ENTRY:
         return [{dim: dim for dim in range(len(shape))} if len(shape) == len(result) else {} for shape in shapes]
-    if name in REDUCES:
+    if name in KINDS["reduces"]:
         return [_without(shapes[0], params["axes"])]
     rule = _RULES.get(name)
     if rule is not None:
@@ -127,7 +127,7 @@ _RULES: dict[str, Callable[[Any, list[tuple[int, ...]], tuple[int, ...]], list[D
     "gather": _gather,
     **dict.fromkeys(("slice", "dynamic_slice", "dynamic_update_slice", "pad"), _whole_dims),
     **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _whole_dims),
-    **dict.fromkeys(("scatter", "scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"), _scatter),
-    **dict.fromkeys(("random_bits", "random_fold_in", "random_split", "random_wrap", "random_unwrap"), _keys),
+    **dict.fromkeys(KINDS["scatters"], _scatter),
+    **dict.fromkeys(KINDS["keys"] - {"random_seed"}, _keys),
 }
 """How the dims of the operands go to those of the result, for operations along none or some of them."""

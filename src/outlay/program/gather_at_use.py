@@ -20,11 +20,12 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh
 
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, operations, rerun_scan, run_jaxpr, scan_operands
+from outlay.core.primitives import KEEPS
 from outlay.layout.placement import Dims
 from outlay.program.shard_collectives import gather
 
-_CHEAP = {"convert_element_type", "copy", "reshape", "reduce_precision", "squeeze", "transpose"}
-"""Operations on a gathered parameter whose result is not worth keeping for the backward pass."""
+_CHEAP = KEEPS - {"name"}
+"""Operations on a gathered parameter whose result is not worth keeping for the backward pass, unless it has a name."""
 
 
 def gathered_at_use(function: Callable[..., Any], params: Any, dims: Sequence[Dims], mesh: Mesh, *args: Any) -> Any:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 
 from outlay.core.jax_tracing import operations
+from outlay.core.primitives import KINDS
 
 FFT = "fft"
-CUMULATIVE = frozenset(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
+CUMULATIVE = KINDS["cumulative"]
 
 _MATRIX = "cholesky eig eigh geqrf hessenberg householder_product lu ormqr qr schur svd triangular_solve tridiagonal"
 _LAST_DIMS = {**dict.fromkeys(_MATRIX.split(), 2), "tridiagonal_solve": 1, "lu_pivots_to_permutation": 1}

@@ -28,6 +28,7 @@ from outlay.core.jax_tracing import (
     rerun_scan,
     run_jaxpr,
 )
+from outlay.core.primitives import KEEPS
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Stored
@@ -37,9 +38,6 @@ from outlay.program.modes import Step
 from outlay.program.passes import Planned
 
 _NAME = "name"
-_CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
-_CHEAP |= {"squeeze", "transpose"}
-"""Operations whose result holds what their operand holds: keeping it would be keeping the operand."""
 Storages = Mapping[str, Stored]
 """Where rules store values, by their names."""
 
@@ -200,10 +198,10 @@ def _recomputed(jaxpr: Any, storages: Storages) -> set[int]:
             maker: Any = eqn
             while maker is not None:
                 operations[id(maker)] = maker
-                maker = made_by.get(maker.invars[0]) if maker.primitive.name in _CHEAP else None
+                maker = made_by.get(maker.invars[0]) if maker.primitive.name in KEEPS else None
     copies = {variable for eqn in operations.values() if eqn.primitive.name == _NAME for variable in eqn.outvars}
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _CHEAP and copies.intersection(v for v in eqn.invars if isinstance(v, Var)):
+        if eqn.primitive.name in KEEPS and copies.intersection(v for v in eqn.invars if isinstance(v, Var)):
             operations[id(eqn)] = eqn
             copies.update(eqn.outvars)
     return set(operations)

@@ -16,6 +16,7 @@ from jax.extend.core import Literal, jaxprs_in_params
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line
 from outlay.core.paths import map_with_paths, matches
+from outlay.core.primitives import KINDS
 from outlay.core.quantities import counted
 from outlay.graph.rows import Rows
 from outlay.graph.step_graph import RowStep
@@ -127,9 +128,7 @@ def _is_known_to_mix(a: Any, b: Any) -> bool:
     return a.primitive.name in _ALONG_ROWS
 
 
-_ALONG_ROWS = frozenset(
-    ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "rev", "concatenate", "dot_general", "gather")
-)
+_ALONG_ROWS = KINDS["cumulative"] | {"sort", "rev", "concatenate", "dot_general", "gather"}
 """Operations on rows that `is_local` knows and has found to mix them, with rows before and after."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
 from outlay.core.jax_tracing import scan_operands
+from outlay.core.primitives import KEEPS
 
 Marks = frozenset[Any]
 
@@ -23,9 +24,9 @@ DEVICE = "device"
 DRAWN = "drawn for the device"
 """Depends on random numbers that are drawn by the number of the device."""
 
-_LIKE_ITS_OPERANDS = {
-    *("add", "sub", "select_n", "broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "slice", "pad"),
-    *("concatenate", "transpose", "clamp", "max", "min", "copy", "stop_gradient", "expand_dims", "rev", "pvary"),
+_LIKE_ITS_OPERANDS = KEEPS | {
+    *("add", "sub", "select_n", "clamp", "max", "min"),
+    *("broadcast_in_dim", "slice", "pad", "concatenate"),
 }
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 

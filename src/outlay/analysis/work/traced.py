@@ -12,6 +12,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from outlay.analysis.work.factorizations import factorization_flops, fft_flops
 from outlay.analysis.work.products import attention_flops, convolution_flops
+from outlay.core.primitives import FREE, KINDS
 
 _REPLACED = ("pallas_call", "mpmd_map", "custom_partitioning")
 """Operations that are not compiled from the jaxpr they carry, or run it over a grid."""
@@ -21,43 +22,8 @@ _COMBINED = (
     *("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max"),
 )
 
-_ELEMENTWISE = frozenset(
-    (
-        *("abs", "acos", "acosh", "add", "add_any", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e"),
-        *("bessel_i1e", "cbrt", "ceil", "clamp", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv"),
-        *("erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac"),
-        *("integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "log2", "logistic", "lt", "max", "min"),
-        *("mul", "ne", "neg", "nextafter", "one_minus_square", "polygamma", "polynomial", "pow", "reciprocal"),
-        *("regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt"),
-        *("square", "sub", "tan", "tanh", "zeta"),
-    )
-)
-"""Operations that count one FLOP per element of the result, even if hardware needs several, as for tanh."""
-
-_REDUCTIONS = frozenset(
-    (
-        *("argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce_max"),
-        *("reduce_min", "reduce_prod", "reduce_sum", "top_k", "approx_top_k"),
-    )
-)
+_REDUCTIONS = KINDS["reduces"] | KINDS["cumulative"] | {"top_k", "approx_top_k"}
 """Operations that count one FLOP per element of the operand."""
-
-_MOVES = frozenset(
-    (
-        *("all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "bitcast_convert_type"),
-        *("broadcast_in_dim", "broadcast_to", "complex", "concatenate", "conj", "convert_element_type", "copy"),
-        *("copy_p", "copy_to_host", "device_put", "dynamic_slice", "dynamic_update_slice", "empty", "empty2"),
-        *("gather", "get", "imag", "iota", "layout_constraint", "name", "new_ref", "free_ref", "freeze"),
-        *("optimization_barrier", "pad", "pbroadcast", "pcast", "pmax", "pmin", "ppermute", "preduced", "psum"),
-        *("psum_invariant", "pvary", "random_wrap", "random_unwrap", "real", "reduce_precision"),
-        *("reduce_scatter", "reduced_vary_cast", "reduced_vary_cast_p", "relayout", "reshape", "reshard"),
-        *("rev", "rng_uniform", "scatter", "sharding_constraint", "slice", "split", "squeeze", "stack"),
-        *("stop_gradient", "swap", "tile", "transpose", "unpin", "pin", "unreduced_psum"),
-        *("unreduced_reduce_scatter", "unstack", "vary_unreduced_cast", "vary_unreduced_cast_p"),
-        *("with_memory_space_constraint", "zeros_like"),
-    )
-)
-"""Operations that only move floats; collectives are priced by what they move."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +122,11 @@ def _flops_of(eqn: JaxprEqn) -> float | None:
     name = eqn.primitive.name
     if name in _COUNTED:
         return _COUNTED[name](eqn)
-    if name in _ELEMENTWISE:
+    if name in KINDS["arithmetic"]:  # one FLOP per element, even if hardware needs several, as for tanh
         return _elementwise(eqn)
     if name in _REDUCTIONS:
         return _size(eqn.invars[0]) if _is_inexact(eqn.invars[0]) else 0.0
-    if name in _MOVES or not any(_is_inexact(out) for out in eqn.outvars):
+    if name in FREE or not any(_is_inexact(out) for out in eqn.outvars):
         return 0.0
     return None
 

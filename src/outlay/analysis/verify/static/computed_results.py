@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_HANDS_ON = frozenset(("copy", "copy_p", "optimization_barrier", "sharding_constraint", "reshard", "mesh_cast"))
+from outlay.core.primitives import KINDS
+
+_HANDS_ON = KINDS["hands on"] | {"optimization_barrier"}
 _MAY_VANISH = frozenset(("select_n", "and", "or", "max", "min", "clamp", "cond", "dynamic_update_slice", "mul", "div"))
 _SPREADS = frozenset(("broadcast_in_dim", "convert_element_type", "copy", "neg"))
 _SUMS = frozenset(("add", "sub", "add_any"))
