@@ -1,4 +1,4 @@
-"""Record which call started JAX's backend, so that the error for a setting that comes too late can name it.
+"""Before JAX's backend starts: which call starts it, for errors of settings that come too late, and its flags.
 
 JAX logs "Initializing backend" at DEBUG level. A filter on that logger takes the stack at that moment; records that
 would not have been shown without the filter are dropped again. Nothing here imports JAX.
@@ -7,6 +7,7 @@ would not have been shown without the filter are dropped again. Nothing here imp
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 
@@ -72,3 +73,24 @@ def _watch() -> _Watch | None:
         if isinstance(watch_filter, _Watch):
             return watch_filter
     return None
+
+
+_known_flags = ""
+
+
+def check_flags_once(*, are_known: bool = False) -> None:
+    """Raise if XLA would end this process because of `$XLA_FLAGS`: asked once about each value.
+
+    Args:
+        are_known: whether XLA has been asked about all flags but those that Outlay has set.
+
+    Raises:
+        BackendError: `XLA_FLAGS` holds flags with which JAX does not start.
+    """
+    global _known_flags
+    flags = os.environ.get("XLA_FLAGS", "")
+    if flags != _known_flags and not are_known:
+        from outlay.core.flag_check import check_flags
+
+        check_flags()
+    _known_flags = flags

@@ -22,9 +22,9 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
+from outlay.core.backend_watch import check_flags_once
 from outlay.core.compiler_folder import compiler_file
 from outlay.core.error_types import BackendError, TargetError
-from outlay.core.flag_check import check_flags
 from outlay.core.sizes import num_bits
 
 
@@ -254,7 +254,7 @@ def attached_devices() -> list[jax.Device]:
     """
     load_no_programs_of_several_cpu_devices()
     if not backend_is_started():
-        check_flags()
+        check_flags_once()
     held: list[logging.LogRecord] = []
     logger = logging.getLogger(xla_bridge.__name__)
 
@@ -297,7 +297,7 @@ def use_cpu_if_alone() -> None:
     """
     if backend_is_started():
         return
-    check_flags()
+    check_flags_once()
     if jax.config.values["jax_platforms"] or _accelerator_may_be_there():
         return
     jax.config.update("jax_platforms", "cpu")

@@ -9,7 +9,6 @@ import jax
 from outlay.core import backend_watch
 from outlay.core.called_as import called_as
 from outlay.core.error_types import BackendStartedError, MeshError
-from outlay.core.flag_check import check_flags
 from outlay.core.jax_compat import backend_is_started
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
@@ -47,9 +46,10 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
         _check_started(num_devices)
     else:
         _check_environment(num_devices)
-        check_flags()
+        backend_watch.check_flags_once()
         keep_memory()
         os.environ.update(simulated_environment(num_devices, os.environ))
+        backend_watch.check_flags_once(are_known=True)
         jax.config.update("jax_platforms", "cpu")  # else the devices would be those of an accelerator, if there is one
         jax.config.update("jax_num_cpu_devices", num_devices)
     simulate_hosts(num_devices // num_hosts if num_hosts > 1 else None)

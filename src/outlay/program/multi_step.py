@@ -18,8 +18,8 @@ from outlay.program.compiler_options import compile_with
 from outlay.program.consistency import wait_for_all
 from outlay.program.diagnose import diagnose
 from outlay.program.host_state import out_shardings, typed
-from outlay.program.own_meshes import on_mesh
 from outlay.program.program import Program
+from outlay.program.trace_on_mesh import on_mesh
 
 Several = Callable[[Any, Sequence[Any]], tuple[Any, Any]]
 

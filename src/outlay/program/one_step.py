@@ -39,8 +39,8 @@ from outlay.program.compiler_options import RequestedOptions, compile_with, comp
 from outlay.program.device_group import DeviceGroup
 from outlay.program.independent_dims import not_split
 from outlay.program.modes import Step
-from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 from outlay.program.passes import PER_SHARD, Planned, check, passes_of, wrapped
+from outlay.program.trace_on_mesh import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 
 
 class OneStep:

@@ -19,7 +19,7 @@ from outlay.core.sizes import num_bytes
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step, over_arrays
 from outlay.program.modes import Mode
-from outlay.program.own_meshes import in_context
+from outlay.program.trace_on_mesh import in_context
 
 
 @dataclass(frozen=True)
