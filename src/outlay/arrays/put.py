@@ -14,9 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, Sharding
 
 from outlay.arrays.check_arrays import check_fits, check_same_leaves
-from outlay.arrays.from_slices import from_callback
 from outlay.arrays.host_values import take_tree
-from outlay.arrays.process_agreement import exchange
 from outlay.arrays.shardings import check_mesh, shardings
 from outlay.core.array_leaves import arrays_only, merge_objects, placed_by_plan, split_objects, used_up
 from outlay.core.error_types import PlaceError, Problem
@@ -212,6 +210,8 @@ def _put(leaf: Any, target: Sharding) -> jax.Array:
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
     # `jax.device_put` would send the whole array to every process, to compare the values.
     array = np.asarray(leaf)
+    from outlay.arrays.from_slices import from_callback
+
     return from_callback(lambda index: array[index], array.shape, array.dtype, target)
 
 
@@ -236,6 +236,8 @@ def check_equal_values(tree: Any) -> None:
     Raises:
         PlaceError: with one problem per leaf that differs, naming the processes that differ from the majority.
     """
+    from outlay.arrays.process_agreement import exchange
+
     hashes = exchange({path: _hash(leaf) for path, leaf in flatten_paths(tree)[0] if _is_on_host(leaf)})
     paths = list(dict.fromkeys(path for by_path in hashes for path in by_path))
     problems = [problem for path in paths if (problem := _difference(path, [by_path.get(path) for by_path in hashes]))]

@@ -71,8 +71,9 @@ KINDS: dict[str, frozenset[str]] = {
         # Where values are kept, and effects.
         "memory": (
             "after_all box_get box_set check copy_to_host create_linear create_token dce_sink device_put empty_ref "
-            "free_ref freeze from_edtype get inspect_sharding log_extend log_read new_box new_log new_ref "
-            "optimization_barrier pin shape_assertion swap tie to_edtype unpin unreachable with_memory_space_constraint"
+            "free_ref freeze from_edtype get global_array_to_host_local_array host_local_array_to_global_array "
+            "inspect_sharding log_extend log_read new_box new_log new_ref optimization_barrier pin shape_assertion "
+            "swap tie to_edtype unpin unreachable with_memory_space_constraint"
         ),
         "adds in place": "accum_grad_in_ref addupdate",
         # Functions are run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,11 +14,11 @@ from outlay.core.called_as import called_as
 from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
 from outlay.devices.arrange import arrange, group_by_host, unequal_hosts
-from outlay.devices.compile_only import target_devices
 from outlay.devices.device_identity import host_of
-from outlay.devices.hardware import known_hardware
 from outlay.devices.mesh_spec import MeshSpec
-from outlay.devices.target import Target
+
+if TYPE_CHECKING:
+    from outlay.devices.target import Target
 
 _NAMES = ("data", "model", "stage", "expert")
 """Names for axes that have none, in what a message proposes."""
@@ -74,7 +74,7 @@ def mesh(
     if target is not None:
         if devices is not None:
             raise MeshError(f"devices are given twice: as devices= and as target={str(target)!r}; keep one of the two")
-        return _target_mesh(requested, Target.parse(target) if isinstance(target, str) else target, explicit)
+        return _target_mesh(requested, target, explicit)
     available = list(attached_devices() if devices is None else devices)
     if len(set(available)) < len(available):
         raise MeshError(f"devices= holds {len(available)} devices, but only {len(set(available))} different ones")
@@ -103,8 +103,12 @@ def _with_hosts(error: MeshError, unequal: str, size: int) -> MeshError:
     )
 
 
-def _target_mesh(requested: MeshSpec, target: Target, explicit: bool) -> Mesh:
+def _target_mesh(requested: MeshSpec, target: Target | str, explicit: bool) -> Mesh:
     """Return the mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
+    from outlay.devices.compile_only import target_devices
+    from outlay.devices.target import Target
+
+    target = Target.parse(target) if isinstance(target, str) else target
     compile_only, island_of = target_devices(target), host_of
     if target.torus:
         island_of = _slice_of
@@ -140,7 +144,7 @@ def _spec_of(
         raise _without_names(sizes)
     if spec is None:
         return MeshSpec(axes, over)
-    if isinstance(spec, str) and "=" not in spec and spec.partition(":")[0] in known_hardware():
+    if isinstance(spec, str) and "=" not in spec and _is_target(spec):
         raise MeshError(f"{spec!r} is a target, not a mesh\n  fix: outlay.mesh(data=-1, target={spec!r})")
     if isinstance(spec, str) and re.fullmatch(r"\d+(\s*[x,* ]\s*\d+)*", spec.strip()):
         sizes = tuple(map(int, re.findall(r"\d+", spec)))
@@ -157,6 +161,12 @@ def _spec_of(
         lines = ", ".join(f"{name!r} over {declared[name]!r} and {(over or {})[name]!r}" for name in clashes)
         raise MeshError(f"axes are declared twice: {lines}; keep one of the two")
     return MeshSpec(read.axis_sizes, {**declared, **(over or {})})
+
+
+def _is_target(text: str) -> bool:
+    from outlay.devices.hardware import known_hardware
+
+    return text.partition(":")[0] in known_hardware()
 
 
 def _without_names(spec: Any) -> MeshError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
@@ -14,8 +14,10 @@ from outlay.core.jax_compat import is_compile_only
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import plural
 from outlay.core.sizes import is_count
+
+if TYPE_CHECKING:
+    from outlay.devices.target import Target
 from outlay.devices.device_identity import DeviceId, device_id, host_of
-from outlay.devices.target import Target
 
 
 def is_explicit(mesh: Mesh) -> bool:

@@ -20,7 +20,7 @@ from outlay.core.quantities import counted
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, misplaced_copies
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
-from outlay.layout.check_stacks import check_stacks
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import On
 from outlay.layout.plan import Plan
 from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
@@ -227,7 +227,7 @@ def _checked_plan(
     problems = [
         *resolution.problems,
         *check_leaves(leaves, resolution, max_whole_bytes, copies),
-        *(check_stacks(leaves, resolution) if resolution.stacks else ()),
+        *(_stack_problems(leaves, resolution) if resolution.stacks else ()),
         *check_rules(resolution, tree),
     ]
     if problems:
@@ -241,6 +241,12 @@ def _checked_plan(
         annotations = read_annotations(state)
     on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, annotations)
     return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
+
+
+def _stack_problems(leaves: Sequence[LeafPlan], resolution: Resolution) -> Sequence[Problem]:
+    from outlay.layout.check_stacks import check_stacks
+
+    return check_stacks(leaves, resolution)
 
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:

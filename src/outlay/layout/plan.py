@@ -6,7 +6,7 @@ import collections
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
 from outlay.core.guesses import OF_A_PLAN
@@ -14,11 +14,13 @@ from outlay.core.quantities import counted, format_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded
 from outlay.devices.mesh_info import MeshInfo
-from outlay.layout.diff import PlanDiff, diff_leaves
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
 from outlay.layout.rule import Kind
 from outlay.render.page import Column, Line, Notes, Page, Row, Stat, Stats, Table
+
+if TYPE_CHECKING:
+    from outlay.layout.diff import PlanDiff
 from outlay.render.report import Report
 
 
@@ -103,6 +105,8 @@ class Plan(Report):
                 f"a plan is compared with another plan, and this is a {type(other).__name__}"
                 "\n  fix: outlay.program(..., layout=layout).plan, or layout.plan(state, mesh, batch=batch)"
             )
+        from outlay.layout.diff import PlanDiff, diff_leaves
+
         before, after = (max(plan.bytes_per_device.values(), default=0) for plan in (self, other))
         return PlanDiff(
             meshes=(self.mesh, other.mesh),

@@ -11,7 +11,6 @@ from outlay.core.paths import pattern_parts, split_path
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import follow_text, left_whole
-from outlay.layout.check_stacks import splits_by_layer
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.optimizer_state import Copies, is_optimizer
 from outlay.layout.placement import spec_text
@@ -119,7 +118,11 @@ def _copies_split_less(leaves: Sequence[LeafPlan], copies: Sequence[Copies]) -> 
 
 def _by_layer(resolution: Resolution) -> Iterable[str]:
     stacks = resolution.stacks
-    for number, rule in enumerate(resolution.rules if stacks else ()):
+    if not stacks:
+        return
+    from outlay.layout.check_stacks import splits_by_layer
+
+    for number, rule in enumerate(resolution.rules):
         if paths := splits_by_layer(number, stacks, resolution):
             yield (
                 f"{rule.named(number)} splits {len(paths)} stacked leaves by layer, so a scan over the layers fetches "

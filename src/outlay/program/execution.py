@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
 from outlay.graph.rows import Rows
 from outlay.layout.plan import Plan
 from outlay.program.compiler_options import CompilerOptions
-from outlay.program.device_group import DeviceGroup
+
+if TYPE_CHECKING:
+    from outlay.program.device_group import DeviceGroup
 from outlay.program.passes import Planned
 
 

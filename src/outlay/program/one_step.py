@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 from jax.core import Tracer
@@ -36,10 +36,12 @@ from outlay.program.abstract import (
     named,
 )
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
-from outlay.program.device_group import DeviceGroup
 from outlay.program.independent_dims import not_split
 from outlay.program.modes import Step
 from outlay.program.passes import PER_SHARD, Planned, check, passes_of, wrapped
+
+if TYPE_CHECKING:
+    from outlay.program.device_group import DeviceGroup
 from outlay.program.trace_on_mesh import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 
 

@@ -16,8 +16,9 @@ from outlay.core.primitives import EACH_ENTRY, KEEPS, KINDS, kind_of
 
 
 def primitives_of_jax():
-    """Return all primitives that modules of JAX define, by name."""
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "jax"]
+    """Return all primitives that modules of JAX define, by name, without those that stand inside kernels only."""
+    names = [name for name in sys.modules if name.partition(".")[0] == "jax"]
+    modules = [sys.modules[name] for name in names if "pallas" not in name and "mosaic" not in name]
     return {one.name: one for module in modules for one in vars(module).values() if isinstance(one, Primitive)}
 
 
