@@ -44,6 +44,7 @@ ON_THEIR_OWN = {
     "outlay.recipes.run_config": "what a config says; recipe_run.py is as long as a file may be",
     "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.by_rows": "what only graphs split by rows enter",
+    "outlay.program.own_meshes": "the words for meshes that a model names, which nobody needs where a trace succeeds",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
     "outlay.analysis.verify.sampled.alike_options": "what a compiler is asked for, which knows nothing of proofs",
     "outlay.analysis.verify.as_compiled.kernels": "which call is of which kernel, which knows nothing of proofs",
