@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -110,6 +111,16 @@ def test_microbatches_take_every_nth_sample_and_come_back_in_order() -> None:
 def test_odd_numbers_are_refused(of: Any, message: str) -> None:
     with pytest.raises(LayoutError, match=message):
         outlay.layout.pipeline(**of)
+
+
+def test_a_pipeline_rule_goes_through_a_file(tmp_path: Path) -> None:
+    layout = outlay.Layout([("params.layers.**", outlay.layout.pipeline("s", microbatches=8, repeats=2))])
+    file = tmp_path / "layout.toml"
+    file.write_text(outlay.layout.write_layout(layout), encoding="utf-8")
+    assert outlay.layout.read_layout(file) == layout
+    file.write_text('[[rule]]\nmatch = "params.**"\npipeline = { stages = 4 }\n', encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"pipeline takes a table such as \{ axis = \"stage\", microbatches = 8"):
+        outlay.layout.read_layout(file)
 
 
 def test_layers_that_do_not_divide() -> None:
