@@ -169,7 +169,7 @@ def _by_stage(x: jax.Array, schedule: Schedule) -> jax.Array:
 
 
 def _at(x: jax.Array, repeat: jax.Array) -> jax.Array:
-    """Return the layers of a repeat from those of a stage (repeats, layers at once, ...)."""
+    """Return the layers of one repeat, of all layers of a stage (repeats, layers at once, ...)."""
     return x[0] if x.shape[0] == 1 else jax.lax.dynamic_index_in_dim(x, repeat, keepdims=False)
 
 

@@ -129,7 +129,7 @@ class _PipelinedScan:
             given = [*consts, *_merged(dims, [None for dim in dims if dim is not None], free), *slices]
             results = _run(needed, [x for x, is_used in zip(given, used, strict=True) if is_used])
             num = len(free)
-            return results[:num], (free, results[num:])
+            return results[:num], ([*free], results[num:])
 
         last, (before, besides) = jax.lax.scan(turn, free, layers, length=self._params["length"])
         return last, before, besides
@@ -139,7 +139,7 @@ class _PipelinedScan:
         const_dims, carried_dims, layer_dims = self._parts(self._dims)
         consts = _merged(const_dims, of.shared_samples, of.shared)
         num_free = sum(dim is None for dim in carried_dims)
-        free, layers = of.layers[:num_free], _merged(layer_dims, of.layer_samples, of.layers[num_free:])
+        free, layers = [*of.layers[:num_free]], _merged(layer_dims, of.layer_samples, of.layers[num_free:])
 
         def turn(carried: list[Any], slices: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
             free, layer = slices

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_source import calls_to, line_of, source_line
+from outlay.core.jax_source import calls_to, is_traced, line_of, source_line
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, CUSTOM_RULES, SCAN, WHILE
 from outlay.program.batch_locality import are_equal, is_local
 
@@ -68,8 +68,6 @@ def _have_other_numbers(of_all: Any, of_own: Any) -> bool:
     both = [atom.val if isinstance(atom, Literal) else atom for atom in (of_all, of_own)]
     if not all(isinstance(one, (int, float, complex, bool, np.ndarray, np.generic, jax.Array)) for one in both):
         return False
-    if any(
-        isinstance(one, jax.core.Tracer) or jnp.issubdtype(jnp.result_type(one), jax.dtypes.extended) for one in both
-    ):
+    if any(is_traced(one) or jnp.issubdtype(jnp.result_type(one), jax.dtypes.extended) for one in both):
         return both[0] is not both[1]
     return not are_equal(*both)

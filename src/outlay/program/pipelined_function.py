@@ -26,7 +26,7 @@ NAME = "pipelining"
 
 
 def pipelines_of(planned: Planned) -> dict[str, Pipeline]:
-    """Return the pipelines of the leaves of the state that rules split over stages, by path."""
+    """Return the pipeline of each leaf of the state that a rule splits over stages, by path."""
     ruled: dict[str, Pipeline] = {}
     for rule in planned.layout:
         if not isinstance(rule.placement, Pipeline) or planned.mesh.shape[rule.placement.axis] == 1:
@@ -170,7 +170,7 @@ class PipelinedFunction:
 
 
 def check_scans(functions: Sequence[PipelinedFunction], pipelines: Mapping[str, Pipeline]) -> None:
-    """Raise if some leaves of pipelines are read by no scan, by two, or by one that reads those of another rule."""
+    """Raise if leaves of pipelines are read by no scan, by two, or by one of several rules."""
     read: dict[str, list[str]] = {path: [] for path in pipelines}
     problems: list[Problem] = []
     for scan, paths in (scan for function in functions for scan in function.scans()):
