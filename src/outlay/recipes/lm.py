@@ -25,10 +25,10 @@ from outlay.models.transformer.config import (
     NormKind,
     Positions,
     TransformerConfig,
-    remat_problems,
 )
 from outlay.models.transformer.language_model import language_model, sample_tokens
 from outlay.models.transformer.published import MODELS, PublishedModel
+from outlay.models.transformer.remat import remat_problems
 from outlay.program.program import Program
 from outlay.recipes.corpus import bytes_like, corpus
 from outlay.recipes.pretrained import pretrained
@@ -108,8 +108,8 @@ def lm(
         dtype: the dtype of computations.
         optimizer_dtype: the dtype of the optimizer's state; if wider than the parameters', it keeps master copies of
             them.
-        remat: what the backward pass recomputes: `none`, `attention`, `products`, `full`, or names of values to keep,
-            such as `queries,keys,values`; see `TransformerConfig`.
+        remat: what the backward pass recomputes: `none`, `attention`, `products`, `full`, names of values to keep, such
+            as `queries,keys,values`, or a policy of MaxText, torchtitan or Megatron; see `TransformerConfig`.
         loss_chunks: the number of pieces of a sequence for the loss, so that not all logits exist at a time.
         data: a file or a folder of text, whose bytes are the tokens, or of token numbers (`.bin`, `.npy`); one sequence
             in ten is held out. Without it, the sources of Python's standard library.

@@ -111,6 +111,7 @@ def test_an_interrupt_ends_the_compiler_and_its_answer_is_not_taken_for_another(
     def interrupt(*_):
         raise Interrupted
 
+    compiled_for(devices, lambda w, x: w % x)  # the process is there
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)

@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from outlay.core.suggest import did_you_mean
+from outlay.models.transformer.remat import remat_problems
 
 Dtype = Literal["float32", "bfloat16"]
 Positions = Literal["rotary", "learned", "none"]
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "relu"]
-
-REMATS = ("none", "full", "attention", "products")
-"""The rematerialization policies, besides names of `KEPT`; see `TransformerConfig.remat`."""
-
-KEPT = ("branch_input", "queries", "keys", "values", "attention", "branch_output", "residual", "gate", "up")
-"""The values of a layer that `remat` can save by name."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,8 @@ class TransformerConfig:
         remat: what the backward pass recomputes in each layer to save memory. `none`: only norms, rotations and
             activations, which are cheap; `attention`: also the attention; `products`: everything but matrix products
             and attention; `full`: the whole layer. Or the names of values to save, with everything else recomputed:
-            some of `KEPT`, as in `queries,keys,values`.
+            some of `KEPT`, as in `queries,keys,values`. Or a policy by the name that MaxText, torchtitan or Megatron
+            give it, such as `save_qkv_proj`, `op` or `selective`.
         loss_chunks: the number of chunks in which the loss processes a sequence, so that only the logits of one chunk
             are in memory at a time.
         adapter_rank: the rank of low-rank adapters for the projections of a layer; 0 for none.
@@ -139,18 +134,3 @@ class TransformerConfig:
     @property
     def _num_norm_params(self) -> int:
         return self.width * (2 if self.norm == "layer" and self.biases else 1)
-
-
-def remat_problems(remat: str) -> list[str]:
-    """List the problems of a `TransformerConfig.remat`.
-
-    >>> remat_problems("queries,kesy")
-    ["remat names a value 'kesy' that no layer has: did you mean 'keys'?"]
-    """
-    if remat in REMATS:
-        return []
-    names = remat.split(",")
-    if len(names) == 1 and remat not in KEPT:
-        return [f"remat={remat!r} is neither a way nor a value of a layer: {did_you_mean(remat, [*REMATS, *KEPT])}"]
-    wrong = [name for name in names if name not in KEPT]
-    return [f"remat names a value {name!r} that no layer has: {did_you_mean(name, KEPT)}" for name in wrong]

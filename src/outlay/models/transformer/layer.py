@@ -13,6 +13,7 @@ from outlay.core.constrain import name, ruled_spec
 from outlay.models.attention.dot_product import attention
 from outlay.models.transformer.adapters import projection
 from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.remat import remat_of
 
 EPSILON = 1e-5
 
@@ -69,7 +70,7 @@ class Attention(nnx.Module):
         self.output = made(
             (config.num_heads, config.head_dim), config.width, axis=(-2, -1), kernel_init=branch_init(config)
         )
-        self.window, self.is_mixed_again = config.window, config.remat == "attention"
+        self.window, self.is_mixed_again = config.window, remat_of(config.remat) == "attention"
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
         """Apply it to activations (B, T, width); `angles` rotate queries and keys."""
@@ -79,7 +80,8 @@ class Attention(nnx.Module):
         query, key, value = named(query, "queries"), named(key, "keys"), named(value, "values")
         mix = functools.partial(attention, causal=True, window=self.window, split=ruled_spec("queries"))
         mixed = (cheap(mix) if self.is_mixed_again else mix)(query, key, value)
-        return self.output(named(mixed, "attention"))
+        # For layouts alone: attention names its residuals for `remat`, this value among them; it would be saved twice.
+        return checkpoint_name(self.output(name(mixed, "attention")), "output")
 
 
 class FeedForward(nnx.Module):
@@ -103,9 +105,9 @@ class FeedForward(nnx.Module):
         """Map (B, T, width) to the same shape."""
         activate, up = ACTIVATIONS[self.activation], named(self.up(x), "up")
         if self.gate is None:
-            return self.down(cheap(activate)(up))
+            return checkpoint_name(self.down(cheap(activate)(up)), "down")
         gate = named(self.gate(x), "gate")
-        return self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up))
+        return checkpoint_name(self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up)), "down")
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:
@@ -185,7 +187,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def named(x: jax.Array, value_name: str) -> jax.Array:
-    """Name a value for layouts and `TransformerConfig.remat`; one of `config.KEPT`."""
+    """Name a value for layouts and `TransformerConfig.remat`; one of `remat.KEPT`."""
     return checkpoint_name(name(x, value_name), value_name)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from flax import nnx
 from outlay.core.constrain import constrain
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.layer import Block, Norm, branch_input, branch_output, residual, rotation
+from outlay.models.transformer.remat import rematerialised
 
 
 class Transformer(nnx.Module):
@@ -76,27 +75,6 @@ class Transformer(nnx.Module):
         """Compute the logits (B, T, vocabulary) of each token (B, T) from the tokens before it."""
         table = self.embedding.table()
         return self.hidden(tokens, table) @ self.head_kernel(table)
-
-
-def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
-    """Wrap a layer so that it saves what `TransformerConfig.remat` says for the backward pass, and recomputes the rest.
-
-    Args:
-        layer: the layer. It must run inside a scan, since XLA could otherwise merge the two passes.
-        remat: see `TransformerConfig`.
-    """
-    policies = jax.checkpoint_policies
-    if remat in ("none", "attention"):
-        return layer
-    if remat == "full":
-        policy = policies.nothing_saveable
-    elif remat == "products":
-        # The products of attention have batch dims, which the policy for products recomputes, so save them by name.
-        mixed = policies.save_only_these_names("attention")
-        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, mixed)
-    else:
-        policy = policies.save_only_these_names(*remat.split(","))
-    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
 
 
 class Embedding(nnx.Module):
