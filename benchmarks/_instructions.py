@@ -10,10 +10,10 @@ import time
 
 import jax
 
+from outlay.brain.fused import jax_machine_code
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.row_code import LANES
 from outlay.brain.fused.row_equations import NotCompiled
-from outlay.core import jax_machine_code
 
 CYCLES = 400_000_000
 CHAIN = """

@@ -33,6 +33,7 @@ from outlay.brain.delays import N2NDelays, NDelays, NoDelays
 from outlay.brain.fused import pair_pass, row_code
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
 from outlay.brain.fused.fused_graph import fused_graph
+from outlay.brain.fused.jax_machine_code import at_most_threads
 from outlay.brain.initializers import Uniform
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.learning_rules.kernel_change import row_of
@@ -41,7 +42,6 @@ from outlay.brain.module import BrainError
 from outlay.brain.run.run_brain import run_brain
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.synapses import LinearSynapses
-from outlay.core.jax_machine_code import at_most_threads
 from outlay.core.paths import flatten_paths
 from outlay.graph.graph_loop import GraphLoop
 

@@ -12,12 +12,12 @@ import jax
 
 from outlay.brain.brain import Brain
 from outlay.brain.fused.deferred_neuron import DeferredNeuron
+from outlay.brain.fused.jax_machine_code import one_thread_reason
 from outlay.brain.fused.pair_change import compute_together
 from outlay.brain.fused.row_equations import NoPasses, NotCompiled
 from outlay.brain.module import State
 from outlay.brain.neuron import Neuron
 from outlay.brain.rounding import rounds_each
-from outlay.core.jax_machine_code import one_thread_reason
 from outlay.core.quantities import plural
 from outlay.graph.step_graph import LoopForm, SharedStep, StepGraph
 

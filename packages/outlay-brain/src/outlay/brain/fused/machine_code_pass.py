@@ -14,14 +14,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from outlay.brain.fused.pair_pass import PairPass, PassCall
-from outlay.brain.fused.row_code import LANES, SUFFIX
-from outlay.brain.fused.row_equations import NoPasses, NotCompiled
-from outlay.brain.fused.row_loops import RowLoop
-from outlay.brain.fused.sparse_loops import begin_sparse, choose_sparse, sparse_loop
-from outlay.brain.fused.sparse_steps import SparseSteps, Unreached, unreached
-from outlay.brain.synapses import num_lanes
-from outlay.core.jax_machine_code import (
+from outlay.brain.fused.jax_machine_code import (
     PIECES_OF_THREAD,
     NoMachineCode,
     RowFunction,
@@ -30,6 +23,13 @@ from outlay.core.jax_machine_code import (
     compile_rows,
     num_threads,
 )
+from outlay.brain.fused.pair_pass import PairPass, PassCall
+from outlay.brain.fused.row_code import LANES, SUFFIX
+from outlay.brain.fused.row_equations import NoPasses, NotCompiled
+from outlay.brain.fused.row_loops import RowLoop
+from outlay.brain.fused.sparse_loops import begin_sparse, choose_sparse, sparse_loop
+from outlay.brain.fused.sparse_steps import SparseSteps, Unreached, unreached
+from outlay.brain.synapses import num_lanes
 
 PAIRS_AT_ONCE, PAIRS_AT_ONCE_OF_NO_RULE = 8192, 16384
 """The least pairs of a thread's next piece: two microseconds. Asking another thread takes five (measured)."""

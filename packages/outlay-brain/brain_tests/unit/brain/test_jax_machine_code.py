@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from outlay.core import jax_machine_code
-from outlay.core.jax_machine_code import at_most_threads, compile_call, compile_rows, one_thread_reason
+from outlay.brain.fused import jax_machine_code
+from outlay.brain.fused.jax_machine_code import at_most_threads, compile_call, compile_rows, one_thread_reason
 
 PIECE, NUM_ROWS = 2, 27
 ADD_ONE = """

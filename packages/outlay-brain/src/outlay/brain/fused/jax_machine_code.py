@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-from outlay.core.rows_of_threads import ARRAYS, ENTRY, LINE, PIECES, SHARED
+from outlay.brain.fused.rows_of_threads import ARRAYS, ENTRY, LINE, PIECES, SHARED
 from outlay.core.runtime_flags import num_cores
 
 MAJOR, MINOR = 0, 3
