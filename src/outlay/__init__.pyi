@@ -62,6 +62,7 @@ from . import analysis as analysis
 from . import report as report
 from . import search as search
 from . import recipes as recipes
+from . import kit as kit
 from . import errors as errors
 
 # an application beside this package; `pip install 'outlay[brain]'`

@@ -43,7 +43,7 @@ def names_of_facade(facade: str) -> dict[str, str]:
     module = importlib.import_module(f"outlay.{facade}")
     stub = Path(module.__file__ or "").with_suffix(".pyi")
     if stub.exists():
-        modules = _of_stub(stub, f"outlay.{facade}")
+        modules = _of_stub(stub, module.__package__ or "")
     else:
         modules = {name: getattr(module, name).__module__ for name in module.__all__}
     return {f"{facade}.{name}": defined for name, defined in modules.items()}
@@ -101,6 +101,8 @@ def check_public_name(name: str, module: str) -> None:
     """Check that a name is that of a documented thing, under which it shows itself."""
     thing = operator.attrgetter(name)(outlay)
     assert thing is getattr(importlib.import_module(module), name.rpartition(".")[2])
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return  # a constant or a type alias, which cannot say where it is defined
     # Errors are shown under the names that users catch them by.
     is_error = inspect.isclass(thing) and issubclass(thing, outlay.OutlayError)
     assert thing.__module__ == ("outlay.errors" if is_error else RE_EXPORTED.get(name, module)), (

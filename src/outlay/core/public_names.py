@@ -12,16 +12,17 @@ import lazy_loader
 
 
 def public_names(
-    package: str, file: str, applications: Mapping[str, str] | None = None
+    package: str, file: str, applications: Mapping[str, str] | None = None, inside: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose names stand in the `.pyi` beside it.
 
     Args:
         package: the name of the package.
         file: its `__init__.py`.
+        inside: the package in which the names are defined, for a module whose `.pyi` lists those of its neighbours.
         applications: packages in it that other distributions bring, and the extra that installs each.
     """
-    load, listed, names = lazy_loader.attach_stub(package, file)
+    load, listed, names = lazy_loader.attach_stub(inside or package, file)
     extras = applications or {}
     installed = [name for name in extras if find_spec(f"{package}.{name}")]
     names = [*names, *installed]

@@ -16,7 +16,7 @@ from typing import Any
 from outlay.core.error_types import Problem
 from outlay.core.input_file import open_input
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """The keys that lead to a value; a table in an array of tables is a number: `("rule", "0", "match")`."""
 
 _HEADER = re.compile(r"\s*(?P<open>\[\[?)\s*(?P<path>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
@@ -86,15 +86,15 @@ class TomlLines:
 
     name: str
     text: str
-    lines: dict[Path, int] = field(init=False, repr=False)
+    lines: dict[KeyPath, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        lines: dict[Path, int] = {}
+        lines: dict[KeyPath, int] = {}
         for path, line in _keys(self.text):
             lines.setdefault(path, line)
         object.__setattr__(self, "lines", lines)
 
-    def of(self, path: Path) -> str:
+    def of(self, path: KeyPath) -> str:
         """Return `file:line` of a key, or of the table around it if the key has no line of its own."""
         while path and path not in self.lines:
             path = path[:-1]
@@ -109,10 +109,10 @@ class TomlLines:
         return self.of((key,))
 
 
-def _keys(text: str) -> Iterator[tuple[Path, int]]:
+def _keys(text: str) -> Iterator[tuple[KeyPath, int]]:
     """Yield each key and table with its line; `[a.b.c]` is also the line of `a.b`."""
-    table: Path = ()
-    num_tables: collections.Counter[Path] = collections.Counter()
+    table: KeyPath = ()
+    num_tables: collections.Counter[KeyPath] = collections.Counter()
     for number, line in enumerate(text.split("\n"), 1):
         if header := _HEADER.fullmatch(line):
             is_array = header["open"] == "[["
@@ -132,7 +132,7 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
                 yield table + parts[:length], number
 
 
-def _parts(path: str) -> Path:
+def _parts(path: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in _PART.findall(path))
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.architecture.test_public_api import names_of_facade, public_names
 
 ROOT = Path(__file__).parents[4]
 SOURCES = (ROOT / "src", ROOT / "packages" / "outlay-brain" / "src")
@@ -64,3 +65,35 @@ def test_no_files_import_each_other_in_a_circle():
     names = modules_of_brain()
     assert len(names) > 60
     graphlib.TopologicalSorter({name: imports_of(name) for name in names}).prepare()  # raises a CycleError
+
+
+def taken_from_outlay() -> set[tuple[str, str, str]]:
+    """What the files of Brains import of Outlay, inside functions too: file, module and name."""
+    files = [path for path in SOURCES[1].rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    return {
+        (path.name, node.module or "", alias.name)
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and not node.level
+        if (node.module or "").partition(".")[0] == "outlay" and not f"{node.module}.".startswith("outlay.brain.")
+        for alias in node.names
+    }
+
+
+def test_it_takes_from_outlay_only_what_is_public():
+    public = set(public_names())
+    taken = taken_from_outlay()
+    assert len(taken) > 100
+    private = {(file, module, name) for file, module, name in taken if _dotted(module, name) not in public}
+    assert not private, "import it from outlay.kit or another public module, or make it public there"
+
+
+def _dotted(module: str, name: str) -> str:
+    return f"{module}.{name}".removeprefix("outlay.")
+
+
+def test_the_kit_has_only_what_somebody_uses():
+    taken = {name for _, module, name in taken_from_outlay() if module == "outlay.kit"}
+    example = (ROOT / "examples" / "particle_mesh.py").read_text(encoding="utf-8")
+    unused = {name.rpartition(".")[2] for name in names_of_facade("kit")} - taken
+    assert not [name for name in unused if f"{name}" not in example]

@@ -3,6 +3,6 @@
 The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
-from outlay.core.public_names import public_names
+from outlay.kit import public_names
 
 __getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -15,11 +15,8 @@ import jax
 
 from outlay.brain.brain import Brain
 from outlay.brain.module import BrainError
-from outlay.core.error_types import Problem
-from outlay.core.paths import flatten_paths, matches, pattern_problem
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.graph.step_graph import CACHE
+from outlay.errors import Problem
+from outlay.kit import CACHE, counted, did_you_mean, flatten_paths, matches, pattern_problem
 
 _SOMA = "soma"
 _SPIKES = {"spikes": "out_spikes"}

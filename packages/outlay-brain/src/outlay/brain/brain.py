@@ -24,13 +24,9 @@ from outlay.brain.rounding import rounds_each
 from outlay.brain.row_steps import row_steps
 from outlay.brain.spike_inputs import check_spike_dtypes, check_spikes, with_spike_dtypes
 from outlay.brain.wiring import Wiring, port_of, wire
-from outlay.core.error_types import Problem
-from outlay.core.one_line import OneLine
-from outlay.core.paths import flatten_paths, map_with_paths, matches
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.graph.encoding import Encoding
-from outlay.graph.step_graph import CACHE, Part, RowStep, Source, StepGraph
+from outlay.errors import Problem
+from outlay.graph import Part, RowStep, Source, StepGraph
+from outlay.kit import CACHE, Encoding, OneLine, counted, did_you_mean, flatten_paths, map_with_paths, matches
 
 
 @dataclass(frozen=True)
@@ -217,7 +213,7 @@ class Brain(OneLine):
             OutputError: the file exists and is not Outlay's, cannot be written, or has an unknown ending.
         """
         from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
-        from outlay.core.output_file import write_picture
+        from outlay.kit import write_picture
 
         write_picture(Path(path), draw(self.wiring), force=force)
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.options import ForceOption, JsonOption, command_group
-from outlay.cli.output import check_outputs, print_json, print_picture, say
+from outlay.kit import ForceOption, JsonOption, check_outputs, command_group, print_json, print_picture, say
 
 brain = command_group(
     "brain",
@@ -39,7 +38,7 @@ def show(
     """Show the tree of modules of a Brain: settings with units, shapes of state, and what reads what."""
     # Inside, so that `outlay --help` does not import JAX.
     from outlay.brain.files.read_brain import parse_shapes, read_brain
-    from outlay.core.jax_compat import use_cpu_if_alone
+    from outlay.kit import use_cpu_if_alone
 
     use_cpu_if_alone()
     check_outputs(picture, force=force)
@@ -65,7 +64,7 @@ def convert(
     """Convert the file of a Brain. What the other format cannot say is listed, and then nothing is written."""
     from outlay.brain.files.convert import convert_brain
     from outlay.brain.files.read_brain import parse_shapes
-    from outlay.core.jax_compat import use_cpu_if_alone
+    from outlay.kit import use_cpu_if_alone
 
     use_cpu_if_alone()
     for written in convert_brain(source, target, inputs=parse_shapes(inputs or ()), seed=seed, dt=dt, force=force):

@@ -9,8 +9,8 @@ from typing import Any
 
 from outlay.brain.connections import Connection
 from outlay.brain.module import BrainError, Module
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
+from outlay.errors import Problem
+from outlay.kit import counted
 
 
 def check_kinds(modules: Any, connections: Any) -> None:

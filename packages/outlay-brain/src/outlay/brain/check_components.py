@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from outlay.brain.module import ComponentError
-from outlay.core.array_leaves import dtype_and_shape
+from outlay.kit import dtype_and_shape
 
 
 def kind_problems(given: Mapping[str, Any], bases: Mapping[str, type]) -> Iterator[str]:

@@ -12,12 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.module import BrainError, ComponentError, Module, Port, Shape, each_setting, split_message
-from outlay.core.array_leaves import dtype_and_shape, type_differences
-from outlay.core.error_types import OutlayError, Problem
-from outlay.core.paths import flatten_paths, matches
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.graph.step_graph import CACHE, INPUTS
+from outlay.errors import OutlayError, Problem
+from outlay.kit import CACHE, INPUTS, counted, did_you_mean, dtype_and_shape, flatten_paths, matches, type_differences
 
 DTYPES = ("float32", "float16", "bfloat16")
 LARGEST = 3.4e38

@@ -9,10 +9,8 @@ from difflib import SequenceMatcher
 
 from outlay.brain.check_modules import is_time
 from outlay.brain.module import Module, Shape
-from outlay.core.error_types import Problem
-from outlay.core.one_line import OneLine
-from outlay.core.suggest import did_you_mean
-from outlay.graph.step_graph import INPUTS
+from outlay.errors import Problem
+from outlay.kit import INPUTS, OneLine, did_you_mean
 
 LONGEST = 2**24
 """The longest delay in steps."""

@@ -13,7 +13,7 @@ import numpy as np
 from outlay.brain.module import MS_PER_S, BrainError, Module, Port, Shape, State, not_positive
 from outlay.brain.registry import register
 from outlay.brain.traces import RDTracer, Tracer
-from outlay.core.quantities import plural
+from outlay.kit import plural
 
 SMOOTHING_TAU = 10.0
 """The time constant of the slower part of a smooth trace, in ms."""

@@ -15,7 +15,7 @@ from outlay.brain.connections import LONGEST
 from outlay.brain.initializers import by_neuron
 from outlay.brain.module import Component, State, negative, not_positive
 from outlay.brain.registry import register
-from outlay.core.one_line import OneLine
+from outlay.kit import OneLine
 
 BITS = 32
 """The number of bits in a word of past spikes."""

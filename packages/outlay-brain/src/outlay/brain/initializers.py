@@ -19,11 +19,8 @@ import numpy as np
 
 from outlay.brain.module import BrainError
 from outlay.brain.registry import register
-from outlay.core.array_leaves import is_real
-from outlay.core.error_types import Problem
-from outlay.core.input_file import check_input
-from outlay.core.one_line import OneLine
-from outlay.core.quantities import counted
+from outlay.errors import Problem
+from outlay.kit import OneLine, check_input, counted, is_real
 
 
 class Initializer(OneLine, abc.ABC):

@@ -12,12 +12,7 @@ import jax
 
 from outlay.brain.module import Port, Shape, State, each_setting
 from outlay.brain.wiring import Wiring
-from outlay.core.one_line import OneLine
-from outlay.core.paths import flatten_paths
-from outlay.core.quantities import counted
-from outlay.core.table import to_text
-from outlay.render.page import Code, Page
-from outlay.render.report import Report
+from outlay.kit import Code, OneLine, Page, Report, counted, flatten_paths, to_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from outlay.core.error_types import OutlayError
-from outlay.core.one_line import OneLine
+from outlay.errors import OutlayError
+from outlay.kit import OneLine
 
 if TYPE_CHECKING:
     import jax

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from outlay.brain.module import Component, State
-from outlay.recipes.arguments import alternatives
+from outlay.kit import alternatives
 
 SETTINGS = "settings"
 """Where the state of a population has them: `settings.soma.threshold`."""

@@ -15,7 +15,7 @@ from matplotlib.path import Path
 
 from outlay.brain.picture_layout import Edge, Placed, columns_of, placed
 from outlay.brain.wiring import Wiring
-from outlay.graph.step_graph import INPUTS
+from outlay.kit import INPUTS
 
 TEXT = "#333333"
 GRID = "#e5e7eb"

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from outlay.brain.module import BrainError
-from outlay.core.suggest import did_you_mean
+from outlay.kit import did_you_mean
 
 Cls = TypeVar("Cls", bound=type)
 _CLASSES: dict[str, dict[str, type]] = {}

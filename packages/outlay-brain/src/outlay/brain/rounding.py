@@ -18,7 +18,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import jaxprs_in_params
 
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, CUSTOM_RULES, SCAN, WHILE, rerun, run_jaxpr
+from outlay.kit import CALLS, CHECKPOINTS, COND, CUSTOM_RULES, SCAN, WHILE, rerun, run_jaxpr
 
 NARROW = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 """Dtypes narrower than those that XLA computes with."""

@@ -11,7 +11,7 @@ from outlay.brain.module import Module, Shape, State
 from outlay.brain.neuron import Neuron
 from outlay.brain.neuron_settings import SETTINGS
 from outlay.brain.registry import is_outlays
-from outlay.graph.step_graph import RowStep
+from outlay.graph import RowStep
 
 
 def row_steps(

@@ -10,9 +10,8 @@ import numpy as np
 
 from outlay.brain.module import BrainError
 from outlay.brain.wiring import Wiring
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
-from outlay.graph.step_graph import INPUTS
+from outlay.errors import Problem
+from outlay.kit import INPUTS, counted
 
 Step = Callable[[Any, Any], Any]
 

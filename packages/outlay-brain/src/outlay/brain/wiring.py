@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, is_time, module_problems, naming
 from outlay.brain.connections import Blueprint, Connection, broken_connections, split_end, unconnected_ports
 from outlay.brain.module import BrainError, Port, Shape, split_message
-from outlay.core.error_types import Problem
-from outlay.core.one_line import OneLine
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.graph.step_graph import INPUTS, Source
+from outlay.errors import Problem
+from outlay.graph import Source
+from outlay.kit import INPUTS, OneLine, counted, did_you_mean
 
 Reads = Mapping[str, Mapping[str, tuple[Source, ...]]]
 """The sources of each port of each module, in order."""

@@ -19,8 +19,8 @@ from outlay.brain.files.toml_write import write_toml
 from outlay.brain.initializers import KernelFile
 from outlay.brain.module import BrainError, Shape, State
 from outlay.brain.neuron import Neuron
-from outlay.core.error_types import OutputError
-from outlay.core.output_file import check_writable, whole_file, write_output
+from outlay.errors import OutputError
+from outlay.kit import check_writable, whole_file, write_output
 
 NIR = ".nir"
 WRITTEN = (".toml", NIR)

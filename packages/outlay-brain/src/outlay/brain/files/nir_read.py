@@ -20,11 +20,8 @@ from outlay.brain.module import MS_PER_S, BrainError, State
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses import LinearSynapses, Synapses, TracedSynapses
-from outlay.core.error_types import Problem
-from outlay.core.input_file import check_input
-from outlay.core.one_line import OneLine
-from outlay.core.quantities import counted
-from outlay.graph.step_graph import INPUTS
+from outlay.errors import Problem
+from outlay.kit import INPUTS, OneLine, check_input, counted
 
 POPULATIONS = ("LIF", "CubaLIF")
 _FIX = "write it again with nir.write, which puts everything into the file itself"

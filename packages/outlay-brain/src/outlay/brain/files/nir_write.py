@@ -15,9 +15,9 @@ from outlay.brain.module import MS_PER_S, BrainError, State
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses import LinearSynapses, TracedSynapses
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
-from outlay.graph.step_graph import INPUTS, Source
+from outlay.errors import Problem
+from outlay.graph import Source
+from outlay.kit import INPUTS, counted
 
 
 def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:

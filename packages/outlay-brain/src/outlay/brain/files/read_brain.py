@@ -13,8 +13,8 @@ from outlay.brain.files.scfg.read_scfg import read_scfg, read_scfg_neuron
 from outlay.brain.files.toml_read import read_toml
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.neuron import Neuron
-from outlay.core.error_types import Problem
-from outlay.core.input_file import open_input
+from outlay.errors import Problem
+from outlay.kit import open_input
 
 
 def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False) -> Brain:

@@ -16,9 +16,7 @@ from outlay.brain.module import Module, Port, split_message
 from outlay.brain.registry import kind_of, registered, registered_names
 from outlay.brain.somas.soma import Soma
 from outlay.brain.synapses import Synapses
-from outlay.core.suggest import did_you_mean
-from outlay.core.toml import Path
-from outlay.recipes.arguments import alternatives
+from outlay.kit import KeyPath, alternatives, did_you_mean
 
 TYPE = "type"
 KEYS = {"units": "count"}
@@ -27,11 +25,11 @@ KEYS = {"units": "count"}
 LARGEST = 2**31 - 1
 """The largest whole number of a setting: sizes beyond it are none that JAX counts with."""
 
-Report = Callable[[Path, str, str, str], None]
+Report = Callable[[KeyPath, str, str, str], None]
 """Takes what is wrong: path, kind, what, fix."""
 
 
-def read_table(table: Mapping[str, Any], kind: str, path: Path, report: Report) -> Any:
+def read_table(table: Mapping[str, Any], kind: str, path: KeyPath, report: Report) -> Any:
     """Return the module or component that a table describes; None if something in it is wrong.
 
     Args:
@@ -56,7 +54,7 @@ def file_key(name: str) -> str:
     return KEYS.get(name, name)
 
 
-def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report) -> Any:
+def _read_fields(cls: type, table: Mapping[str, Any], path: KeyPath, report: Report) -> Any:
     hints, fields = typing.get_type_hints(cls), {file_key(f.name): f for f in dataclasses.fields(cls) if f.init}
     values, wrong = {}, False
     for key, value in table.items():
@@ -81,7 +79,7 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: Path, report: Report
 INVALID = object()
 
 
-def _read_value(value: Any, hint: Any, field: dataclasses.Field, path: Path, report: Report, *, each: bool) -> Any:
+def _read_value(value: Any, hint: Any, field: dataclasses.Field, path: KeyPath, report: Report, *, each: bool) -> Any:
     """Return the value of a setting; with `each` it may be a list, of one number for each neuron."""
     kind = next((kind for option in alternatives(hint) if (kind := kind_of(option))), None)
     if kind:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.brain.files.settings import TYPE
-from outlay.core.suggest import did_you_mean
-from outlay.core.toml import Path
+from outlay.kit import KeyPath, did_you_mean
 
 USE = "use"
 TEMPLATES = "templates"
@@ -26,7 +25,7 @@ class Merged:
     """
 
     table: dict[str, Any]
-    written: dict[Path, Path]
+    written: dict[KeyPath, KeyPath]
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Templates:
     tables: Mapping[str, Any]
     used: set[str] = field(default_factory=set)
 
-    def merge(self, table: Mapping[str, Any], path: Path, problems: list[tuple[Path, str, str]]) -> Merged:
+    def merge(self, table: Mapping[str, Any], path: KeyPath, problems: list[tuple[KeyPath, str, str]]) -> Merged:
         """Merge a table with the template that it uses, which may itself use one.
 
         Args:
@@ -53,7 +52,7 @@ class Templates:
         return _over(below, table, path)
 
     def _below(
-        self, table: Mapping[str, Any], path: Path, problems: list[tuple[Path, str, str]], chain: tuple[str, ...]
+        self, table: Mapping[str, Any], path: KeyPath, problems: list[tuple[KeyPath, str, str]], chain: tuple[str, ...]
     ) -> Merged:
         name = table.get(USE)
         if name is None:
@@ -70,7 +69,7 @@ class Templates:
         return _over(self._below(template, at, problems, (*chain, name)), template, at)
 
 
-def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:
+def _over(below: Merged, table: Mapping[str, Any], path: KeyPath) -> Merged:
     """Lay a table over another: its keys win, and inner tables of the same type are merged too."""
     merged, written = dict(below.table), dict(below.written)
     for key, value in table.items():
@@ -91,7 +90,7 @@ def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:
     return Merged(merged, written)
 
 
-def _paths(value: Any) -> list[Path]:
+def _paths(value: Any) -> list[KeyPath]:
     """Return the paths of all keys within a value."""
     if not isinstance(value, Mapping):
         return []

@@ -17,12 +17,8 @@ from outlay.brain.files.settings import FORM, UnitError, Unread, number_in, pars
 from outlay.brain.files.templates import TEMPLATES, Merged, Templates
 from outlay.brain.module import BrainError, Module, split_message
 from outlay.brain.registry import MODULE
-from outlay.core.error_types import Problem
-from outlay.core.output_file import real_path
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.core.toml import Path, TomlLines, parse_toml
-from outlay.graph.step_graph import INPUTS
+from outlay.errors import Problem
+from outlay.kit import INPUTS, KeyPath, TomlLines, counted, did_you_mean, parse_toml, real_path
 
 KEYS = ("dt", "dtype", "imports", "connections", "inputs", "outputs", TEMPLATES, "modules")
 """What a file may say, in the order in which it is written."""
@@ -155,7 +151,7 @@ def _modules(
 
 
 def _merged(templates: Templates, name: str, table: Mapping[str, Any], findings: Findings) -> Merged:
-    wrong: list[tuple[Path, str, str]] = []
+    wrong: list[tuple[KeyPath, str, str]] = []
     merged = templates.merge(table, ("modules", name), wrong)
     for path, what, fix in wrong:
         findings.at(path, "template", what, fix)
@@ -163,7 +159,7 @@ def _merged(templates: Templates, name: str, table: Mapping[str, Any], findings:
 
 
 def _module(name: str, merged: Merged, folder: File, findings: Findings) -> Module | None:
-    def report(path: Path, kind: str, what: str, fix: str) -> None:
+    def report(path: KeyPath, kind: str, what: str, fix: str) -> None:
         findings.at(merged.written.get(path, ("modules", name, *path)), kind, what, fix)
 
     return read_table(_from_folder(merged.table, folder), MODULE, (), report)
@@ -211,7 +207,7 @@ class Findings:
     lines: TomlLines
     problems: list[Problem] = field(default_factory=list)
 
-    def at(self, path: Path, kind: str, what: str, fix: str) -> None:
+    def at(self, path: KeyPath, kind: str, what: str, fix: str) -> None:
         """Add a problem of a key."""
         self.add(Problem(kind, f"{self.lines.of(path)} {'.'.join(path)}", what, fix))
 
@@ -271,7 +267,7 @@ def _says(text: str, connection: Connection) -> bool:
         return False
 
 
-def _path_of(problem: Problem, merged: Mapping[str, Merged]) -> Path:
+def _path_of(problem: Problem, merged: Mapping[str, Merged]) -> KeyPath:
     name, _ = split_end(problem.where.strip("'"))
     if problem.kind == "output":
         return ("outputs", problem.where)

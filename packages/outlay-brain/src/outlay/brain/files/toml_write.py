@@ -15,9 +15,8 @@ from outlay.brain.files.templates import TEMPLATES, Table, own_settings, shared_
 from outlay.brain.initializers import GivenKernel, KernelFile
 from outlay.brain.module import BrainError, each_setting, split_message
 from outlay.brain.registry import MODULE, kind_of, library, name_of
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
-from outlay.core.toml import toml_line, toml_value
+from outlay.errors import Problem
+from outlay.kit import counted, toml_line, toml_value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from outlay.brain.learning_rules.learning_rule import PairwiseRule
 from outlay.brain.module import State
 from outlay.brain.neuron import RULE, Neuron, signed
 from outlay.brain.synapses import Synapses
-from outlay.graph.step_graph import Read
+from outlay.kit import Read
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from outlay.brain.fused.row_equations import NoPasses, NotCompiled
 from outlay.brain.module import State
 from outlay.brain.neuron import Neuron
 from outlay.brain.rounding import rounds_each
-from outlay.core.quantities import plural
-from outlay.graph.step_graph import LoopForm, SharedStep, StepGraph
+from outlay.graph import LoopForm, SharedStep, StepGraph
+from outlay.kit import plural
 
 
 def fused_graph(brain: Brain, graph: StepGraph, kernel: str) -> StepGraph:

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 from outlay.brain.fused.rows_of_threads import ARRAYS, ENTRY, LINE, PIECES, SHARED
-from outlay.core.runtime_flags import num_cores
+from outlay.kit import num_cores
 
 MAJOR, MINOR = 0, 3
 """The version of the interface that the functions report: that of JAX 0.10.2, which later versions of JAX accept."""

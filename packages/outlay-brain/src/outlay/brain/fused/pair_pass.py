@@ -21,8 +21,7 @@ from outlay.brain.delays import BITS
 from outlay.brain.fused.row_equations import NotCompiled, TracedRow
 from outlay.brain.fused.sparse_steps import CATCH_UP, DENSE, SPARSE, SparseSteps
 from outlay.brain.rounding import is_narrow, rounds_each
-from outlay.core.jax_compat import is_compile_only
-from outlay.core.jax_kernels import compiled_for
+from outlay.kit import compiled_for, is_compile_only
 
 BOOL, UINT8, UINT32, FLOAT = (jnp.dtype(name) for name in ("bool", "uint8", "uint32", "float32"))
 MOST_STEPS = BITS - 2

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
-from outlay.core.one_line import OneLine
+from outlay.kit import OneLine
 
 Rows = Mapping[str, jax.Array]
 """The rows of one post neuron in float32: that of K as `kernel`, and that of each per-pair leaf of the rule."""

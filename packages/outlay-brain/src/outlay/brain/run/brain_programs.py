@@ -9,12 +9,10 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from outlay import Layout, Program
 from outlay.brain.brain import Brain
 from outlay.brain.run.brain_recipe import BrainRecipe
-from outlay.core.jax_tracing import settings
-from outlay.layout.layout import Layout
-from outlay.program.program import Program
-from outlay.recipes.prepare import Prepared
+from outlay.kit import Prepared, settings
 
 MOST = 8
 """The most programs that are stored for a Brain, those used last."""

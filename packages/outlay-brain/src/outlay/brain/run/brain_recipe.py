@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.arrays.check_arrays import host_memory
+from outlay import Layout, Recipe
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
 from outlay.brain.fused.fused_graph import fused_graph
@@ -22,14 +22,9 @@ from outlay.brain.run.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
 from outlay.brain.run.recording_schedule import Moments
 from outlay.brain.spike_inputs import read_only_as_spikes
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted, format_bytes
-from outlay.core.suggest import did_you_mean
-from outlay.graph.graph_loop import GraphLoop
-from outlay.graph.rows import InitByRows
-from outlay.graph.step_graph import INPUTS, StepGraph
-from outlay.layout.layout import Layout
-from outlay.recipes.recipe import Recipe
+from outlay.errors import Problem
+from outlay.graph import GraphLoop, InitByRows, StepGraph
+from outlay.kit import INPUTS, counted, did_you_mean, format_bytes, host_memory
 
 CHUNK = 200
 """The steps of one call: enough to make the overhead of a call negligible, few enough for a live progress display."""

@@ -11,10 +11,8 @@ import numpy as np
 from outlay.brain.brain import Brain
 from outlay.brain.run.closed_loop import Episode
 from outlay.brain.run.run_statistics import RASTER_MS, Activity
-from outlay.core.quantities import counted
-from outlay.render.page import Facts, Page
-from outlay.render.report import Report
-from outlay.train.recording import Recording
+from outlay.kit import Facts, Page, Report, counted
+from outlay.train import Recording
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

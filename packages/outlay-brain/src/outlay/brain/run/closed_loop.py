@@ -10,7 +10,7 @@ import numpy as np
 
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.feed import Batch, Feed, Outputs, Stimulus, below
-from outlay.core.quantities import counted
+from outlay.kit import counted
 
 
 class Environment(Protocol):

@@ -9,10 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from outlay.brain.module import BrainError, Shape
-from outlay.core.array_leaves import is_real
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
+from outlay.errors import Problem
+from outlay.kit import counted, did_you_mean, is_real
 
 _NUM_COMPARED = 5
 """The number of steps in the digest of inputs; few, since a user may fix later inputs before continuing a run."""

@@ -13,11 +13,8 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.read_brain import parse_shapes, read_brain
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
-from outlay.core.error_types import Problem
-from outlay.core.input_file import check_input
-from outlay.core.paths import matches
-from outlay.core.quantities import counted
-from outlay.train.recording import open_array
+from outlay.errors import Problem
+from outlay.kit import check_input, counted, matches, open_array
 
 LOOK_MS = 500.0
 """How much of the potentials is recorded when nobody says what to record: enough for a picture."""

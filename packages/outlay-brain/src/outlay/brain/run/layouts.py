@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from outlay import Layout, by_module, replicate
 from outlay.brain.brain import Brain
-from outlay.graph.step_graph import INPUTS
-from outlay.layout.layout import Layout
-from outlay.layout.placement import replicate
-from outlay.layout.strategies import by_module, by_rows
-from outlay.program.modes import Mode
-from outlay.recipes.recipe import DEFAULT_MESH
+from outlay.kit import DEFAULT_MESH, INPUTS, Mode
+from outlay.layout import by_rows
 
 COPIES, BY_NEURON, BY_MODULE = "copies", "by-neuron", "by-module"
 MODES: Mapping[str, Mode] = {BY_NEURON: "manual", BY_MODULE: "placed"}

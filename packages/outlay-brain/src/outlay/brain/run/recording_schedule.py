@@ -11,7 +11,7 @@ import numpy as np
 
 from outlay.brain.module import MS_PER_S, BrainError
 from outlay.brain.run.feed import below
-from outlay.train.recording import Rows, RowTypes
+from outlay.kit import Rows, RowTypes
 
 
 @dataclass(frozen=True)

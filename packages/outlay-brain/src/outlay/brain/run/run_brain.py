@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from outlay.arrays.gather_scatter import gather
-from outlay.arrays.put import put
-from outlay.arrays.shardings import shardings
+from outlay import Layout, Program
+from outlay import mesh as make_mesh
+from outlay.arrays import gather, put
 from outlay.brain.brain import Brain
 from outlay.brain.files.nir_read import NirBrain, read_nir
 from outlay.brain.files.read_brain import read_brain
@@ -25,16 +25,17 @@ from outlay.brain.run.brain_run import BrainRun
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.layouts import COPIES, MESHES
 from outlay.brain.run.simulate import check_simulation, simulate
-from outlay.core.array_leaves import type_differences
-from outlay.core.error_types import Problem
-from outlay.core.jax_compat import attached_devices
-from outlay.core.paths import flatten_paths
-from outlay.core.quantities import counted
-from outlay.devices.build import mesh as make_mesh
-from outlay.layout.layout import Layout
-from outlay.program.program import Program
-from outlay.recipes.prepare import prepare
-from outlay.train.recording import MemoryRecorder, ZarrRecorder
+from outlay.errors import Problem
+from outlay.kit import (
+    MemoryRecorder,
+    ZarrRecorder,
+    attached_devices,
+    counted,
+    flatten_paths,
+    prepare,
+    shardings,
+    type_differences,
+)
 
 
 def run_brain(

@@ -9,22 +9,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from outlay.analysis.parts.measure_parts import measure_parts
+from outlay.analysis import measure_parts
 from outlay.brain.run.brain_recipe import BrainRecipe, Chunks
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
 from outlay.brain.run.run_statistics import RASTER_MS, bin_steps, binned_rates
 from outlay.brain.run.simulate import check_simulation, simulate
-from outlay.core.error_types import CheckpointError
-from outlay.core.output_file import picture_bytes
-from outlay.core.quantities import counted, format_seconds
-from outlay.devices.mesh_info import processes_of
-from outlay.graph.graph_loop import GraphLoop
-from outlay.recipes.prepare import Prepared
-from outlay.recipes.recipe_run import RecipeRun
-from outlay.recipes.run_result import Result, result_not_lost
-from outlay.report.run_page import png_image, run_page
-from outlay.train.multihost import is_first
-from outlay.train.run_folder import RECORDING, RunFolder
+from outlay.errors import CheckpointError
+from outlay.graph import GraphLoop
+from outlay.kit import (
+    RECORDING,
+    Prepared,
+    RecipeRun,
+    RunFolder,
+    counted,
+    format_seconds,
+    is_first,
+    picture_bytes,
+    png_image,
+    processes_of,
+    result_not_lost,
+    run_page,
+)
+from outlay.recipes import Result
 
 _RATES = "rates.csv"
 _PICTURES = {

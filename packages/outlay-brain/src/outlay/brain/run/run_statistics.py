@@ -13,8 +13,7 @@ import numpy as np
 from outlay.brain.brain import Brain
 from outlay.brain.module import MS_PER_S
 from outlay.brain.run.feed import below
-from outlay.core.one_line import OneLine
-from outlay.core.quantities import counted
+from outlay.kit import OneLine, counted
 
 RASTER_MS = 2000.0
 """The time at the end of a run for which single spikes are kept; more would not be distinguishable in a plot."""

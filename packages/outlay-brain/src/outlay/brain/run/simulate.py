@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.arrays.check_arrays import memory_problems
-from outlay.arrays.gather_scatter import gather
+from outlay import Program
+from outlay.arrays import gather
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe, generated_in_words
 from outlay.brain.run.brain_run import BrainRun, real_time
@@ -20,16 +20,23 @@ from outlay.brain.run.feed import check_finite
 from outlay.brain.run.recording_schedule import Filter
 from outlay.brain.run.run_statistics import Collected
 from outlay.brain.spike_inputs import check_spikes
-from outlay.core.error_types import Problem
-from outlay.core.paths import flatten_paths, split_path
-from outlay.core.quantities import counted
-from outlay.program.program import Program
-from outlay.recipes.prepare import Prepared
-from outlay.recipes.recipe_run import RECORDED_ROWS
-from outlay.train.progress import Progress
-from outlay.train.recording import Recorder, Recording, RowTypes
-from outlay.train.saving import Saved, Saving
-from outlay.train.step_loop import StepLoop, last_checkpoint_in_words
+from outlay.errors import Problem
+from outlay.kit import (
+    RECORDED_ROWS,
+    Prepared,
+    Progress,
+    Recorder,
+    RowTypes,
+    Saved,
+    Saving,
+    StepLoop,
+    counted,
+    flatten_paths,
+    last_checkpoint_in_words,
+    memory_problems,
+    split_path,
+)
+from outlay.train import Recording
 
 _MAX_WEIGHTS = 2**18
 """The size of a kernel's sample for histograms."""

@@ -11,7 +11,7 @@ from outlay.brain.check_modules import is_time
 from outlay.brain.files.scfg.plain import EDITOR, TYPE
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.files.settings import Report
-from outlay.core.toml import Path
+from outlay.kit import KeyPath
 
 Table = dict[str, Any]
 
@@ -81,7 +81,7 @@ ONE_PORT = {"concat": "inputs", "sampler": "inputs"}
 def component_table(
     kind: str,
     config: Mapping[str, Any],
-    path: Path,
+    path: KeyPath,
     wrong: Report,
     *,
     spark_class: str | None,
@@ -136,7 +136,7 @@ def own_settings(config: Mapping[str, Any]) -> Table:
     }
 
 
-def initializer_table(value: Any, path: Path, wrong: Report) -> Any:
+def initializer_table(value: Any, path: KeyPath, wrong: Report) -> Any:
     """Return the table of an initializer; a number is a constant."""
     if isinstance(value, int | float):
         return {OUR_TYPE: "constant", "value": value}
@@ -188,7 +188,7 @@ def _as_our_delays(settings: Table, config: Mapping[str, Any], *, is_newer: bool
         settings["max_delay"], settings["min_delay"] = whole + dt, 2 * dt
 
 
-def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Report) -> None:
+def _check_btsp(settings: Table, ports: Collection[str], path: KeyPath, wrong: Report) -> None:
     """Remove settings of behavioural time scale plasticity that act only through ports that Outlay's rule lacks."""
     if settings.pop("et_post_tau", 0) and "post_spikes" in ports:
         what = "an eligibility of spikes at both ends"
@@ -198,7 +198,7 @@ def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Repo
     settings.pop("k_neg", None)
 
 
-def _check_drawn(settings: Table, path: Path, wrong: Report, *, is_newer: bool) -> None:
+def _check_drawn(settings: Table, path: KeyPath, wrong: Report, *, is_newer: bool) -> None:
     """Remove how delays are drawn, which in Outlay is always uniformly up to the longest; report any other way."""
     for key in _DRAWN:
         drawn = settings.pop(key, None)

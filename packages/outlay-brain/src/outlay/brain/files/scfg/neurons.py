@@ -19,7 +19,7 @@ from outlay.brain.files.scfg.components import (
 from outlay.brain.files.scfg.plain import NEWER
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.files.settings import Report
-from outlay.core.toml import Path
+from outlay.kit import KeyPath
 
 KINDS = ("delays", "synapses", "soma", "learning_rule")
 SPECS = "modules_specs"
@@ -61,7 +61,7 @@ def ports_of(config: Mapping[str, Any]) -> Ports:
 
 
 def neuron_table(
-    config: Mapping[str, Any], path: Path, wrong: Report, *, ports: Collection[str], is_newer: bool
+    config: Mapping[str, Any], path: KeyPath, wrong: Report, *, ports: Collection[str], is_newer: bool
 ) -> Table:
     """Return the table of a neuron.
 
@@ -94,7 +94,7 @@ def count_of(config: Mapping[str, Any]) -> int | None:
 
 
 def _of_older(
-    config: Mapping[str, Any], path: Path, wrong: Report, ports: Collection[str]
+    config: Mapping[str, Any], path: KeyPath, wrong: Report, ports: Collection[str]
 ) -> Iterator[tuple[str, Table | None]]:
     from outlay.brain.files.scfg.older import named_components
 
@@ -102,7 +102,9 @@ def _of_older(
         yield kind, component_table(kind, settings, at, wrong, spark_class=None, ports=ports)
 
 
-def _wired(config: Mapping[str, Any], path: Path, wrong: Report, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
+def _wired(
+    config: Mapping[str, Any], path: KeyPath, wrong: Report, is_newer: bool
+) -> Iterator[tuple[str, Table | None]]:
     """Yield the components of a newer neuron, which is a graph of them; Outlay knows only the usual graph."""
     specs = {spec["name"]: spec for spec in config[SPECS]}
     kinds = {name: _kind_of(spec) for name, spec in specs.items()}
@@ -141,7 +143,7 @@ def _check_wiring(
     kind: str,
     specs: Mapping[str, Any],
     kinds: Mapping[str, str | None],
-    path: Path,
+    path: KeyPath,
     wrong: Report,
 ) -> None:
     """Report a component that is wired in another way than in Outlay's neuron."""

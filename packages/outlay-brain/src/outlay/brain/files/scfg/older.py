@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from outlay.brain.registry import registered
-from outlay.core.toml import Path
+from outlay.kit import KeyPath
 
 
 def named_components(
-    config: Mapping[str, Any], kinds: Iterable[str], path: Path
-) -> Iterator[tuple[str, Mapping[str, Any], Path]]:
+    config: Mapping[str, Any], kinds: Iterable[str], path: KeyPath
+) -> Iterator[tuple[str, Mapping[str, Any], KeyPath]]:
     """Yield kind, settings and path of the components of a neuron that is not a graph of them.
 
     They stand under keys such as `soma`, or `soma_config` in still older files.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.brain.module import BrainError
-from outlay.core.error_types import Problem
-from outlay.core.toml import Path
+from outlay.errors import Problem
+from outlay.kit import KeyPath
 
 XZ = b"\xfd7zXZ\x00"
 TYPE = "__type__"
@@ -221,7 +221,7 @@ class _Damages:
         for name, port in drawn.items() if isinstance(drawn, Mapping) else ():
             self._shape(port if isinstance(port, Mapping) else {}, (EDITOR, name))
 
-    def _spec(self, spec: Any, path: Path) -> None:
+    def _spec(self, spec: Any, path: KeyPath) -> None:
         """Look at a module or a component."""
         for key in ("module_cls", "config") if isinstance(spec, Mapping) else ():
             if key not in spec:
@@ -237,7 +237,7 @@ class _Damages:
         for port, written in self._table(spec.get("outputs") or {}, (*path, "outputs")).items():
             self._text(written, (*path, "outputs", port))
 
-    def _config(self, config: Mapping[str, Any], path: Path) -> None:
+    def _config(self, config: Mapping[str, Any], path: KeyPath) -> None:
         """Look at the settings of a Brain, a module, a component or an initializer."""
         for key in (TYPE, _CLASS):
             self._text(config.get(key) or "", (*path, key))
@@ -252,34 +252,34 @@ class _Damages:
             if isinstance(value, Mapping) and key not in (EDITOR, "modules_map", _SPECS, "input_map", "output_map"):
                 self._config(value, (*path, key))
 
-    def _origin(self, origin: Any, path: Path) -> None:
+    def _origin(self, origin: Any, path: KeyPath) -> None:
         origin = self._table(origin, path, {"origin": "", "port": ""})
         for key in ("origin", "port"):
             self._text(origin.get(key), (*path, key))
 
-    def _shape(self, port: Mapping[str, Any], path: Path) -> None:
+    def _shape(self, port: Mapping[str, Any], path: KeyPath) -> None:
         inner = self._table(port.get("spec") or {}, (*path, "spec"))
         shape = port.get("shape") or inner.get("shape")
         if shape is not None and not (isinstance(shape, list) and all(_is_size(size) for size in shape)):
             self._add((*path, "shape"), f"{shape!r} is not a shape")
 
-    def _table(self, value: Any, path: Path, otherwise: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    def _table(self, value: Any, path: KeyPath, otherwise: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         return self._checked(value, Mapping, "table", path, otherwise or {})
 
-    def _list(self, value: Any, path: Path) -> list[Any]:
+    def _list(self, value: Any, path: KeyPath) -> list[Any]:
         return self._checked(value, list, "list", path, [])
 
-    def _text(self, value: Any, path: Path) -> None:
+    def _text(self, value: Any, path: KeyPath) -> None:
         self._checked(value, str, "text", path, "")
 
-    def _checked(self, value: Any, kind: type, what: str, path: Path, otherwise: Any) -> Any:
+    def _checked(self, value: Any, kind: type, what: str, path: KeyPath, otherwise: Any) -> Any:
         """Return a value of this kind; report any other, and return what stands in for it."""
         if isinstance(value, kind):
             return value
         self._add(path, "it is missing" if value is None else f"{str(value)[:40]!r} is not a {what}")
         return otherwise
 
-    def _add(self, path: Path, what: str) -> None:
+    def _add(self, path: KeyPath, what: str) -> None:
         where = f"{self._name} {'.'.join(path)}".rstrip()
         self.problems.append(Problem("damaged", where, what, "a whole copy of the file"))
 

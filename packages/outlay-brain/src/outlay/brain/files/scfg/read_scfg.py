@@ -26,11 +26,8 @@ from outlay.brain.module import BrainError, Module, Shape
 from outlay.brain.neuron import Neuron
 from outlay.brain.registry import MODULE
 from outlay.brain.somas.soma import in_steps
-from outlay.core.error_types import Problem
-from outlay.core.quantities import counted
-from outlay.core.suggest import did_you_mean
-from outlay.core.toml import Path
-from outlay.graph.step_graph import INPUTS
+from outlay.errors import Problem
+from outlay.kit import INPUTS, KeyPath, counted, did_you_mean
 
 
 def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brain:
@@ -98,7 +95,7 @@ class _ScfgFile:
         listed = {spec["name"]: spec for spec in held.config.get("modules_specs") or ()}
         self.specs: dict[str, Mapping[str, Any]] = {**(held.config.get("modules_map") or {}), **listed}
 
-    def wrong(self, path: Path, kind: str, what: str, fix: str) -> None:
+    def wrong(self, path: KeyPath, kind: str, what: str, fix: str) -> None:
         """Add a problem at a path in the file."""
         self.problems.append(Problem(kind, f"{self.name} {'.'.join(path)}", what, fix))
 
@@ -135,7 +132,7 @@ class _ScfgFile:
             module = read_table(table, MODULE, (), lambda at, *problem: self.wrong((*path, *at), *problem))
         return module or Unread(tuple(_port(spec, port) for port in spec.get("inputs") or ()))
 
-    def _table(self, spec: Mapping[str, Any], path: Path) -> Table | None:
+    def _table(self, spec: Mapping[str, Any], path: KeyPath) -> Table | None:
         spark_class, config = class_of(spec), spec["config"]
         if spark_class in NEURONS or _is_wired(spec):
             return neuron_table(config, path, self.wrong, ports=spec.get("inputs") or (), is_newer=self.is_newer)
