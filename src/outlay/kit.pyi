@@ -85,6 +85,7 @@ from .render.page import Page as Page
 from .render.report import Report as Report
 from .report.run_page import png_image as png_image
 from .report.run_page import run_page as run_page
+from .train.metrics_file import MetricsFile as MetricsFile
 from .train.multihost import is_first as is_first
 from .train.progress import Progress as Progress
 from .train.recording import MemoryRecorder as MemoryRecorder

@@ -21,8 +21,8 @@ from outlay.recipes.prepare import Prepared
 pytestmark = pytest.mark.usefixtures("blank_pictures", "one_program_an_example")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = {"pencil_fft"}
-"""Examples that hold no step: running them is all that can be done, and another test does."""
+SCRIPTS = {"pencil_fft", "two_stage_pipeline"}
+"""Examples that make no recipe: running them is all that can be done, and another test does."""
 
 BRAINS = {"cart_pole.py:recipe", "ab_brain.toml"}
 WRONG = {"planted_fault.py:recipe"}

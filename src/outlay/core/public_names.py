@@ -56,7 +56,8 @@ def _no_such_name(package: str, name: str, names: list[str]) -> str:
         return f"{what}\n  fix: {NAMES[name]}"
     if package != "outlay" and name in sys.modules["outlay"].__all__:
         return f"{what}\n  fix: outlay.{name}"
-    if below := [each for each in names if _has(f"{package}.{each}", name)]:
+    folders = names if hasattr(sys.modules[package], "__path__") else []  # a module has none
+    if below := [each for each in folders if _has(f"{package}.{each}", name)]:
         return f"{what}\n  fix: {package}.{below[0]}.{name}"
     return f"{what}: {did_you_mean(name, names)}"
 
