@@ -12,7 +12,6 @@ layout says where they lie. A `recipe` takes `--cells 32` and `--dt 0.1`.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,21 +28,39 @@ REACH = 1
 """A particle stays so many cells from where it begins; its mass then reaches cells that are `REACH` away at most."""
 
 
-def shifted(x: jax.Array, offset: tuple[int, ...]) -> jax.Array:
-    """Return what lies `offset` before each cell, on a periodic mesh: where a dim is split, XLA exchanges halos."""
-    return jnp.roll(x, offset, axis=(0, 1, 2))
+OFFSETS = range(-REACH, REACH + 1)
 
 
-def cloud_in_cell(displacement: jax.Array):
-    """Yield each offset from where a particle begins to a cell that it may reach, and the share of it that is there."""
-    for offset in itertools.product(range(-REACH, REACH + 1), repeat=3):
-        distance = jnp.abs(displacement - jnp.array(offset, displacement.dtype).reshape(1, 1, 1, 3))
-        yield offset, jnp.prod(jnp.maximum(1 - distance, 0), axis=-1)
+def share(displacement: jax.Array, *offset: int) -> jax.Array:
+    """Return which share of each particle is so many cells from where it began: clouds as large as a cell."""
+    distance = jnp.abs(displacement - jnp.array(offset, displacement.dtype).reshape(1, 1, 1, 3))
+    return jnp.prod(jnp.maximum(1 - distance, 0), axis=-1)
 
 
 def density(displacement: jax.Array) -> jax.Array:
-    """Paint the particles, of mass 1, onto the mesh."""
-    return sum(shifted(share, offset) for offset, share in cloud_in_cell(displacement))
+    """Paint the particles, of mass 1, onto the periodic mesh.
+
+    Where a dim is split, XLA makes of `jnp.roll` an exchange of halos; sums along one dim after the other need few.
+    """
+    mass = jnp.zeros(displacement.shape[:3], displacement.dtype)
+    for i in OFFSETS:
+        plane = jnp.zeros_like(mass)
+        for j in OFFSETS:
+            plane += jnp.roll(sum(jnp.roll(share(displacement, i, j, k), k, 2) for k in OFFSETS), j, 1)
+        mass += jnp.roll(plane, i, 0)
+    return mass
+
+
+def felt(field: jax.Array, displacement: jax.Array) -> jax.Array:
+    """Return what each particle feels of a field: of each cell as much as the particle is painted there."""
+    total = jnp.zeros_like(field)
+    for i in OFFSETS:
+        of_plane = jnp.roll(field, -i, 0)
+        for j in OFFSETS:
+            of_line = jnp.roll(of_plane, -j, 1)
+            for k in OFFSETS:
+                total += share(displacement, i, j, k)[..., None] * jnp.roll(of_line, -k, 2)
+    return total
 
 
 def transformed(x: jax.Array, transform) -> jax.Array:
@@ -57,11 +74,9 @@ def transformed(x: jax.Array, transform) -> jax.Array:
 def potential(mass: jax.Array) -> jax.Array:
     """Solve Poisson's equation: the Laplacian of the potential is how much denser a cell is than the mean."""
     waves = [2 * jnp.pi * jnp.fft.fftfreq(size).astype(mass.dtype) for size in mass.shape]
-    # Of central differences over two cells, so that forces are the exact gradient of the energy's mesh part.
-    squares = [jnp.sin(wave) ** 2 for wave in waves]
+    squares = [(2 * jnp.sin(wave / 2)) ** 2 for wave in waves]  # of the differences between neighbours
     square = squares[0][:, None, None] + squares[1][None, :, None] + squares[2][None, None, :]
-    is_seen = square > 1e-6  # the mean, and waves of two cells, have no force
-    inverse = jnp.where(is_seen, -1 / jnp.where(is_seen, square, 1), 0)
+    inverse = jnp.where(square > 0, -1 / jnp.where(square > 0, square, 1), 0)  # the mean pulls nobody
     return transformed(inverse * transformed((mass - 1).astype(jnp.complex64), jnp.fft.fft), jnp.fft.ifft).real
 
 
@@ -70,12 +85,8 @@ def acceleration(displacement: jax.Array) -> tuple[jax.Array, jax.Array]:
     mass = density(displacement)
     field = potential(mass)
     forces = jnp.stack([(jnp.roll(field, 1, dim) - jnp.roll(field, -1, dim)) / 2 for dim in range(3)], axis=-1)
-    # A particle feels each cell as much as it is painted there, so no particle pulls itself.
-    felt = sum(
-        share[..., None] * shifted(forces, tuple(-step for step in offset))
-        for offset, share in cloud_in_cell(displacement)
-    )
-    return felt, jnp.sum((mass - 1) * field) / 2
+    # Felt as it is painted, so no particle pulls itself.
+    return felt(forces, displacement), jnp.sum((mass - 1) * field) / 2
 
 
 def step(state: dict[str, jax.Array], batch: dict[str, jax.Array]):
@@ -101,7 +112,7 @@ def init_of(cells: int):
     def init(key: jax.Array) -> dict[str, jax.Array]:
         place = jnp.arange(cells, dtype=jnp.float32) / cells
         phases = jax.random.uniform(key, (3, 3), maxval=2 * jnp.pi)
-        waves = [jnp.sin(2 * jnp.pi * place[:, None] + phases[dim]) for dim in range(3)]
+        waves = [jnp.sin(2 * jnp.pi * place[:, None] + phases[dim][None]) for dim in range(3)]
         displacement = 0.2 * jnp.stack(
             [waves[0][:, None, None, i] * waves[1][None, :, None, i] * waves[2][None, None, :, i] for i in range(3)],
             axis=-1,
@@ -226,9 +237,9 @@ class ParticleRun(kit.RecipeRun):
         """Take the steps, and write the picture and the report."""
         metrics = kit.MetricsFile(self.folder.metrics_path, after=self.first_step)
         loop = ParticleLoop(self, metrics)
-        loop.run(kit.Progress(self.num_steps, "", "{:.1f} steps/s".format) if kit.is_first() else None)
+        loop.run(kit.Progress(self.num_steps, "gravity", "{:.1f} steps/s".format) if kit.is_first() else None)
         history = tuple({k: v for k, v in line.items() if k != "seconds"} for line in loop.history)
-        result = ParticleResult(**self.result_facts(loop.took, (), 0), history=history)
+        result = ParticleResult(**self.result_facts(loop.total_seconds, (), 0), history=history)
         with kit.result_not_lost(result):
             self._write(self.program.gather(loop.state), result)
         return result

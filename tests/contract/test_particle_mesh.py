@@ -34,15 +34,11 @@ def test_mass_is_painted_as_a_loop_over_particles_paints_it(displacement):
     assert expected.sum() == pytest.approx(CELLS**3)
 
 
-def test_the_potential_solves_poissons_equation_of_central_differences(displacement):
-    mass = np.asarray(EXAMPLE["density"](displacement))
-    # Without the mean and the waves of two cells, which central differences do not see.
-    waves = np.sin(2 * np.pi * np.fft.fftfreq(CELLS)) ** 2
-    is_seen = (waves[:, None, None] + waves[None, :, None] + waves[None, None, :]) > 1e-6
-    seen = np.fft.ifftn(np.where(is_seen, np.fft.fftn(mass), 0)).real
-    field = EXAMPLE["potential"](jnp.asarray(mass))
-    laplacian = sum((jnp.roll(field, 2, dim) - 2 * field + jnp.roll(field, -2, dim)) / 4 for dim in range(3))
-    np.testing.assert_allclose(laplacian, seen, atol=2e-5)
+def test_the_potential_solves_poissons_equation(displacement):
+    mass = EXAMPLE["density"](displacement)
+    field = EXAMPLE["potential"](mass)
+    laplacian = sum(jnp.roll(field, 1, dim) - 2 * field + jnp.roll(field, -1, dim) for dim in range(3))
+    np.testing.assert_allclose(laplacian, mass - mass.mean(), atol=2e-5)
 
 
 def test_no_particle_pulls_itself_and_two_attract_each_other():
@@ -91,7 +87,7 @@ def test_it_is_the_same_over_pencils_as_on_one_device_and_exchanges_halos(tmp_pa
     kinds = {each["kind"] for each in facts["collectives"]}
     assert {"collective-permute", "all-to-all"} <= kinds
     gathered = [each for each in facts["collectives"] if each["kind"] == "all-gather"]
-    assert sum(each["bytes_per_step"] for each in gathered) < 4 * CELLS**3  # never the mesh
+    assert sum(each["bytes_per_step"] for each in gathered) < CELLS**3  # never the mesh
 
 
 def test_a_particle_that_leaves_its_reach_ends_the_run(tmp_path):
