@@ -69,11 +69,11 @@ test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
 	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n 3 -m '$(WITH_NEWEST)'
 
-# An environment like the other, without the applications in packages/.
+# An environment like the other, without the applications in packages/. Pages of the documentation are of both.
 HOUSE_VENV := .venv-house/.installed
 
 test-house: $(HOUSE_VENV)
-	@$(RUN); run .venv-house/bin/$(PYTEST) -n 3 -m '$(HERE)' -o cache_dir=.pytest_cache/house src tests
+	@$(RUN); run .venv-house/bin/$(PYTEST) -n 3 -m '$(HERE)' -o cache_dir=.pytest_cache/house --ignore tests/docs src tests
 
 lint: $(VENV)
 	@$(BIN)/ruff format --check

@@ -155,5 +155,6 @@ assert float(re.search(r"numpy's FFT, relative: (\S+)", printed)[1]) < 1e-5
 # ## Where next
 #
 # [On a SLURM cluster](on_a_slurm_cluster.py): the same programs, started by `srun`. [When something
-# dies](when_something_dies.py): what becomes of a job then, and of what it had saved. All options are in the guide
-# [several processes](../guides/several_processes.md).
+# dies](when_something_dies.py): what becomes of a job then, and of what it had saved. [Write an
+# application](../guides/write_an_application.md): particles that attract each other, by this transform, with halos and
+# a run of their own. All options are in the guide [several processes](../guides/several_processes.md).

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 GROUPS = ("outlay.recipes", "outlay.layouts", "outlay.files", "outlay.commands", "outlay.errors")
@@ -49,25 +48,28 @@ def load(reference: str) -> Any:
 
 
 @functools.cache
-def _files(folders: tuple[str, ...]) -> tuple[Path, ...]:
+def _files(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(file for folder in folders for file in _files_in(folder))
 
 
-def _files_in(folder: str) -> Iterator[Path]:
+def _files_in(folder: str) -> Iterator[str]:
+    # As texts: paths would take longer than reading the files.
     try:
-        names = sorted(entry for entry in os.listdir(folder or ".") if entry.endswith(".dist-info"))
+        names = os.listdir(folder or ".")
     except OSError:  # an archive, or not there
         return
-    for name in names:
-        file = Path(folder, name, "entry_points.txt")
-        if file.is_file():
-            yield file
+    for name in sorted(name for name in names if name.endswith(".dist-info")):
+        yield os.path.join(folder, name, "entry_points.txt")
 
 
 @functools.cache
-def _sections(file: Path) -> Mapping[str, Mapping[str, str]]:
-    """Return the groups of one file that Outlay reads, or its own scripts."""
-    text = file.read_text(encoding="utf-8", errors="replace")
+def _sections(file: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the groups of one file that Outlay reads, or its own scripts; most packages have no such file."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            text = opened.read()
+    except OSError:
+        return {}
     sections: dict[str, dict[str, str]] = {}
     section: dict[str, str] = {}
     for line in map(str.strip, text.splitlines() if "outlay" in text else ()):
