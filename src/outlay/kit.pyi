@@ -79,9 +79,12 @@ from .recipes.recipe_run import RecipeRun as RecipeRun
 from .recipes.run_result import result_not_lost as result_not_lost
 
 # reports
+from .render.page import Block as Block
+from .render.page import Chip as Chip
 from .render.page import Code as Code
 from .render.page import Facts as Facts
 from .render.page import Page as Page
+from .render.pictures import Image as Image
 from .render.report import Report as Report
 from .report.run_page import png_image as png_image
 from .report.run_page import run_page as run_page
@@ -97,6 +100,7 @@ from .train.recording import open_array as open_array
 from .train.run_folder import RECORDING as RECORDING
 from .train.run_folder import RunFolder as RunFolder
 from .train.run_options import RunOptions as RunOptions
+from .train.run_record import RunRecord as RunRecord
 from .train.saving import Saved as Saved
 from .train.saving import Saving as Saving
 from .train.step_loop import StepLoop as StepLoop

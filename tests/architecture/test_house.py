@@ -28,6 +28,7 @@ ON_THEIR_OWN = {
     "outlay.cli.command_guesses": "what people type first, which knows nothing of how commands end",
     "outlay.cli.slurm_checks": "looking for what a script names, which knows nothing of scripts",
     "outlay.cli.slurm_init": "the questions of `outlay slurm init`, which `run` has no need of",
+    "outlay.brain.fused.rows_of_threads": "code in another language, with its constants",
     "outlay.brain.check_arguments": "what is asked of arguments; brain.py is as long as a file should be",
     "outlay.brain.row_steps": "the steps that rows are checked by; brain.py is as long as a file should be",
     "outlay.brain.run.brain_programs": "the programs that a process keeps, which know nothing of runs",

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from outlay.core.one_line import OneLine
+
 T = TypeVar("T")
 Style = Literal["", "strong", "dim", "good", "warning", "bad"]
 Medium = Literal["both", "text", "html"]
@@ -32,7 +34,7 @@ def colour_of(number: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(OneLine):
     """A part of a report.
 
     Attributes:
@@ -324,7 +326,7 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Page:
+class Page(OneLine):
     """A whole report.
 
     Attributes:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from outlay.core.error_types import CheckpointError
+from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain, raising, write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
@@ -20,7 +21,7 @@ from outlay.train.multihost import AgreedStop, is_first
 
 
 @dataclass(frozen=True)
-class Saved:
+class Saved(OneLine):
     """A saved run to continue.
 
     Attributes:

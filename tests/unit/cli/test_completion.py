@@ -27,7 +27,7 @@ def folder(tmp_path):
         ("outlay sl", {"slurm"}),
         ("outlay slurm r", {"run"}),
         ("outlay run d", {"digits"}),
-        ("outlay run m", {"mine.py", "mine.toml"}),
+        ("outlay run mine.p", {"mine.py"}),
         ("outlay run digits --layout f", {"fsdp", "fsdp+tp"}),
         ("outlay run lm --layout fsdp+tp+", {"fsdp+tp+sp"}),
         ("outlay run digits --layout mi", {"mine.toml"}),

@@ -96,5 +96,11 @@ def _dotted(module: str, name: str) -> str:
 def test_the_kit_has_only_what_somebody_uses():
     example = (ROOT / "examples" / "particle_mesh.py").read_text(encoding="utf-8")
     used = {name for _, module, name in taken_from_outlay() if module == "outlay.kit"}
-    used |= set(re.findall(r"\bkit\.(\w+)", example)) | {"RunOptions"}  # that is what a kind of run is given
+    used |= set(re.findall(r"\bkit\.(\w+)", example)) | {
+        "Block",
+        "Chip",
+        "Image",
+        "RunOptions",
+        "RunRecord",
+    }
     assert {name.rpartition(".")[2] for name in names_of_facade("kit")} == used
