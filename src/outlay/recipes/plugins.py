@@ -27,7 +27,7 @@ RECIPES: Mapping[str, str] = MappingProxyType(
 LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "digits": ("dp", "replicated", "zero1", "zero2", "fsdp", "fsdp+tp"),
-        "lm": ("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"),
+        "lm": ("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp", "pp", "pp+tp", "pp+fsdp+tp"),
         "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "lora": ("fsdp", "dp", "tp"),
@@ -67,6 +67,8 @@ def file_endings() -> tuple[str, ...]:
 
 def ending_of(text: str) -> str | None:
     """Return the ending of a recipe that is itself a file that an application reads, or would read; None for others."""
+    if text in RECIPES:
+        return None
     known = (*(name for name in ABSENT if name.startswith(".")), *file_endings())
     return next((ending for ending in known if text.endswith(ending)), None)
 

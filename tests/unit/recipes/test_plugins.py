@@ -107,6 +107,8 @@ def test_a_recipe_of_outlays_own_is_not_replaced(installed, monkeypatch):
     monkeypatch.setattr(plugins, "entry_points", lambda group: pytest.fail("entry points were read"))
     assert plugins.recipe_named("digits") == plugins.RECIPES["digits"]
     assert plugins.layouts_of("digits") == plugins.LAYOUTS["digits"]
+    assert plugins.ending_of("digits") is None
+    assert find_function("digits").__name__ == "digits"
 
 
 @pytest.mark.parametrize("what", ["ab_brain", "model.scfg", "model.toml"])
