@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
 from outlay.core.error_types import Problem
 from outlay.core.jax_needed_operations import needed_for
@@ -34,7 +35,11 @@ def scan_problems(scan: Any, of_few: Any) -> list[Problem]:
             f"it has {scan.params['length']} rounds for the whole batch and {of_few.params['length']} for a microbatch"
         )
         return [Problem("rounds of samples", at, what, "scan over the layers alone")]
-    problems = []
+    problems = [
+        Problem("other random numbers", source_line(eqn) or at, _OF_RBG, "jax.random.key(seed, impl='threefry2x32')")
+        for eqn in scan.params["jaxpr"].jaxpr.eqns
+        if _draws_of_rbg(eqn)
+    ]
     for eqn, line in mixing_operations(scan.params["jaxpr"], of_few.params["jaxpr"]):
         name = eqn.primitive.name
         if name == "random_bits":
@@ -45,6 +50,16 @@ def scan_problems(scan: Any, of_few: Any) -> list[Problem]:
             fix = "compute statistics over features instead of samples (such as LayerNorm), or leave the pipeline out"
         problems.append(Problem("not by microbatch", line or at, what, fix))
     return problems
+
+
+_OF_RBG = "keys of rbg draw other numbers for several microbatches at a time than for one after the other"
+
+
+def _draws_of_rbg(eqn: Any) -> bool:
+    """Return whether an operation, or one within it, draws from keys whose numbers change under `jax.vmap`."""
+    if eqn.primitive.name.startswith("random_") and any("rbg" in str(var.aval.dtype) for var in eqn.invars[:1]):
+        return True
+    return any(map(_draws_of_rbg, (each for inner in jaxprs_in_params(eqn.params) for each in inner.eqns)))
 
 
 def run_in_microbatches(

@@ -176,6 +176,17 @@ def test_what_takes_samples_together(layer: Any, text: str, message: str, remat:
     assert line_of(layer, text) in str(error.value)
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_whose_numbers_change_under_vmap(impl: str) -> None:
+    def noisy(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ (w + jax.random.normal(jax.random.key(0, impl=impl), w.shape))
+
+    with pytest.raises(ProgramError, match="keys of rbg draw other numbers for several microbatches") as error:
+        made(scanned(noisy))
+    assert line_of(noisy, "normal") in str(error.value)
+    assert "fix: jax.random.key(seed, impl='threefry2x32')" in str(error.value)
+
+
 def test_statistics_that_a_layer_returns() -> None:
     def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
         x, means = jax.lax.scan(lambda x, w: (plain_layer(x, w), x.mean()), batch, params["layers"])
