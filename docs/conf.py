@@ -57,9 +57,10 @@ LONG_PAGES = [
     "tutorials/several_processes.py",
     "tutorials/when_something_dies.py",
 ]
+suppress_warnings = ["misc.highlighting_failure"]  # an error that a page shows is no program: JAX quotes with backticks
 if os.environ.get("OUTLAY_LONG_PAGES") == "off":
     nb_execution_excludepatterns = LONG_PAGES
-    suppress_warnings = ["myst-nb.lexer"]  # it is the kernel of a page that says in which language its cells are
+    suppress_warnings += ["myst-nb.lexer"]  # it is the kernel of a page that says in which language its cells are
 nb_merge_streams = True
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

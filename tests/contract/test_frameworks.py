@@ -23,7 +23,8 @@ import outlay
 pytestmark = pytest.mark.newest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NOT_TRAINED = {"planted_fault", "pencil_fft", "cart_pole", "lora"}  # lora has a test of its own
+NOT_TRAINED = {"planted_fault", "pencil_fft", "cart_pole", "particle_mesh", "two_stage_pipeline", "lora"}
+"""Examples that have tests of their own."""
 EXAMPLE_NAMES = {path.stem for path in EXAMPLES.glob("*.py")} - NOT_TRAINED
 
 TOLERANCE = 1e-5

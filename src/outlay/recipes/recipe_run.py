@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlay.core.entry_points import load
 from outlay.core.error_types import RecipeError
-from outlay.core.quantities import plural
+from outlay.core.one_line import OneLine
+from outlay.core.quantities import counted, plural
 from outlay.devices.mesh_info import check_runnable
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import Flag, own_job_folder
@@ -38,7 +39,7 @@ RECORDED_ROWS = "recorded_rows"
 """The name, in what is collected, of the number of rows of the recording."""
 
 
-class RecipeRun(abc.ABC):
+class RecipeRun(OneLine, abc.ABC):
     """A run of a prepared recipe. A kind of run is a subclass, which the recipe names (`Recipe.runner`).
 
     `run` calls the methods in the order in which they stand here. Until `take_steps` nothing in the folder is touched.
@@ -103,14 +104,14 @@ class RecipeRun(abc.ABC):
     def config(self) -> dict[str, Any]:
         """Return what `config.json` says of this kind of run in addition."""
 
-    def check_saving(self, every: int) -> None:  # noqa: B027  # not every kind has something to check
+    def check_saving(self, every: int) -> None:  # not every kind has something to check
         """Raise if a run cannot be saved at this interval.
 
         Raises:
             CheckpointError: it cannot.
         """
 
-    def check(self) -> None:  # noqa: B027
+    def check(self) -> None:
         """Raise if the recipe cannot be run for this number of steps."""
 
     def check_options(self) -> None:
@@ -234,6 +235,9 @@ class RecipeRun(abc.ABC):
                 return self._run(times)
         finally:
             folder.close()
+
+    def _in_short(self) -> str:
+        return f"{self.recipe.name} for {counted(self.num_steps, 'step')}"
 
     def _run(self, times: RunTimes) -> Result:
         folder, every = self.folder, self.options.checkpoint_every

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from outlay.core.error_types import CheckpointError, OutputError
+from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain, raising, whole_file
 from outlay.core.quantities import counted
 
@@ -55,7 +56,7 @@ class History:
         return iter(self._remembered if ends_with_last or self.last is None else [*self._remembered, self.last])
 
 
-class MetricsFile:
+class MetricsFile(OneLine):
     """Write metrics line by line, unbuffered: a killed run leaves only whole lines.
 
     Args:
@@ -107,6 +108,9 @@ class MetricsFile:
                 with contextlib.suppress(OSError):
                     self._file.truncate(before)
                 raise
+
+    def _in_short(self) -> str:
+        return str(self.path)
 
     def _unwritable(self, why: str) -> OutputError:
         return OutputError(

@@ -11,6 +11,7 @@ from typing import Any, Self
 from rich import progress as bars
 from rich.console import Console
 
+from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 
 _NUM_LINES = 10
@@ -21,7 +22,7 @@ _CURVE = (180, 28)  # pixels
 _MOST_POINTS = 180
 
 
-class Progress:
+class Progress(OneLine):
     """Show the position, the metrics and the speed of a run, and the time left.
 
     Args:
@@ -103,6 +104,9 @@ class Progress:
         """
         if self._notebook:
             self._notebook.points.append((step, value))
+
+    def _in_short(self) -> str:
+        return f"of {counted(self._num_steps, 'step')}"
 
     def _is_due(self, step: int) -> bool:
         """Return whether to print a line for a step: ten per run, more in a long run, with the first ones early."""

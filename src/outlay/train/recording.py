@@ -18,6 +18,7 @@ import numpy as np
 from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import DataError, OutputError, ProgramError
 from outlay.core.input_file import check_folder, read_text
+from outlay.core.one_line import OneLine
 from outlay.core.output_file import raising, real_path
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -158,7 +159,7 @@ class Recorder(Protocol):
         ...
 
 
-class MemoryRecorder:
+class MemoryRecorder(OneLine):
     """Collect rows in memory.
 
     Args:
@@ -186,8 +187,11 @@ class MemoryRecorder:
         whole = {name: np.concatenate(rows) for name, rows in self._rows.items()}
         return Recording(np.concatenate(self._steps), self._dt, {n: (lambda a=a: a) for n, a in whole.items()})
 
+    def _in_short(self) -> str:
+        return f"{counted(self.num_rows, 'row')} in memory"
 
-class ZarrRecorder:
+
+class ZarrRecorder(OneLine):
     """Write rows to a Zarr group with one array per address.
 
     `append` returns when its rows are on disk, so that a run that ends early leaves them.
@@ -252,6 +256,9 @@ class ZarrRecorder:
     def recording(self) -> Recording:
         """Return the recording so far; its arrays are read when they are accessed."""
         return Recording.read(self._path)
+
+    def _in_short(self) -> str:
+        return f"{counted(self.num_rows, 'row')} in {self._path}"
 
     def _as_output_error(self, what: str) -> AbstractContextManager[None]:
         """Convert errors of the file system and of TensorStore, whose source locations are left out, to OutputError."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outlay.core.error_types import Problem, RunFolderError
+from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain, picture_bytes, raising, write_whole
 from outlay.core.own_folder import MARK, OwnFolder
 from outlay.core.quantities import counted, listed
@@ -34,7 +35,7 @@ TENSORBOARD, LOG_FILE = "tensorboard", "log.json"
 _FILES = (_CONFIG, "plan.json", _METRICS, _TIMES, "loss.png", "sample.txt", "report.html", LOG_FILE)
 
 
-class RunFolder:
+class RunFolder(OneLine):
     """The folder of one run: `config.json`, `plan.json`, `report.html`, `checkpoints/`, `recording.zarr`, and results.
 
     The folder must be new, empty, or marked by Outlay as a run folder with a list of the files that it wrote. Only
@@ -240,6 +241,9 @@ class RunFolder:
     def close(self) -> None:
         """Unlock the folder for other runs."""
         self._own.release()
+
+    def _in_short(self) -> str:
+        return str(self.path)
 
     def _check_links(self, *, is_continued: bool) -> None:
         """Raise if a link stands where a run reads or writes: what it leads to is not the run's.

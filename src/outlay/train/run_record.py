@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.core.error_types import RunFolderError
+from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain
 from outlay.core.own_folder import MARK, folder_id, is_in_use
 from outlay.layout.plan import Plan
@@ -51,7 +52,7 @@ class Session:
     end: str = ""
 
 
-class RunRecord:
+class RunRecord(OneLine):
     """What a run has written so far. `refresh` reads what was added since.
 
     Args:
@@ -163,6 +164,9 @@ class RunRecord:
             self._start_again()
             return self.refresh() or True
         return self.version != before
+
+    def _in_short(self) -> str:
+        return str(self.path)
 
     def _start_again(self) -> None:
         self._files.clear()

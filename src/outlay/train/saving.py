@@ -15,6 +15,7 @@ import numpy as np
 from outlay.core.error_types import CheckpointError
 from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain, raising, write_whole
+from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.multihost import AgreedStop, is_first
@@ -35,7 +36,7 @@ class Saved(OneLine):
     collected: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class Saving:
+class Saving(OneLine):
     """Save a run at intervals and at its end, and restore it onto any layout and devices.
 
     Args:
@@ -109,6 +110,9 @@ class Saving:
                 f"{file}, which the run collected in its first {step} steps, cannot be read: {error}"
                 "\n  fix: restore it, or --force to start a new run"
             ) from error
+
+    def _in_short(self) -> str:
+        return f"every {counted(self.every, 'step')}" if self.every else "at the end"
 
     def _write(self, folder: Path, step: int, collected: Mapping[str, np.ndarray]) -> None:
         path = folder / f"{step}.npz"

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from outlay.core.error_types import OutputError
+from outlay.core.one_line import OneLine
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import AFTER_THE_LAST
 from outlay.jobs.stop_request import Stopped, exit_code
@@ -25,7 +26,7 @@ from outlay.train.run_times import COMPILE, EVALUATE, INPUT, SAVE, STEPS, curren
 from outlay.train.saving import Saving
 
 
-class StepLoop(abc.ABC):
+class StepLoop(OneLine, abc.ABC):
     """Run the steps of a run, one or many per call; subclasses define the kind of run.
 
     Args:
@@ -187,6 +188,9 @@ class StepLoop(abc.ABC):
     def last_saved(self) -> int | None:
         """Return the step of the last checkpoint; None if there is none."""
         return self.saving.checkpoints.last_saved() if self.saving else None
+
+    def _in_short(self) -> str:
+        return f"at step {self.step} of {self.num_steps}"
 
     def _take_steps(self) -> bool:
         """Run and save the remaining steps; returns whether a stop was requested before the end."""
