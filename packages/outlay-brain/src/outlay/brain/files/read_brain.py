@@ -57,7 +57,8 @@ def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
         BrainError: the file cannot be read, holds no neuron, or something that is not understood; all of it is named.
 
     Example:
-        >>> outlay.brain.read_neuron("tests/data/alif_mod_neuron.scfg", units=12).soma.threshold_delta
+        >>> file = "packages/outlay-brain/brain_tests/data/alif_mod_neuron.scfg"
+        >>> outlay.brain.read_neuron(file, units=12).soma.threshold_delta
         100.0
     """
     content, name = _content(Path(path)), os.fspath(path)
