@@ -22,7 +22,7 @@ KINDS: dict[str, frozenset[str]] = {
         "of complex numbers": "complex conj imag real",
         "hands on": (
             "copy copy_p layout_constraint mesh_cast name pcast pvary relayout reshard sharding_constraint "
-            "stop_gradient"
+            "stop_gradient xla_metadata_value"
         ),
         "converts": "bitcast_convert_type convert_element_type reduce_precision",
         # The result holds entries of the operands: all of them, or some.
@@ -70,10 +70,11 @@ KINDS: dict[str, frozenset[str]] = {
         ),
         # Where values are kept, and effects.
         "memory": (
-            "after_all box_get box_set check copy_to_host create_linear create_token dce_sink device_put empty_ref "
+            "after_all assert_consumed_value box_get box_set check consume copy_to_host create_linear create_token "
+            "dce_sink device_put empty_ref "
             "free_ref freeze from_edtype get global_array_to_host_local_array host_local_array_to_global_array "
-            "inspect_sharding log_extend log_read new_box new_log new_ref optimization_barrier pin shape_assertion "
-            "swap tie to_edtype unpin unreachable with_memory_space_constraint"
+            "inspect_sharding log_extend log_read new_box new_log new_ref optimization_barrier pin program_order "
+            "shape_assertion shard_alike swap tie to_edtype unpin unreachable with_memory_space_constraint"
         ),
         "adds in place": "accum_grad_in_ref addupdate",
         # Functions are run.
@@ -81,7 +82,8 @@ KINDS: dict[str, frozenset[str]] = {
             "call call_exported call_hi_primitive call_hi_primitive_linearized checkpoint closed_call composite cond "
             "core_call core_map custom_jvp_call custom_jvp_call_jaxpr custom_lin custom_partitioning custom_vjp_call "
             "custom_vmap_call debug_callback debug_print eval_jaxpr ffi_call io_callback jit linear_call mpmd_map "
-            "pallas_call pjit pure_callback remat2 remat_opt run_state scan shard_map stage while"
+            "pallas_call pjit pure_callback remat2 remat_opt run_state scan shard_map stage tpu_custom_call while "
+            "buffer_callback compute_on fused_call xla_metadata_call"
         ),
     }.items()
 }

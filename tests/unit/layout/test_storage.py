@@ -91,7 +91,7 @@ def test_unsupported_storage_is_refused(rule, message):
 
 def test_a_value_named_as_a_leaf_is_refused():
     with pytest.raises(
-        outlay.errors.LayoutError, match=r"same path twice: params\.w\n.*tell the value from the leaf of the state"
+        outlay.errors.LayoutError, match=r"same path twice: params\.w\n.*named value and a leaf of the state have"
     ):
         plan_of(intermediates={"params": {"w": shape(2)}})
 
