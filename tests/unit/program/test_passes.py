@@ -117,7 +117,6 @@ def plain_jax(loss):
     return params, losses
 
 
-@pytest.mark.some_cases(8)
 @pytest.mark.parametrize(("mode", "asked"), [*cases()])
 def test_each_subset_of_passes_computes_what_plain_jax_does(mode, asked):
     loss, built = program(asked, mode)
@@ -150,7 +149,7 @@ def test_a_whole_step_on_shards_takes_passes_too(asked):
 
 
 def test_every_pass_is_tried():
-    elsewhere = {"explicit_transforms"}  # test_per_shard_operations.py
+    elsewhere = {"explicit_transforms", "pipelining"}  # test_per_shard_operations.py, test_pipelines.py
     tried = {*IN_AUTO, "manual_gradients", "manual_step", *elsewhere}
     assert {one.name.partition(":")[0] for one in PASSES} == tried
 
