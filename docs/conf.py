@@ -2,11 +2,15 @@
 
 import atexit
 import gc
+import importlib.util
 import logging
 import os
+import re
 import sysconfig
 import tempfile
 from pathlib import Path
+
+from sphinx.pycode import ModuleAnalyzer
 
 # Sphinx makes millions of small objects, most of which stay. Looking for cycles among them took two fifths of its time.
 gc.disable()
@@ -99,3 +103,18 @@ autodoc_typehints_description_target = "documented_params"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
+
+
+def _take_docstring_of_data(app, what, name, obj, options, lines):
+    """Give data the docstring that stands below them, in the module that the stub names: their type's says nothing."""
+    facade, _, attribute = name.rpartition(".")
+    if what != "data" or facade != "outlay.kit":
+        return
+    stub = Path(importlib.util.find_spec(facade).origin).with_suffix(".pyi").read_text(encoding="utf-8")
+    source = re.search(rf"^from \.([\w.]+) import {attribute} as", stub, re.MULTILINE)
+    written = ModuleAnalyzer.for_module(f"outlay.{source[1]}").find_attr_docs()
+    lines[:] = written.get(("", attribute), [])
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", _take_docstring_of_data)

@@ -32,11 +32,13 @@ TraceOption = Annotated[
     typer.Option("--trace", metavar="FILE.json", help="Also write the timeline as a trace for ui.perfetto.dev."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Also replace files that Outlay did not make.")]
+"""The option `--force` of a command that writes files."""
 CacheOption = Annotated[
     bool,
     typer.Option("--cache/--no-cache", help="Whether to reuse what was compiled before; by default yes."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+"""The option `--json` of a command that answers."""
 
 
 # Words that a command does not understand go to the recipe, as in `outlay run lm --model tiny`.

@@ -111,8 +111,9 @@ def operations(jaxpr: Any, name: str = "") -> Iterator[Any]:
 
 
 SCAN, WHILE, COND = "scan", "while", "cond"
+"""Names of operations that hold programs: two loops, and a branch."""
 CHECKPOINTS, CALLS = ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
-"""Names of operations that hold programs: loops, a branch, a `jax.checkpoint`, a call of a jitted function."""
+"""Names of operations that hold programs: of a `jax.checkpoint`, and of a call of a jitted function."""
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
 """Names of calls of functions with derivatives of their own."""
 

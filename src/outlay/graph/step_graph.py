@@ -25,6 +25,7 @@ CACHE = "cache"
 """Where the state holds the outputs that others read in the next step: `cache.PART.PORT`."""
 
 Read = dict[str, tuple[jax.Array, ...]]
+"""What a part reads in a step: by input, the outputs that arrive there."""
 PartStep = Callable[[Any, Read], tuple[Any, dict[str, jax.Array]]]
 
 

@@ -14,6 +14,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import is_explicit
 
 Mode = Literal["auto", "manual", "placed"]
+"""Who splits a step: XLA, the step itself on shards, or a program for each part of a graph."""
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 

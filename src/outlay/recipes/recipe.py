@@ -24,6 +24,7 @@ from outlay.train.objective import Loss, Reduction
 from outlay.train.step import init_state, train_step
 
 DEFAULT_MESH = "data=-1"
+"""The mesh of a recipe that names none: all devices along one axis."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from outlay.train.checkpoint.select_leaves import matching
 from outlay.train.run_arrays import GROUP, STEPS, addresses_in
 
 Rows = Mapping[str, np.ndarray]
+"""Rows to record, an array by address, each with as many rows."""
 RowTypes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """The shape and dtype of a row, by address."""
 
