@@ -140,7 +140,8 @@ class _CompilerProcess:
     def stop(self) -> None:
         """End the process, which has no program left to compile."""
         if self._process:
-            with self._process:  # it ends when there is nothing more to read
+            # It ends when there is nothing more to read; what a killed one has not read yet is lost.
+            with contextlib.suppress(BrokenPipeError), self._process:
                 self._process = None
 
     def _start(self) -> subprocess.Popen[bytes]:
