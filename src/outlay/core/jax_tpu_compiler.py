@@ -103,6 +103,7 @@ class _CompilerProcess:
         self._topology: tuple[Any, ...] = ()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._of_parent: subprocess.Popen[bytes] | None = None  # held, or Python would warn that it still runs
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this process
 
     def ask(self, topology: tuple[Any, ...], *program: Any) -> _Compiled:
@@ -137,6 +138,13 @@ class _CompilerProcess:
             raise jax.errors.JaxRuntimeError(answer)
         return answer
 
+    def leave_to_parent(self) -> None:
+        """In a fork: the process answers its parent alone, so that a fork starts its own."""
+        self._of_parent, self._process = self._process, None
+        self._lock = threading.Lock()
+        self._errors.close()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this process
+
     def stop(self) -> None:
         """End the process, which has no program left to compile."""
         if self._process:
@@ -167,6 +175,7 @@ class _CompilerProcess:
 
 _process = _CompilerProcess()
 atexit.register(_process.stop)
+os.register_at_fork(after_in_child=_process.leave_to_parent)
 _topologies: dict[Any, tuple[Any, ...]] = {}
 """The arguments of `tpu_topology_devices` that gave the devices of a client."""
 

@@ -123,6 +123,16 @@ def test_an_interrupt_ends_the_compiler_and_its_answer_is_not_taken_for_another(
     assert "add" in compiled_for(devices, lambda w, x: w + x).as_text()
 
 
+def test_a_fork_does_not_take_the_answers_of_its_parent(devices):
+    compiled_for(devices, lambda w, x: w - 2 * x)
+    of_parent = jax_tpu_compiler._process._process
+    jax_tpu_compiler._process.leave_to_parent()  # as a fork does at once
+    assert "add" in compiled_for(devices, lambda w, x: w + 3 * x).as_text()
+    assert jax_tpu_compiler._process._process.pid != of_parent.pid
+    assert of_parent.poll() is None, "its process goes on"
+    of_parent.communicate()
+
+
 @pytest.mark.processes
 def test_the_compiler_ends_with_the_process_that_asks():
     program = (
