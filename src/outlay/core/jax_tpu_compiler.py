@@ -119,18 +119,17 @@ class _CompilerProcess:
         """
         with self._lock:
             if topology != self._topology:
-                self.stop()
+                self.kill()
             self._topology, process = topology, self._process or self._start()
             try:
                 answer = _exchange(process, (topology, *program))
             except BaseException:  # Ctrl-C: the process would go on, and its answer come to the next question
-                process.kill()
-                self.stop()
+                self.kill()
                 raise
             finally:
                 errors = self._take_errors()
             if answer is None:
-                self.stop()
+                self._close()
                 raise CompilerAbortError(_reason(process.returncode, errors))
         with contextlib.suppress(OSError):  # what a compiler in this process would print goes to the same place
             os.write(2, errors.encode(errors="surrogateescape"))
@@ -145,8 +144,14 @@ class _CompilerProcess:
         self._errors.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this process
 
-    def stop(self) -> None:
-        """End the process, which has no program left to compile."""
+    def kill(self) -> None:
+        """End the process at once, also in the middle of a program."""
+        if self._process:
+            self._process.kill()
+            self._close()
+
+    def _close(self) -> None:
+        """Wait for the process to end."""
         if self._process:
             # It ends when there is nothing more to read; what a killed one has not read yet is lost.
             with contextlib.suppress(BrokenPipeError), self._process:
@@ -174,7 +179,7 @@ class _CompilerProcess:
 
 
 _process = _CompilerProcess()
-atexit.register(_process.stop)
+atexit.register(_process.kill)  # whoever ends waits for no program of another thread
 os.register_at_fork(after_in_child=_process.leave_to_parent)
 _topologies: dict[Any, tuple[Any, ...]] = {}
 """The arguments of `tpu_topology_devices` that gave the devices of a client."""
