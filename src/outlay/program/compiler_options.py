@@ -27,6 +27,7 @@ from outlay.core.jax_compat import (
     take_packed_arrays,
     without_compilation_cache,
 )
+from outlay.core.memory_pool import asked_fraction
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
@@ -39,6 +40,15 @@ _DISABLED_PASSES = "xla_disable_hlo_passes"  # with commas between them
 
 MICROBATCHES = "microbatches"
 """The scope that `outlay.train_step` opens around its loop over microbatches, by which the loop is known."""
+
+SCHEDULER_MEMORY = "xla_gpu_memory_limit_slop_factor"
+"""The option that says with how much memory XLA's scheduler plans: hundredths of `SCHEDULER_SHARE` of a GPU's."""
+
+SCHEDULER_SHARE = 0.8
+"""What XLA takes a GPU's memory to be, before what goes in and out of a program is subtracted."""
+
+SCHEDULER_DEFAULT = 95
+"""XLA's own value of `SCHEDULER_MEMORY`."""
 
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _UNKNOWN = re.compile(r"No such compile option: '([^']*)'")
@@ -107,7 +117,8 @@ RequestedOptions = Mapping[str, Value] | Path | str | CompilerOptions
 def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> CompilerOptions:
     """Return the requested options for the devices of a mesh.
 
-    A preset leaves out what `XLA_FLAGS` or `LIBTPU_INIT_ARGS` already set.
+    A preset leaves out what `XLA_FLAGS` or `LIBTPU_INIT_ARGS` already set. For GPUs it gives the scheduler the memory
+    of the pool that JAX takes: as the environment asks, else by default; of absent ones, the most that JAX can take.
 
     Args:
         requested: `preset`, `none`, options by name, the name of a file of them, or those of another program.
@@ -129,11 +140,22 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
         return CompilerOptions(str(requested), _of_file(Path(requested)))
     kind = mesh.devices.flat[0].platform if mesh is not None else ""
     set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
-    values = _presets().get(kind, {})
+    values = _within_pool(_presets().get(kind, {}), mesh)
     left_out = [name for name in values if name in set_already]
     remaining = {name: value for name, value in values.items() if name not in set_already}
     notes = (f"set by the environment: {', '.join(left_out)}",) if left_out else ()
     return CompilerOptions(f"preset for {kind}" if kind else "none", remaining, notes)
+
+
+def _within_pool(values: Mapping[str, Value], mesh: Mesh | None) -> Mapping[str, Value]:
+    """Give the scheduler the memory that a run will have: that of its pool."""
+    if SCHEDULER_MEMORY not in values or mesh is None:
+        return values
+    if asked := asked_fraction():
+        return {**values, SCHEDULER_MEMORY: int(asked.share * 100 / SCHEDULER_SHARE)}
+    if is_compile_only(mesh.devices.flat[0]):
+        return values  # the report says which pool to ask for
+    return {name: value for name, value in values.items() if name != SCHEDULER_MEMORY}
 
 
 @functools.cache

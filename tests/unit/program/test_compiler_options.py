@@ -1,5 +1,7 @@
 """Options of the compiler: presets by hardware, options of the user's own, and those that a compiler does not know."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,26 @@ def test_what_the_environment_sets_is_left_to_it(monkeypatch):
     options = compiler_options("preset", mesh(data=8, target="h100:1x8"))
     assert "xla_gpu_enable_triton_gemm" not in options.values
     assert options.notes == ("set by the environment: xla_gpu_enable_triton_gemm",)
+
+
+@pytest.mark.any_jax
+@pytest.mark.parametrize(
+    ("fraction", "slop"),
+    [({}, 118), ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".75"}, 93), ({"XLA_CLIENT_MEM_FRACTION": "0.9"}, 112)],
+)
+def test_the_scheduler_of_a_preset_plans_with_the_pool_of_the_run(fraction, slop, monkeypatch):
+    for name, value in fraction.items():
+        monkeypatch.setenv(name, value)
+    options = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    assert options.values["xla_gpu_memory_limit_slop_factor"] == slop
+
+
+@pytest.mark.any_jax
+def test_on_gpus_that_are_here_the_scheduler_plans_with_the_pool_that_jax_takes(monkeypatch):
+    attached = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu", client=None)]))
+    assert "xla_gpu_memory_limit_slop_factor" not in compiler_options("preset", attached).values
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    assert compiler_options("preset", attached).values["xla_gpu_memory_limit_slop_factor"] == 118
 
 
 def test_a_program_is_compiled_with_its_options_and_says_so():

@@ -7,8 +7,6 @@ and from the host, and products that a backward pass recomputes.
 from __future__ import annotations
 
 import heapq
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -31,12 +29,12 @@ from outlay.analysis.hlo.hlo_module import (
 )
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.work.compiled import CompiledWork
+from outlay.core.memory_pool import MEM_FRACTION, asked_fraction
 from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 
 NUM_LARGEST = 10
-_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 _NO_MEMORY = NAMES | CONTROL | BARRIERS | {"after-all", "partition-id", "replica-id", "dynamic-update-slice"}
 """Operations that only name memory, or write in place."""
@@ -101,8 +99,8 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
         return {"needed": peak, "pool": 0, "most": 0, "assumed": ()}
     known, capacity = constants_of(target.hardware), target.hardware.memory_bytes
     is_gpu = target.hardware.kind == "gpu"
-    fraction = os.environ.get(_FRACTION, "") if is_gpu else ""
-    asked = float(fraction) if re.fullmatch(r"0?\.\d+|1(\.0*)?", fraction) else known.pool
+    fraction = asked_fraction() if is_gpu else None
+    asked = fraction.share if fraction else known.pool
     assumed = []
     if known.fragments or known.runtime:
         assumed.append(
@@ -111,7 +109,11 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
         )
     if asked < 1:
         by = (
-            f"by {_FRACTION}" if fraction else f"as JAX does unless {_FRACTION} says otherwise" if is_gpu else "of TPUs"
+            f"by {fraction.variable}"
+            if fraction
+            else f"as JAX does unless {MEM_FRACTION} says otherwise"
+            if is_gpu
+            else "of TPUs"
         )
         assumed.append(f"{asked:.3g} of the memory is for the program, {by}")
     return {

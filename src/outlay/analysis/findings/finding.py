@@ -11,9 +11,12 @@ from jax.sharding import PartitionSpec
 from outlay.analysis.attribution.compiler_output import ReturnedState
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
+from outlay.analysis.cost.lanes import Stretch
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.target import Target
 from outlay.layout.placement import spec_text
+from outlay.program.compiler_options import CompilerOptions
 from outlay.program.program import Program
 from outlay.render.report import fields_as_json
 
@@ -68,6 +71,9 @@ class Evidence:
         program: the `outlay.Program` that it was made from, if any.
         state: what comes back of its first argument, if that is a state, and if known.
         computing: the seconds that a device computes in a step; None without a target.
+        target: the hardware, if known.
+        stretches: the step, timed on the target.
+        options: what the compiler was told, if known.
     """
 
     module: HloModule
@@ -79,6 +85,9 @@ class Evidence:
     program: Program | None
     state: ReturnedState | None
     computing: float | None = None
+    target: Target | None = None
+    stretches: Sequence[Stretch] = ()
+    options: CompilerOptions | None = None
 
     def exchanges(self) -> Iterator[tuple[Computation, Instruction, CollectiveFacts]]:
         """Yield each collective with its computation and its instruction in the program."""

@@ -21,6 +21,7 @@ from outlay.analysis.findings.memory import (
     too_large,
     whole_leaves,
 )
+from outlay.analysis.findings.synchronous_loops import synchronous_loops
 from outlay.core.quantities import counted, format_bytes
 
 _CAUSES = ("gathered-batch", "all-to-all-in-fsdp")
@@ -40,6 +41,7 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     gathered_operands,
     indexed_operands,
     exchanges_in_loops,
+    synchronous_loops,
     whole_leaves,
     large_constants,
     donated_in_vain,

@@ -149,7 +149,20 @@ def _explanation(
     estimated = price(schedule, timed=timed) if target else None
     seconds = estimated.seconds if estimated else None
     computing = estimated.seconds - estimated.parts.get("communication", 0.0) if estimated else None
-    evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, output.state, computing)
+    evidence = Evidence(
+        module,
+        collectives,
+        leaves,
+        mesh,
+        memory,
+        work,
+        subject.program,
+        output.state,
+        computing,
+        target,
+        tuple(timed.stretches) if timed else (),
+        subject.options,
+    )
     from_messages = message_findings(subject.messages, module, leaves, output.text, mesh)
     return Explanation(
         name=subject.name,

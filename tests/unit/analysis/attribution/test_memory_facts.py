@@ -122,6 +122,10 @@ def test_the_verdict_is_what_jax_can_take(monkeypatch):
     assert "0.75 of the memory is for the program, as JAX does unless" in "\n".join(tight.assumed)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
     assert facts(65 * gib).verdict == "fits"
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION")
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".92")
+    assert facts(65 * gib).verdict == "fits"
+    assert "0.92 of the memory is for the program, by XLA_CLIENT_MEM_FRACTION" in "\n".join(facts(gib).assumed)
     assert facts(15 * gib, "tpu-v5e:4x4").verdict == "fits"
     assert facts(int(15.9 * gib), "tpu-v5e:4x4").verdict == "does not fit"
 
