@@ -197,7 +197,7 @@ def _stats(memory):
 
 def _asked(run):
     """Return a short name for what is compiled: a row that is built in another way is compiled again."""
-    how = ["fused"] if run.target.startswith("tpu") else ["scheduled in 95 % of the memory"]
+    how = ["fused"] if run.target.startswith("tpu") else []
     how += ["whole gradients"] if run.layout.optimizer and not run.layout.gradients else []
     how += ["keeps all"] if run.keeps_all else []
     asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
