@@ -206,6 +206,10 @@ def _checked_plan(
     problems = unknown_axes(rules, mesh)
     if problems:  # every later check would only report the same axes again
         raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)
+    # By attribute: a layout without such policies does not import them.
+    asked = [(getattr(rule.placement, "problem_on", None), rule.named(number)) for number, rule in enumerate(rules)]
+    if problems := [problem for ask, name in asked if ask is not None and (problem := ask(mesh, name))]:
+        raise LayoutError(f"the layout keeps inside a host what crosses hosts on {mesh}:", problems)
     problems = unknown_positions(rules, mesh)
     if problems:
         raise LayoutError(f"the layout names devices that {mesh} lacks: {counted(len(problems), 'rule')}", problems)

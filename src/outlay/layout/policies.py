@@ -65,17 +65,23 @@ class LargestDim(_OverOneAxis):
 
 
 @dataclass(frozen=True)
-class OneDim(_OverOneAxis):
+class OneDim:
     """Split one given dim, counted from the end when negative; leaves without that dim stay whole.
 
     Attributes:
-        axis: the mesh axis.
+        axis: the mesh axis, or several together, outermost first.
         dim: the dim.
         min_dims: leaves with fewer dims stay whole.
     """
 
+    axis: str | tuple[str, ...]
     dim: int
     min_dims: int = 1
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,) if isinstance(self.axis, str) else self.axis
 
     def __call__(self, leaf: LeafView) -> Choice:
         """Choose for one leaf."""
@@ -83,13 +89,17 @@ class OneDim(_OverOneAxis):
         dim = self.dim + rank if self.dim < 0 else self.dim
         if rank < self.min_dims or not 0 <= dim < rank:
             return Choice(P(), f"{rank} dims: nothing to split")
-        if self.axis not in leaf.free_axes or dim not in leaf.free_dims:
-            return Choice(P(), f"dim {dim} or axis {self.axis!r} is taken", blocked=True)
-        return Choice(_split(dim, self.axis), f"dim {dim} over {self.axis!r}")
+        if not set(self.axes) <= set(leaf.free_axes) or dim not in leaf.free_dims:
+            return Choice(P(), f"dim {dim} or axis {self._named_axes} is taken", blocked=True)
+        return Choice(P(*[None] * dim, self.axis), f"dim {dim} over {self._named_axes}")
+
+    @property
+    def _named_axes(self) -> str:
+        return " and ".join(map(repr, self.axes))
 
     def __str__(self) -> str:
         which = {0: "first dim", -1: "last dim"}.get(self.dim, f"dim {self.dim}")
-        return f"{which} over {self.axis!r}"
+        return f"{which} over {self._named_axes}"
 
 
 @dataclass(frozen=True)

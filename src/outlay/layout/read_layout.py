@@ -18,6 +18,7 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
+from outlay.layout.hybrid import hsdp
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
@@ -264,7 +265,8 @@ _RULE_FORMS: dict[str, Form] = {
 }
 
 STRATEGIES: dict[str, Callable[..., Layout]] = {
-    strategy.__name__: strategy for strategy in (data_parallel, fsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
+    strategy.__name__: strategy
+    for strategy in (data_parallel, fsdp, hsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
 }
 ARGUMENT_FORMS: dict[Any, Form] = {
     str: (_is_text, "a string"),

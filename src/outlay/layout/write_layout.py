@@ -43,43 +43,67 @@ def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") 
     if problems:
         raise LayoutError(f"{counted(len(problems), 'rule')} cannot be written to a file:", problems)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    tables = [_table(keys) for keys in _rules_as_keys(layout.rules)]
+    tables = [_table(keys) for keys in map(_keys_of, _grouped(layout.rules))]
     return "\n".join([*([head] if head else []), *([toml_line("mesh", mesh), ""] if mesh else []), *tables])
 
 
 def unwritable(layout: Layout) -> list[Problem]:
     """Return the rules that a file cannot express: policies that no strategy makes."""
+    alone = [group[0] for group in _grouped(layout.rules) if len(group) == 1]
     return [
-        Problem(
-            "policy",
-            rule.pattern,
-            f"{rule} is a Python function",
-            "keep the layout in Python, or write its specs as rules",
-        )
-        for rule in layout
+        Problem("policy", rule.pattern, *_why_unwritable(rule))
+        for rule in alone
         if rule.is_policy and not _is_known(rule)
     ]
 
 
+def _why_unwritable(rule: Rule) -> tuple[str, str]:
+    if isinstance(rule.placement, LargestDim | OneDim):
+        return f"{rule} is one of the three rules of outlay.layout.hsdp", "keep the three together, in their order"
+    return f"{rule} is a Python function", "keep the layout in Python, or write its specs as rules"
+
+
 def _is_known(rule: Rule) -> bool:
-    if isinstance(rule.placement, Pipeline):
+    placement = rule.placement
+    if isinstance(placement, Pipeline):
         return True
-    return not rule.optional and isinstance(rule.placement, LargestDim | OneDim)
+    if isinstance(placement, LargestDim):
+        return not rule.optional and type(placement) is LargestDim
+    return isinstance(placement, OneDim) and not rule.optional and len(placement.axes) == 1
 
 
-def _rules_as_keys(rules: Sequence[Rule]) -> list[dict[str, Any]]:
-    """Return the content of each `[[rule]]` table; the two rules of `data_parallel` become one."""
-    keys, position = [], 0
+def _grouped(rules: Sequence[Rule]) -> list[Sequence[Rule]]:
+    """Return the rules that become a table each: two of `data_parallel` together, three of `hsdp`, others alone."""
+    groups, position = [], 0
     while position < len(rules):
-        rule = rules[position]
-        pair = rules[position : position + 2]
-        if len(rule.axes) == 1 and tuple(pair) == data_parallel(rule.axes[0]).rules:
-            keys.append({"strategy": "data_parallel", "axis": rule.axes[0]})
-            position += 2
-        else:
-            keys.append(_keys(rule))
-            position += 1
-    return keys
+        candidates = (rules[position : position + 3], rules[position : position + 2], rules[position : position + 1])
+        group = next(some for some in candidates if len(some) == 1 or _strategy_of(some))
+        groups.append(group)
+        position += len(group)
+    return groups
+
+
+def _strategy_of(rules: Sequence[Rule]) -> dict[str, Any]:
+    """Write two rules of `data_parallel` or three of `hsdp` as one table; nothing if these are others."""
+    first, second = rules[:2]
+    if len(rules) == 2 and len(first.axes) == 1 and tuple(rules) == data_parallel(first.axes[0]).rules:
+        return {"strategy": "data_parallel", "axis": first.axes[0]}
+    if len(rules) < 3 or len(first.axes) != 2 or not isinstance(second.placement, LargestDim):
+        return {}
+    from outlay.layout.hybrid import hsdp
+
+    across, inside = first.axes
+    keys = {"min_size": second.placement.min_size, "pattern": second.pattern, "otherwise": second.otherwise}
+    if across == inside or tuple(rules) != hsdp(inside, across, **keys).rules:
+        return {}
+    usual = {"pattern": "**", "otherwise": "error"}
+    return {"strategy": "hsdp", "inside": inside, "across": across} | {
+        key: value for key, value in keys.items() if usual.get(key) != value
+    }
+
+
+def _keys_of(group: Sequence[Rule]) -> dict[str, Any]:
+    return _strategy_of(group) if len(group) > 1 else _keys(group[0])
 
 
 def _keys(rule: Rule) -> dict[str, Any]:
@@ -98,7 +122,7 @@ def _keys(rule: Rule) -> dict[str, Any]:
 
 def _one_dim(pattern: str, placement: OneDim) -> dict[str, Any]:
     """Write a rule of `tensor_parallel`, which splits one dim: the outputs, or the inputs of kernels."""
-    keys: dict[str, Any] = {"strategy": "tensor_parallel", "axis": placement.axis}
+    keys: dict[str, Any] = {"strategy": "tensor_parallel", "axis": placement.axes[0]}
     if placement.min_dims == 1:
         outputs = {} if placement.dim == -1 else {"outputs": placement.dim}
         return {**keys, "columns": [pattern], **outputs}

@@ -3,6 +3,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
+from outlay.devices.mesh_info import MeshInfo
 
 MESH = abstract(data=4, model=2)
 
@@ -102,6 +103,34 @@ def test_tensor_parallel_counts_outputs_from_either_end():
     assert [leaf.spec for leaf in flax.plan(state, MESH)] == [P(), P("model", None), P("model"), P(None, "model")]
     torch = outlay.tensor_parallel(columns=["up.*"], rows=["down.w"], outputs=0) + outlay.replicate()
     assert [leaf.spec for leaf in torch.plan(state, MESH)] == [P(), P(None, "model"), P("model"), P("model", None)]
+
+
+def test_hsdp_splits_state_inside_a_host_and_samples_over_all_devices():
+    mesh = simulated_hosts((0, 0, 0, 0, 1, 1, 1, 1), data=2, fsdp=4)
+    plan = outlay.layout.hsdp(min_size=1).plan({"w": shape(4, 16)}, mesh, batch={"x": shape(8, 3), "step": shape()})
+    assert {leaf.path: leaf.spec for leaf in plan} == {
+        "w": P(None, "fsdp"),
+        "batch.x": P(("data", "fsdp"), None),
+        "batch.step": P(),
+    }
+    assert plan["w"].num_copies == 2
+
+
+def test_hsdp_refuses_a_mesh_whose_inner_axis_crosses_hosts_and_says_the_size_that_does_not():
+    crossing = simulated_hosts((0, 0, 1, 1, 2, 2, 3, 3), data=2, fsdp=4)
+    expected = r"(?s)crosses hosts: rule 2 .* of hsdp\n.*its 4 devices are on 2\n.*data=-1,fsdp=2@host"
+    with pytest.raises(outlay.errors.LayoutError, match=expected):
+        outlay.layout.hsdp().plan({"w": shape(4, 16)}, crossing)
+    outlay.fsdp("fsdp", min_size=1).plan({"w": shape(4, 16)}, crossing)  # whose axis may cross them
+
+
+def test_hsdp_needs_two_axes():
+    with pytest.raises(outlay.errors.LayoutError, match="inside='data', across='data'"):
+        outlay.layout.hsdp("data", "data")
+
+
+def simulated_hosts(hosts: tuple[int, ...], **axes: int) -> MeshInfo:
+    return MeshInfo(tuple(axes.items()), tuple(range(len(hosts))), hosts, "abstract")
 
 
 def test_zero2_splits_gradients_that_the_step_names():

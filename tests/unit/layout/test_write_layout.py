@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import outlay
+from outlay.layout.hybrid import hsdp
 from outlay.layout.placement import LeafView
 from outlay.layout.read_layout import read_layout_file
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero1, zero2
@@ -43,6 +44,14 @@ AXES = st.sampled_from(["data", "model"])
 STRATEGIES = st.one_of(
     st.builds(data_parallel, AXES),
     st.builds(
+        hsdp,
+        st.sampled_from(["fsdp", "data"]),
+        st.just("model"),
+        min_size=st.integers(0, 9),
+        pattern=PATTERNS,
+        otherwise=OTHERWISE,
+    ),
+    st.builds(
         lambda strategy, *args, **keys: strategy(*args, **keys),
         st.sampled_from([fsdp, zero1, zero2]),
         AXES,
@@ -80,3 +89,11 @@ def test_a_policy_of_the_users_own_is_refused_with_its_rule():
 
     with pytest.raises(outlay.errors.LayoutError, match=r"1 rule cannot be written.*\n  policy: params.\*\*\n.*widest"):
         write_layout(outlay.Layout([("params.**", widest)]) + data_parallel())
+
+
+def test_rules_of_hsdp_alone_are_refused_since_a_file_would_lose_that_they_stay_inside_a_host():
+    for number in (0, 1):
+        with pytest.raises(
+            outlay.errors.LayoutError, match=r"(?s)one of the three rules of outlay\.layout\.hsdp.*together"
+        ):
+            outlay.layout.write_layout(outlay.Layout([hsdp().rules[number]]))

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 import outlay
@@ -95,17 +94,17 @@ def test_a_program_is_lowered_for_tpus_that_are_not_there() -> None:
 @needs_tpu_compiler
 def test_a_program_for_several_slices_is_explained_and_priced() -> None:
     """Its gradients are summed over the network, each device with its like in the other slice."""
-    layout = outlay.fsdp("fsdp", min_size=8) + outlay.Layout([("batch.**", P(("data", "fsdp")))])
     target, optimizer = "tpu-v5e:2x2*2", optax.adam(1e-3)
     init = outlay.init_state(init_params, optimizer)
-    mesh = outlay.mesh(data=2, fsdp=4, target=target)
-    explanation = outlay.explain(
-        outlay.program(outlay.train_step(loss, optimizer), init, BATCH, layout=layout, mesh=mesh)
-    )
+    mesh = outlay.mesh("data=2,fsdp=4@host", target=target)
+    step = outlay.train_step(loss, optimizer, accumulate=2)
+    explanation = outlay.explain(outlay.program(step, init, BATCH, layout=outlay.layout.hsdp(min_size=8), mesh=mesh))
     across = [one for one in explanation.collectives if one.axes == ("data",)]
     assert across
     assert all(one.kind == "all-reduce" and one.crosses_hosts and one.group_size == 2 for one in across)
-    assert sum(one.operand_bytes for one in across) >= 2 * 64 * 256 * 4 / 4, "a device's part of all gradients"
+    part = 2 * 64 * 256 * 4 / 4
+    a_step = sum(one.operand_bytes * one.count for one in across)
+    assert part <= a_step < 2 * part, "a device's part of all gradients, once for both microbatches"
     assert explanation.estimate is not None
     assert explanation.estimate.num_devices == 8
 

@@ -25,10 +25,7 @@ LAYOUTS = {
         outlay.tensor_parallel(columns=["params.w"], rows=["params.v"]) + outlay.data_parallel(),
         {"data": 4, "model": 2},
     ),
-    "hsdp": (
-        outlay.fsdp("inside", min_size=2) + outlay.Layout([("batch.**", P(("across", "inside")))]),
-        {"across": 2, "inside": 4},
-    ),
+    "hsdp": (outlay.layout.hsdp("inside", "across", min_size=2), {"across": 2, "inside": 4}),
 }
 ON_NEWEST_JAX = ("zero2",)
 
