@@ -18,7 +18,6 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
-from outlay.layout.hybrid import hsdp
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
@@ -197,7 +196,7 @@ def _rules(entry: _Entry) -> list[Rule]:
         raise LayoutError("this table cannot be used:", problems)
     arguments = {key: value for key, value in entry.table.items() if key != "strategy"}
     try:
-        rules = STRATEGIES[entry.table["strategy"]](**arguments) if is_strategy else [_rule(arguments)]
+        rules = strategies()[entry.table["strategy"]](**arguments) if is_strategy else [_rule(arguments)]
     except LayoutError as error:
         # A strategy names the argument that it refuses, a rule its own pattern.
         locations = [
@@ -264,10 +263,15 @@ _RULE_FORMS: dict[str, Form] = {
     "strategy": (_is_text, "the name of a strategy"),
 }
 
-STRATEGIES: dict[str, Callable[..., Layout]] = {
-    strategy.__name__: strategy
-    for strategy in (data_parallel, fsdp, hsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
-}
+
+def strategies() -> dict[str, Callable[..., Layout]]:
+    """Return the strategies that a file can name."""
+    from outlay.layout.hybrid import hsdp  # a file without strategies does not import it
+
+    named = (data_parallel, fsdp, hsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
+    return {strategy.__name__: strategy for strategy in named}
+
+
 ARGUMENT_FORMS: dict[Any, Form] = {
     str: (_is_text, "a string"),
     int: (lambda value: type(value) is int, "a whole number"),
@@ -315,12 +319,13 @@ def _rule_problems(entry: _Entry) -> list[Problem]:
 def _strategy_problems(entry: _Entry) -> list[Problem]:
     """Return the problems of a table that names a strategy: its name, and arguments that the function does not take."""
     name = entry.table["strategy"]
-    if not isinstance(name, str) or name not in STRATEGIES:
+    if not isinstance(name, str) or name not in strategies():
         is_rule = name == "replicate"
-        fix = 'write match = "**" and replicate = true' if is_rule else did_you_mean(str(name), STRATEGIES)
+        fix = 'write match = "**" and replicate = true' if is_rule else did_you_mean(str(name), strategies())
         return [Problem("unknown strategy", entry.line("strategy"), f"there is no strategy {name!r}", fix)]
-    types = typing.get_type_hints(STRATEGIES[name])
-    parameters = inspect.signature(STRATEGIES[name]).parameters
+    strategy = strategies()[name]
+    types = typing.get_type_hints(strategy)
+    parameters = inspect.signature(strategy).parameters
     forms = {key: ARGUMENT_FORMS[types[key]] for key in parameters}
     missing = [key for key, p in parameters.items() if p.default is p.empty and key not in entry.table]
     return _key_problems(entry, forms, f"strategy {name!r}", name) + [

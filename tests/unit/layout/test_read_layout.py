@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.layout.read_layout import ARGUMENT_FORMS, STRATEGIES, LayoutFile, read_layout_file
+from outlay.layout.read_layout import ARGUMENT_FORMS, LayoutFile, read_layout_file, strategies
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_strategies_stand_among_rules_in_the_order_of_the_file(read):
     )
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize("strategy", strategies().values(), ids=strategies())
 def test_every_parameter_of_every_strategy_can_be_checked_in_a_file(strategy):
     types = typing.get_type_hints(strategy)
     assert {types[name] for name in inspect.signature(strategy).parameters} <= set(ARGUMENT_FORMS)
