@@ -21,6 +21,7 @@ from .core.constrain import constrain as constrain
 from .core.constrain import name as name
 from .core.constrain import whole_batch as whole_batch
 from .models.attention.dot_product import attention as attention
+from .models.layers import layers as layers
 
 # -> training
 from .train.step import TrainState as TrainState
@@ -52,6 +53,7 @@ from .core.error_types import OutlayError as OutlayError
 from . import jobs as jobs
 from . import devices as devices
 from . import graph as graph
+from . import schedules as schedules
 from . import layout as layout
 from . import arrays as arrays
 from . import collectives as collectives
