@@ -1,4 +1,4 @@
-"""Models that scan over their layers run as pipelines, unchanged, and learn what they learn on one device."""
+"""Models that scan over their layers, or list them, run as pipelines, and learn what they learn on one device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from tests.contract.listed_models import LISTED
 from tests.contract.scanned_models import MODELS, NUM_TOKENS, VOCABULARY
 
 import outlay
@@ -34,6 +35,11 @@ WAYS = {
     "nn.scan of one sample": ("stage=4,data=2", 1, 1, ""),
     "equinox": ("stage=2,data=2", 1, 2, ""),
     "equinox attention": ("stage=2,data=2", 2, 1, "fsdp"),
+    "plain list": ("stage=2,data=2,model=2", 2, 1, "fsdp"),
+    "nnx list": ("stage=4,data=2", 1, 1, ""),
+    "nnx attention list": ("stage=2,data=2", 2, 1, ""),
+    "equinox list": ("stage=2,data=2", 1, 2, "fsdp"),
+    "equinox dropout list": ("stage=2,data=4", 1, 1, ""),
 }
 """Of each model: mesh, repeats, parts of the batch for accumulation, and how other axes split the leaves."""
 
@@ -41,8 +47,17 @@ WAYS = {
 @pytest.mark.some_cases(2, newest=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_that_scans_is_trained_as_on_one_device(name: str) -> None:
+    _is_trained_as_on_one_device(name, *MODELS[name]())
+
+
+@pytest.mark.some_cases(2, newest=1)
+@pytest.mark.parametrize("name", LISTED)
+def test_a_model_that_lists_its_layers_is_trained_as_on_one_device(name: str) -> None:
+    _is_trained_as_on_one_device(name, *LISTED[name]())
+
+
+def _is_trained_as_on_one_device(name: str, init_params: Any, loss: Any, pattern: str) -> None:
     mesh, repeats, accumulate, others = WAYS[name]
-    init_params, loss, pattern = MODELS[name]()
     microbatches = 4 if "stage=4" in mesh else 2
     layout = outlay.Layout([(pattern, outlay.layout.pipeline("stage", microbatches=microbatches, repeats=repeats))])
     if others == "fsdp":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.paths import split_path
 from outlay.core.quantities import counted
 from outlay.layout.placement import CannotPlace, Choice, LeafView
 
@@ -69,7 +70,9 @@ class Pipeline:
         )
 
     def __call__(self, leaf: LeafView) -> Choice:
-        """Choose for one leaf: dim 0, which counts its layers."""
+        """Choose for one leaf: dim 0, which counts its layers; of one layer of a list, any dim that divides."""
+        if is_in_list(leaf.path):
+            return self._for_one_of_a_list(leaf)
         if self.axis not in leaf.free_axes or 0 not in leaf.free_dims:
             return Choice(P(), f"dim 0 or axis {self.axis!r} is taken", blocked=True)
         stages, layers = leaf.free_axes[self.axis], leaf.shape[0]
@@ -82,9 +85,32 @@ class Pipeline:
         each = f"{layers // stages} of {layers} layers on each of {counted(stages, 'stage')}"
         return Choice(P(self.axis), f"{each}; {self.in_words(stages)}" if stages > 1 else each)
 
+    def _for_one_of_a_list(self, leaf: LeafView) -> Choice:
+        """Choose for an array of one layer. A stack may stand in a list too: dim 0 fits both, if it divides."""
+        if self.axis not in leaf.free_axes or not leaf.free_dims:
+            return Choice(P(), f"no free dim or axis left for {self.axis!r}", blocked=True)
+        stages = leaf.free_axes[self.axis]
+        fitting = [dim for dim in leaf.free_dims if leaf.shape[dim] and leaf.shape[dim] % stages == 0]
+        if not fitting:
+            what = f"no free dim of {leaf.shape} is divisible by {self.axis}={stages}"
+            raise CannotPlace(what, f"a mesh with fewer stages, or layers in one stack ({leaf.path} in a list)")
+        dim = 0 if 0 in fitting else max(fitting, key=lambda dim: leaf.shape[dim])
+        spec = P(*[None] * dim, self.axis)
+        each = f"dim {dim} over {counted(stages, 'stage')}, sent to the stage of its layer in each step"
+        return Choice(spec, f"{each}; {self.in_words(stages)}" if stages > 1 else each)
+
     def __str__(self) -> str:
         repeats = f", {self.repeats} repeats" if self.repeats > 1 else ""
         return f"pipeline over {self.axis!r} ({self.microbatches} microbatches{repeats})"
+
+
+def is_in_list(path: str) -> bool:
+    """Return whether a leaf stands in a list, as one layer's does where a model holds its layers so.
+
+    >>> is_in_list("params.layers.3.kernel"), is_in_list("params.layers.kernel")
+    (True, False)
+    """
+    return any(part.isdigit() for part in split_path(path))
 
 
 def pipeline(axis: str = "stage", *, microbatches: int, repeats: int = 1) -> Pipeline:

@@ -55,6 +55,8 @@ def sample_dim(whole: Any, local: Any) -> int | None:
 
 def is_local(global_eqn: Any, local_eqn: Any) -> bool:
     """Return whether an operation on one device's samples gives a shard of its result on all samples."""
+    if len(global_eqn.outvars) != len(local_eqn.outvars):  # as many results as samples
+        return False
     before, after = (
         [sample_dim(*atoms) for atoms in zip(*pair, strict=True)]
         for pair in ((global_eqn.invars, local_eqn.invars), (global_eqn.outvars, local_eqn.outvars))
@@ -147,6 +149,11 @@ def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None])
             along = params[_ALONG[name]]
             along = along if isinstance(along, tuple) else (along,)
             return {*before, *after} == {result} and result not in along
+        case "stack" | "unstack":
+            stacked, others, axis = result, before, params["axis"]
+            if name == "unstack":
+                stacked, others = dim, after
+            return stacked != axis and {*others} == {stacked - (stacked > axis) if stacked is not None else None}
         case "top_k":
             return dim == result and dim != len(shapes[0]) - 1
         case "pad":

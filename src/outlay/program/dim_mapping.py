@@ -66,6 +66,14 @@ def _squeeze(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
     return [_without(shapes[0], [dim % len(shapes[0]) for dim in params["dimensions"]])]
 
 
+def _stack(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
+    return [{dim: dim + (dim >= params["axis"]) for dim in range(len(shape))} for shape in shapes]
+
+
+def _unstack(params: Any, shapes: list[tuple[int, ...]], _: Any) -> list[Dims]:
+    return [_without(shapes[0], [params["axis"]])]
+
+
 def _whole_dims(_: Any, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> list[Dims]:
     """Keep dims that are whole in both operand and result of a slice, an update or a padding."""
     same = [
@@ -122,6 +130,8 @@ _RULES: dict[str, Callable[[Any, list[tuple[int, ...]], tuple[int, ...]], list[D
     "reshape": _reshape,
     "transpose": _transpose,
     "squeeze": _squeeze,
+    "stack": _stack,
+    "unstack": _unstack,
     "dot_general": _product,
     "conv_general_dilated": _convolution,
     "gather": _gather,

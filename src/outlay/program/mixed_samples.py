@@ -38,6 +38,9 @@ def mixing_operations(of_all: Any, of_own: Any) -> Iterator[tuple[Any, str]]:
     if any(_have_other_numbers(*pair) for pair in consts):
         yield of_all.eqns[0], source_line(of_all.eqns[0])
     for a, b in zip(of_all.eqns, of_own.eqns, strict=True):
+        if len(a.outvars) != len(b.outvars):  # as many results as samples
+            yield a, source_line(a)
+            continue
         atoms = zip((*a.invars, *a.outvars), (*b.invars, *b.outvars), strict=True)
         if any(_have_other_numbers(*pair) for pair in atoms) or a.params.get("length") != b.params.get("length"):
             yield a, source_line(a)

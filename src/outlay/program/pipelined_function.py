@@ -11,15 +11,17 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.constrain import without_own_axes
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
 from outlay.core.jax_source import source_line
 from outlay.core.quantities import counted, listed
-from outlay.layout.pipelines import Pipeline
+from outlay.layout.pipelines import Pipeline, is_in_list
+from outlay.layout.placement import dims_spec
 from outlay.program.circular_schedule import Schedule
 from outlay.program.microbatched_scan import run_in_microbatches, scan_problems
 from outlay.program.passes import Planned
-from outlay.program.stacked_scans import Stack, Unpaired, run_with, scans_over
+from outlay.program.stacked_scans import Stack, Stacks, Unpaired, run_with, scanned_leaves, scans_over
 
 NAME = "pipelining"
 """The name of the pass; its note says which scans run as pipelines."""
@@ -142,7 +144,8 @@ class PipelinedFunction:
         others = [None] * (num_consts + len(self.of_all.jaxpr.invars) - len(self.stacks))
         return [*others, *self.stacks]
 
-    def _pipelined(self, scan: Any, of_few: Any, values: list[Any], paths: frozenset[str]) -> list[Any]:
+    def _pipelined(self, scan: Any, of_few: Any, values: list[Any], of_operands: Stacks) -> list[Any]:
+        paths = scanned_leaves(scan, of_operands)
         pipeline = self.pipelines[min(paths)]
         stages, layers = self.planned.mesh.shape[pipeline.axis], scan.params["length"]
         schedule = Schedule(stages, pipeline.microbatches, pipeline.repeats, layers)
@@ -157,9 +160,22 @@ class PipelinedFunction:
             problems.append(Problem("too few microbatches", at, what, f"microbatches={stages} or more, or repeats=1"))
         if problems:
             raise pipeline_error(problems)
-        self.planned.notes[NAME] = f"{pipeline.in_words(stages)}; the scan over {layers} layers at {at}"
+        is_of_list = any(one.is_of_list for one in of_operands if one is not None)
+        kind = "list of" if is_of_list else "scan over"
+        self.planned.notes[NAME] = f"{pipeline.in_words(stages)}; the {kind} {layers} layers at {at}"
+        values = [
+            self._as_in_state(x, stack) if stack is not None and stack.is_of_list else x
+            for x, stack in zip(values, of_operands, strict=True)
+        ]
         axes = sample_axes(self.planned)
         return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, self._place, axes)
+
+    def _as_in_state(self, x: jax.Array, stack: Stack) -> jax.Array:
+        """Keep stacked leaves of a list split as in the state, so that one exchange takes them to their stages."""
+        leaves = [self.planned.plan[path] for path in stack.paths]
+        if len({leaf.dims for leaf in leaves}) > 1 or x.shape[1:] != leaves[0].shape:
+            return x
+        return self._place(x, without_own_axes(P(None, *dims_spec(leaves[0].dims))))
 
     def _place(self, x: jax.Array, spec: P) -> jax.Array:
         """Constrain where a value lives, as far as a spec says; XLA decides about other dims."""
@@ -196,6 +212,8 @@ def _problems_of_reading(read: Mapping[str, Sequence[str]]) -> Iterator[Problem]
         them = "it" if len(unread) == 1 else "them"
         what = f"no scan reads {them} layer by layer along dim 0, so nothing would run as a pipeline"
         fix = "run the layers by jax.lax.scan over the stack, or give the leaves a spec instead of a pipeline"
+        if any(map(is_in_list, unread)):
+            fix = f"run layers that are a list by x = outlay.layers(blocks, x); {fix}"
         yield Problem("no scan", listed(unread), what, fix)
     for lines in sorted({tuple(lines) for lines in read.values() if len(lines) > 1}):
         shared = [path for path, others in read.items() if tuple(others) == lines]

@@ -17,7 +17,7 @@ from outlay.core.constrain import Gradient, Sums, current_runner, use_runner
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted
-from outlay.layout.pipelines import Pipeline
+from outlay.layout.pipelines import Pipeline, is_in_list
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -40,6 +40,14 @@ def wrap(step: Step, planned: Planned) -> Step:
 
     @functools.wraps(step, updated=())
     def pipelined(state: Any, batch: Any) -> Any:
+        if any(map(is_in_list, pipelines_of(planned))):
+            from outlay.models.layers import scan_over_lists
+
+            with scan_over_lists():
+                return run(state, batch)
+        return run(state, batch)
+
+    def run(state: Any, batch: Any) -> Any:
         if planned.traced.sums_over_batch:
             with use_runner(_runner(planned, current_runner())):
                 return step(state, batch)

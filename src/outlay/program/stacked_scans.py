@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, rerun, run_jaxpr, scan_operands
+from outlay.models.layers import STACKED
 from outlay.program.dim_mapping import dims_of
 
 _ENTERED = (SCAN, COND, *CALLS, *CHECKPOINTS)
 """Operations that hold programs in which a scan can be replaced."""
+_NAME = "name"
 _EACH = "optimization_barrier"
 """An operation with as many results as operands, each unchanged."""
 
@@ -24,18 +26,20 @@ class Stack:
     Attributes:
         paths: the leaves that it was computed from.
         dim: the dim.
+        is_of_list: whether it was stacked of the leaves of a list, by `outlay.layers`.
     """
 
     paths: frozenset[str]
     dim: int
+    is_of_list: bool = False
 
 
 Stacks = Sequence["Stack | None"]
-Replace = Callable[[Any, Any, list[Any], frozenset[str]], list[Any]]
-"""`replace(scan, counterpart, values, paths)` returns the results of a scan."""
+Replace = Callable[[Any, Any, list[Any], Stacks], list[Any]]
+"""`stand_in(scan, counterpart, values, of_operands)` returns the results of a scan, knowing its operands' stacks."""
 
 
-def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks, replace: Replace) -> list[Any]:
+def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks, stand_in: Replace) -> list[Any]:
     """Run a traced program with other operations for the scans that read stacks.
 
     Args:
@@ -43,7 +47,7 @@ def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks
         counterpart: the same for other shapes: each scan is replaced knowing its counterpart there.
         values: its arguments.
         stacks: which of them are stacks.
-        replace: what stands in for such a scan.
+        stand_in: what runs instead of such a scan.
     """
     pairs = {id(eqn): other for eqn, other in _pairs(jaxpr, counterpart, stacks)}
     known = _follow(jaxpr, stacks)
@@ -53,15 +57,15 @@ def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks
         if other is None:
             return bind(*values)
         of_operands = [_read(known, atom) for atom in eqn.invars]
-        if paths := _scanned(eqn, of_operands):
-            return replace(eqn, other, values, paths)
+        if scanned_leaves(eqn, of_operands):
+            return stand_in(eqn, other, values, of_operands)
         others, inside = [*jaxprs_in_params(other.params)], _inside(eqn, of_operands)
 
         def run(inner: Any, values: Sequence[Any]) -> list[Any]:
             place = next(
                 place for place, (one, _) in enumerate(inside) if one is inner or one is getattr(inner, "jaxpr", None)
             )
-            return run_with(inner, others[place], values, inside[place][1], replace)
+            return run_with(inner, others[place], values, inside[place][1], stand_in)
 
         return rerun(eqn, values, run)
 
@@ -73,7 +77,7 @@ def scans_over(jaxpr: Any, stacks: Stacks) -> Iterator[tuple[Any, frozenset[str]
     known = _follow(jaxpr, stacks)
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         of_operands = [_read(known, atom) for atom in eqn.invars]
-        if paths := _scanned(eqn, of_operands):
+        if paths := scanned_leaves(eqn, of_operands):
             yield eqn, paths
         elif any(of_operands):
             for inner, of_arguments in _inside(eqn, of_operands):
@@ -85,7 +89,7 @@ def named_stacks(jaxpr: Any, stacks: Stacks) -> dict[str, Stack]:
     known, named = _follow(jaxpr, stacks), {}
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         of_operands = [_read(known, atom) for atom in eqn.invars]
-        if eqn.primitive.name == "name" and of_operands[0] is not None:
+        if eqn.primitive.name == _NAME and of_operands[0] is not None:
             named[eqn.params["name"]] = of_operands[0]
         elif any(of_operands):
             for inner, of_arguments in _inside(eqn, of_operands):
@@ -121,11 +125,11 @@ def _entered(jaxpr: Any, stacks: Stacks) -> Iterator[Any]:
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         of_operands = [_read(known, atom) for atom in eqn.invars]
         inside = _inside(eqn, of_operands) if eqn.primitive.name in _ENTERED and any(of_operands) else []
-        if _scanned(eqn, of_operands) or any(next(scans_over(*one), None) for one in inside):
+        if scanned_leaves(eqn, of_operands) or any(next(scans_over(*one), None) for one in inside):
             yield eqn
 
 
-def _scanned(eqn: Any, of_operands: Stacks) -> frozenset[str]:
+def scanned_leaves(eqn: Any, of_operands: Stacks) -> frozenset[str]:
     """Return the leaves over whose layers an operation scans; empty if it is no such scan."""
     if eqn.primitive.name != SCAN:
         return frozenset()
@@ -148,6 +152,8 @@ def _follow(jaxpr: Any, stacks: Stacks) -> dict[Any, Stack]:
 def _of_results(eqn: Any, of_operands: Stacks) -> list[Stack | None]:
     if eqn.primitive.name == _EACH:
         return [*of_operands]
+    if eqn.primitive.name == _NAME and eqn.params["name"] == STACKED and of_operands[0] is not None:
+        return [Stack(of_operands[0].paths, 0, is_of_list=True)]
     inside = _inside(eqn, of_operands)
     if inside and eqn.primitive.name not in (SCAN, COND):
         inner, of_arguments = inside[0]
@@ -157,14 +163,16 @@ def _of_results(eqn: Any, of_operands: Stacks) -> list[Stack | None]:
         return [None for _ in eqn.outvars]
     moved = dims_of(eqn)
     after = [
-        Stack(stack.paths, moved[place][stack.dim])
+        Stack(stack.paths, moved[place][stack.dim], stack.is_of_list)
         for place, stack in enumerate(of_operands)
         if stack is not None and place < len(moved) and stack.dim in moved[place]
     ]
     dims = {stack.dim for stack in after}
     if len(dims) != 1:
         return [None for _ in eqn.outvars]
-    return [Stack(frozenset().union(*(stack.paths for stack in after)), dims.pop()) for _ in eqn.outvars]
+    paths = frozenset().union(*(stack.paths for stack in after))
+    result = Stack(paths, dims.pop(), all(stack.is_of_list for stack in after))
+    return [result for _ in eqn.outvars]
 
 
 def _inside(eqn: Any, of_operands: Stacks) -> list[tuple[Any, Stacks]]:
@@ -173,7 +181,7 @@ def _inside(eqn: Any, of_operands: Stacks) -> list[tuple[Any, Stacks]]:
     if eqn.primitive.name == SCAN:
         unscanned = sum(scan_operands(eqn.params))
         sliced = [
-            Stack(one.paths, one.dim - 1) if one is not None and one.dim > 0 else None
+            replace(one, dim=one.dim - 1) if one is not None and one.dim > 0 else None
             for one in of_operands[unscanned:]
         ]
         return [(one, [*of_operands[:unscanned], *sliced]) for one in inner]

@@ -1,0 +1,19 @@
+"""One of two processes, each a stage of a pipeline: `pipelined_worker.py FOLDER`."""
+
+import json
+import sys
+from pathlib import Path
+
+import outlay
+
+
+def main(folder: Path) -> None:
+    job = outlay.join()
+    from tests.multiprocess.pipelined_training import NAMES, trained
+
+    outcome = {name: trained(name, pipelined=True) for name in NAMES}
+    (folder / f"{job.process}.json").write_text(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,27 @@
+"""A pipeline whose stages are two processes learns what one device learns."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import forks
+from tests.multiprocess.pipelined_training import NAMES, trained
+from tests.unit.cli.command import environment, forked_outlay
+
+WORKER = Path(__file__).parent / "pipelined_worker.py"
+pytestmark = [pytest.mark.newest, pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+def test_the_stages_are_processes(tmp_path: Path) -> None:
+    launch = ("launch", "-n", "2", "--devices-per-process", "2")
+    command = [*forked_outlay(), *launch, "--", forks.python(), str(WORKER), str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"{process}.json").read_text()) for process in range(2))
+    assert first == second
+    for name in NAMES:
+        alone = trained(name, pipelined=False)
+        for what, numbers in alone.items():
+            np.testing.assert_allclose(first[name][what], numbers, rtol=2e-6, err_msg=f"{name}: {what}")
