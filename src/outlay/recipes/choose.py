@@ -182,10 +182,15 @@ def choose_for_graph(
     return choose_placement(graph_loop, made.init, made.data[0], target, recipe=recipe, words=words, by_rows=by_rows)
 
 
-def _usual(recipe: Recipe, target: Target) -> list[str]:
-    """Return the layouts to choose from unless some are named: without pipelines, which no arithmetic screens yet."""
-    layouts = {name: layout_of(recipe, name)[0] for name in layout_names(recipe, target)}
-    return [name for name, layout in layouts.items() if not (isinstance(layout, Layout) and layout.stage_axes)]
+def _usual(recipe: Recipe, target: Target, meshes: Sequence[str] | None) -> list[str]:
+    """Return the layouts to choose from unless some are named: pipelines only where a mesh is given that has stages."""
+    given = [{name for name, _ in MeshSpec.parse(text).axes} for text in meshes or ()]
+
+    def is_usual(layout: Any) -> bool:
+        stages = set(layout.stage_axes) if isinstance(layout, Layout) else set()
+        return not stages or any(stages <= axes for axes in given)
+
+    return [name for name in layout_names(recipe, target) if is_usual(layout_of(recipe, name)[0])]
 
 
 def ask(
@@ -214,7 +219,7 @@ def ask(
     function = find_function(recipe)
     several, fixed = several_values(function, words)
     made = find_recipe(recipe, fixed, known)
-    choices = {name: layout_of(made, name) for name in layouts or _usual(made, target)}
+    choices = {name: layout_of(made, name) for name in layouts or _usual(made, target, meshes)}
     shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in choices.items()}
     given = recipe_arguments(function, recipe, fixed, known)
 

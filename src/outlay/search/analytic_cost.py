@@ -4,8 +4,9 @@ Compute is the FLOPs of the trace at the hardware's peak, divided among the devi
 Communication is what the textbook strategies cost: a parameter split over an axis that also splits the batch is
 gathered twice and its gradient scattered once (FSDP), any other gradient is summed over the axes of the batch (data
 parallelism), and a layer split over another axis sums its activations once (Megatron). Memory is the state, the batch,
-a gradient for each parameter and the activations that the trace holds at one time. Fusion, overlap and
-rematerialization by the real compiler are left out: only the compiler's own figures are reported.
+a gradient for each parameter and the activations that the trace holds at one time. A pipeline takes its idle ticks
+longer, gathers a stage's layers for each microbatch, and sends activations on in each tick, forward and back. Fusion,
+overlap and rematerialization by the real compiler are left out: only the compiler's own figures are reported.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.core.sizes import num_bits
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
+from outlay.layout.layout import Layout
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
 from outlay.search.workload import Workload
@@ -49,13 +52,44 @@ class Expectation:
         return self.seconds / self.num_samples
 
 
-def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
+@dataclass(frozen=True)
+class Stages:
+    """The pipeline of a layout on a mesh.
+
+    Attributes:
+        axis: the mesh axis of its stages.
+        size: how many there are.
+        microbatches: in how many parts they take the batch.
+        ticks: how many rounds they take, in which each runs its layers, or one group of them, once.
+        repeats: the groups of layers of each.
+    """
+
+    axis: str
+    size: int
+    microbatches: int
+    ticks: int
+    repeats: int
+
+    @classmethod
+    def of(cls, layout: Layout, mesh: MeshInfo) -> Stages | None:
+        """Return those of a layout's first pipeline on more stages than one."""
+        for rule in layout:
+            pipeline: Any = rule.placement
+            axis = getattr(pipeline, "stage_axis", "")
+            if axis and mesh.axis_sizes.get(axis, 1) > 1:
+                size = mesh.axis_sizes[axis]
+                return cls(axis, size, pipeline.microbatches, pipeline.num_ticks(size), pipeline.repeats)
+        return None
+
+
+def expect(work: Workload, plan: Plan, target: Target, stages: Stages | None = None) -> Expectation:
     """Estimate a plan.
 
     Args:
         work: what is computed.
         plan: where state and batch live, on a mesh of the target.
         target: the hardware.
+        stages: the pipeline of its layout, if it has one.
     """
     params = _params(plan)
     batch_axes = split_axes(plan.of_kind("batch"))
@@ -63,7 +97,10 @@ def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
     peaks = target.hardware.peak_flops
     compute = work.flops / sharing / peaks.get(work.dtype, max(peaks.values()))
     links = _Links(plan.mesh, target)
-    communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links) for leaf in params)
+    communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links, stages) for leaf in params)
+    if stages is not None:
+        compute *= stages.ticks / (stages.microbatches * stages.repeats)
+        communication += _between_stages(work, params, batch_axes, links, stages)
     away = max(plan.host_bytes_per_device.values(), default=0)
     # What is fetched from the host comes when the activations are gone, during the optimizer's update.
     during = max(int(work.held / sharing), away)
@@ -102,16 +139,24 @@ def _model_sharing(params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], me
 
 
 def _leaf_seconds(
-    leaf: LeafPlan, work: Workload, params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], links: _Links
+    leaf: LeafPlan,
+    work: Workload,
+    params: tuple[LeafPlan, ...],
+    batch_axes: tuple[str, ...],
+    links: _Links,
+    stages: Stages | None,
 ) -> float:
     """Return the time of the collectives for one parameter: its pieces, its gradient, its layer's activations."""
     mesh = links.mesh
     stacked = leaf.shape[0] if leaf.shape and leaf.shape[0] in work.stacked else 1
-    of_model = _other_axes(leaf, batch_axes)
+    in_stage = stages if stages is not None and stages.axis in _axes(leaf) else None
+    of_model = tuple(axis for axis in _other_axes(leaf, batch_axes) if in_stage is None or axis != in_stage.axis)
     gathered = tuple(axis for axis in batch_axes if axis in _axes(leaf))
     summed = tuple(axis for axis in batch_axes if axis not in gathered)
     elements = math.prod(leaf.shape) / _size(mesh, of_model) / stacked
-    runs = stacked * work.microbatches
+    # A stage has some of the layers, and takes each for every microbatch of every part of the batch.
+    parts = work.microbatches * (1 if in_stage is None else in_stage.microbatches)
+    runs = stacked * parts / (1 if in_stage is None else in_stage.size)
     in_place = elements * num_bits(leaf.dtype) / 8
     gradient = elements * _GRADIENT_BYTES
     seconds = 2 * runs * links.seconds("all-gather", in_place, gathered)
@@ -122,10 +167,22 @@ def _leaf_seconds(
     own = gradient / _size(mesh, gathered)
     seconds += runs * links.seconds("all-reduce", own, each) + links.seconds("all-reduce", own * stacked, once)
     if of_model and len(leaf.shape) > 1:
-        samples = _tokens(work, params) / _size(mesh, batch_axes) / work.microbatches
+        samples = _tokens(work, params) / _size(mesh, batch_axes) / parts
         activation = samples * _width(leaf, of_model, stacked) * num_bits(work.dtype) / 8
         seconds += runs * links.seconds("all-reduce", activation, of_model)
     return seconds
+
+
+def _between_stages(
+    work: Workload, params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], links: _Links, stages: Stages
+) -> float:
+    """Return the time in which activations go from stage to stage, forward and back."""
+    parts = work.microbatches * stages.microbatches
+    samples = _tokens(work, params) / _size(links.mesh, batch_axes) / parts
+    layers = [leaf for leaf in params if stages.axis in _axes(leaf) and len(leaf.shape) > 1]
+    width = min((min(leaf.shape[-2:]) for leaf in layers), default=1)
+    activation = samples * width * num_bits(work.dtype) / 8
+    return 2 * stages.ticks * work.microbatches * links.seconds("collective-permute", activation, (stages.axis,))
 
 
 def _tokens(work: Workload, params: tuple[LeafPlan, ...]) -> float:

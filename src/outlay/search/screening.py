@@ -16,7 +16,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.constraints import check_constraints
 from outlay.program.diagnose import check_devices
-from outlay.search.analytic_cost import Expectation, certain_bytes, expect, split_axes
+from outlay.search.analytic_cost import Expectation, Stages, certain_bytes, expect, split_axes
 from outlay.search.candidate import Candidate, mesh_info
 from outlay.search.compiled_price import Price
 from outlay.search.selection import Considered
@@ -70,7 +70,8 @@ def screen(
         # Layouts may come to the same plan, as FSDP does where every leaf is too small: one of them is compiled.
         twin = seen.setdefault((candidate.options, _placement(plan)), candidate)
         if twin is candidate:
-            passed.append(Screened(candidate, expect(work, plan, target)))
+            stages = Stages.of(layouts[candidate.layout], plan.mesh)
+            passed.append(Screened(candidate, expect(work, plan, target, stages)))
         else:
             ruled_out.append(
                 Considered(candidate, "ruled out", f"places everything as {twin.layout} does on {twin.mesh}")

@@ -74,6 +74,17 @@ def test_layouts_and_meshes_can_be_named(tmp_path):
     assert question.candidates == (Candidate("dp", "data=8"), Candidate("dp", "data=4,model=2"))
 
 
+def test_pipelines_are_tried_where_a_mesh_has_stages():
+    words, target = ("--model", "tiny", "--remat", "none", "--accumulate", "1"), Target.parse("h100:1x8")
+    assert not any(each.layout.startswith("pp") for each in ask("lm", words, target).candidates)
+    question = ask("lm", words, target, meshes=["stage=2,data=4", "data=8"])
+    assert Candidate("pp", "stage=2,data=4") in [replace(each, options=()) for each in question.candidates]
+    passed, _ = screen(question.candidates, question.layouts, question.workload_of, target)
+    assert {"pp": "stage=2,data=4", "dp": "data=8"}.items() <= {
+        each.candidate.layout: each.candidate.mesh for each in passed if not each.candidate.options
+    }.items()
+
+
 def test_each_job_names_its_candidate_in_words():
     question = asked("--width", "64", layouts=["dp"])
     job = question.job_of(question.candidates[-1])

@@ -11,8 +11,9 @@ from outlay.analysis.cost.links import collective_seconds
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
+from outlay.layout.pipelines import pipeline
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero2
-from outlay.search.analytic_cost import certain_bytes, expect
+from outlay.search.analytic_cost import Stages, certain_bytes, expect
 from outlay.search.candidate import Candidate
 from outlay.search.screening import Rejected, plan_of, screen
 from outlay.search.workload import Workload, workload
@@ -190,3 +191,28 @@ def test_what_the_host_keeps_is_another_placement():
     layouts = {"dp": data_parallel(), "dp+host": Layout([("opt_state.**", outlay.layout.on_host())]) + data_parallel()}
     passed, _ = screen([Candidate(name, "data=8") for name in layouts], layouts, lambda _: adam, TARGET)
     assert [each.candidate.layout for each in passed] == ["dp", "dp+host"]
+
+
+def test_a_pipeline_idles_and_sends_activations_on_in_each_tick(work):
+    """3 stages of one layer each: 4 microbatches take 6 ticks, 8 take 10."""
+    target, mesh = Target.parse("h100:1x3"), MeshSpec.parse("stage=3")
+    times = {}
+    for micro in (4, 8):
+        layout = Layout([("params.w", pipeline("stage", microbatches=micro))]) + data_parallel()
+        plan = plan_of(work, layout, mesh, target)
+        stages = Stages.of(layout, plan.mesh)
+        assert stages is not None
+        assert stages.ticks == micro + 2
+        of_stage = work.flops / 3 / target.hardware.peak_flops["float32"]
+        busy = of_stage * stages.ticks / micro
+        sent = BATCH / micro * WIDTH * 4
+        each = collective_seconds("collective-permute", sent, [[0, 1, 2]], target)
+        times[micro] = expect(work, plan, target, stages).seconds
+        # A vector's way through the layers is counted by the FLOPs of the trace, which has more than products.
+        assert times[micro] == pytest.approx(busy + 2 * stages.ticks * each, rel=0.05)
+    assert times[8] != times[4]
+
+
+def test_a_layout_without_stages_has_none():
+    plan = data_parallel().plan({"w": np.zeros((4, 4))}, outlay.mesh(data=8))
+    assert Stages.of(data_parallel(), plan.mesh) is None

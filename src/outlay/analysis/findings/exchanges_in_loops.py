@@ -33,12 +33,34 @@ def exchanges_in_loops(evidence: Evidence) -> Iterator[Finding]:
         yield _same(evidence, loop, collectives)
 
 
+_OF_PIPELINE = (
+    "the loop is a pipeline, whose stages take their layers once for each microbatch: split these leaves over an axis "
+    "that the layers compute with, such as outlay.tensor_parallel, or over the stages alone; or fewer microbatches"
+)
+
+
+def _is_pipeline(evidence: Evidence, loop: Loop) -> bool:
+    """Return whether a loop is the ticks of a pipeline: as many turns, and values sent from stage to stage in each."""
+    program = evidence.program
+    if program is None or not program.pipelines:
+        return False
+    stages = set(program.layout.stage_axes)
+    if loop.trips not in program.layout.ticks_of_pipelines(program.mesh.shape):
+        return False
+    return any(
+        computation.name == loop.body.name and one.kind == "collective-permute" and set(one.axes) <= stages
+        for computation, _, one in evidence.exchanges()
+    )
+
+
 def _sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
     total, saved = _bytes(collectives, loop)
     text = (
         f"{_what(collectives)} in each of {loop.trips} turns of a loop{_line(loop, collectives)}, {format_bytes(total)}"
         f" a step, though it only adds them up: {format_bytes(total - saved)} if summed once behind it"
     )
+    if _is_pipeline(evidence, loop):
+        return _finding("sum-in-loop", text, _OF_PIPELINE, saved, loop, collectives)
     why = evidence.program.why_summed_each_time if evidence.program is not None else ""
     fix = (
         "add up each device's own in the loop, and sum over devices behind it: outlay.train_step(loss, optimizer, "
@@ -58,6 +80,8 @@ def _same(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]
         f"{_what(collectives)} again in each of {loop.trips} turns of a loop{_line(loop, collectives)}, which does not "
         f"change what is moved: {format_bytes(total)} a step, {format_bytes(total - saved)} if done once before it"
     )
+    if _is_pipeline(evidence, loop):
+        return _finding("same-in-each-turn", text, _OF_PIPELINE, saved, loop, collectives)
     fix = f"do it before the loop, where a device has {format_bytes(held)} to hold the results through it"
     split = {path for one in collectives for path in one.leaves if path.startswith("params")}
     if evidence.program is not None and split:

@@ -113,3 +113,28 @@ def test_a_step_that_cannot_sum_once_says_why_and_fsdp_says_what_both_ways_cost(
     assert "but parameters are split over data" in findings["sum-in-loop"].fix
     assert '("grads.**", outlay.replicate())' in findings["same-in-each-turn"].fix
     assert "48.0 KiB to hold" in findings["same-in-each-turn"].fix
+
+
+def test_what_each_tick_of_a_pipeline_repeats_is_not_told_to_accumulate():
+    def init(key):
+        return {"layers": jax.random.normal(key, (4, 64, 64))}
+
+    def loss(params, batch, keys):
+        x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])
+        return (x**2).mean(-1), {}
+
+    layout = outlay.Layout([("params.layers", outlay.layout.pipeline("stage", microbatches=2))])
+    program = outlay.program(
+        outlay.train_step(loss, optax.sgd(0.1)),
+        outlay.init_state(init, optax.sgd(0.1)),
+        np.ones((8, 64), np.float32),
+        layout=layout + outlay.fsdp("data", min_size=1) + outlay.data_parallel(),
+        mesh=outlay.mesh(stage=2, data=4),
+    )
+    findings = [one for one in outlay.explain(program, cache=False).findings if one.kind in KINDS]
+    assert {one.kind for one in findings} == {*KINDS}
+    for one in findings:
+        assert "in each of 3 turns of a loop" in one.text
+        assert "or fewer microbatches" in one.fix
+        assert "accumulate" not in one.fix
+        assert "train_step" not in one.fix
