@@ -187,7 +187,7 @@ NAMES = {
     "outlay.metrics": "on_step=outlay.train.MetricsLog(",
     "outlay.tensorboard": "on_step=outlay.train.MetricsLog(",
     "outlay.wandb": "on_step=outlay.train.MetricsLog(",
-    "outlay.pipeline_parallel()": "fix: none: layers are not pipelined",
+    "outlay.pipeline_parallel()": """fix: a rule: ("params.layers.**", outlay.layout.pipeline(""",
     "outlay.expert_parallel()": "axis of the mesh",
     "outlay.sequence_parallel()": "outlay.constrain",
     "outlay.megatron()": "fix: outlay.tensor_parallel(",

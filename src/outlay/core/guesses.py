@@ -5,6 +5,7 @@ from __future__ import annotations
 _PROGRAM = "program = outlay.program(step, init, batch, layout=layout, mesh=mesh)"
 _SPEC = "from jax.sharding import PartitionSpec as P"
 _PUT = "outlay.arrays.put(tree, layout, mesh) for arrays that exist; program.init(key) makes a state already sharded"
+_PIPELINE = 'a rule: ("params.layers.**", outlay.layout.pipeline("stage", microbatches=8))'
 _FIT = "outlay.fit(program, batches, steps=100, key=jax.random.key(0))"
 _CHECKPOINTS = 'outlay.Checkpoints("checkpoints"), as checkpoints= of outlay.fit, or its save and restore'
 
@@ -59,7 +60,10 @@ NAMES = {
     "sequence_parallel": f"a rule for an activation's dim: {_NAMED}",
     "context_parallel": f"a rule for an activation's dim: {_NAMED}",
     "expert_parallel": "a rule for the experts' weights over an axis of the mesh: ('**.experts.**', P('expert'))",
-    "pipeline_parallel": "none: layers are not pipelined; outlay.fsdp() and outlay.tensor_parallel() split them",
+    "pipeline_parallel": _PIPELINE,
+    "pipeline": _PIPELINE,
+    "stages": _PIPELINE,
+    "scan_layers": "outlay.layers(blocks, x) for a list of layers, jax.lax.scan for a stack",
     "megatron": "outlay.tensor_parallel('model', columns=[...], rows=[...])",
     "set_mesh": "mesh=mesh of outlay.program; no global mesh is set",
     "use_mesh": "mesh=mesh of outlay.program; no global mesh is set",

@@ -114,10 +114,12 @@ def is_in_list(path: str) -> bool:
 
 
 def pipeline(axis: str = "stage", *, microbatches: int, repeats: int = 1) -> Pipeline:
-    """Run layers that a model scans over as a pipeline: each stage, a group of devices, holds some of the layers.
+    """Run layers that a model scans over, or lists, as a pipeline: each stage, a group of devices, holds some of them.
 
     For leaves that are stacked, with one entry of dim 0 for each layer, where the model runs its layers by a scan over
-    them (`jax.lax.scan`, `nnx.scan`, `nn.scan`). The model stays as it is. The batch goes through the stages in equal
+    them (`jax.lax.scan`, `nnx.scan`, `nn.scan`). The model stays as it is. Layers in a list are run by
+    `outlay.layers(blocks, x)`; a leaf of one is split over the stages along any dim, and sent to the stage of its
+    layer in each step. The batch goes through the stages in equal
     microbatches, all stages at work on another one; for the first and last `stages - 1` of `microbatches * repeats +
     stages - 1` ticks some have nothing to do. With repeats, a microbatch goes round several times and a stage has as
     many groups of layers, so that less time is idle; the stacks stay in the order of the model, and the layers are

@@ -34,7 +34,9 @@ def pipelines_of(planned: Planned) -> dict[str, Pipeline]:
         if not isinstance(rule.placement, Pipeline) or planned.mesh.shape[rule.placement.axis] == 1:
             continue
         for leaf in planned.plan.of_kind("state"):
-            if leaf.shape and rule.matches(leaf.path, "state"):
+            # A rule before may have taken a leaf out, as of the one layer of a list that is run by itself.
+            is_split = any(rule.placement.axis in axes for axes in leaf.dims)
+            if is_split and rule.matches(leaf.path, "state"):
                 ruled.setdefault(leaf.path, rule.placement)
     return ruled
 
@@ -152,8 +154,11 @@ class PipelinedFunction:
         at = source_line(scan) or "a scan"
         problems = scan_problems(scan, of_few)
         if layers % (stages * pipeline.repeats):
-            what = f"{layers} layers do not divide into {stages} stages x {pipeline.repeats} repeats"
-            problems.append(Problem("uneven layers", at, what, "another number of layers, or of repeats"))
+            groups = stages * pipeline.repeats
+            rounds = f" x {pipeline.repeats} repeats" if pipeline.repeats > 1 else ""
+            what = f"{layers} layers do not divide into {pipeline.axis}={stages} stages{rounds}"
+            fix = f"{-(-layers // groups) * groups} layers, or a mesh with a number of stages that divides {layers}"
+            problems.append(Problem("uneven layers", at, what, fix))
         if pipeline.repeats > 1 and pipeline.microbatches < stages:
             what = f"{pipeline.microbatches} microbatches go round {pipeline.repeats} times through {stages} stages: "
             what += "the first would be back before the last has entered"
@@ -162,7 +167,9 @@ class PipelinedFunction:
             raise pipeline_error(problems)
         is_of_list = any(one.is_of_list for one in of_operands if one is not None)
         kind = "list of" if is_of_list else "scan over"
-        self.planned.notes[NAME] = f"{pipeline.in_words(stages)}; the {kind} {layers} layers at {at}"
+        notes = self.planned.notes.get(NAME, "").splitlines()
+        note = f"{pipeline.in_words(stages)}; the {kind} {layers} layers at {at}"
+        self.planned.notes[NAME] = "\n".join(dict.fromkeys([*notes, note]))  # a step may be traced several times
         values = [
             self._as_in_state(x, stack) if stack is not None and stack.is_of_list else x
             for x, stack in zip(values, of_operands, strict=True)

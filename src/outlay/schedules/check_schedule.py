@@ -30,11 +30,23 @@ def check_schedule(
     name: str,
 ) -> None:
     """Raise with everything that is wrong with a schedule; for the arguments see `Schedule`."""
+    check_numbers(name, num_stages=num_stages, num_microbatches=num_microbatches, num_repeats=num_repeats)
     given = _Given(actions, num_stages, num_microbatches, num_repeats)
-    problems = [*_odd_numbers(given)] or [*_odd_actions(given)]
+    problems = [*_odd_actions(given)]
     if not problems:
         stages = by_stage(actions, num_stages)
         problems = [*_not_once(given), *_overlapping(stages), *_too_early(given), *_too_many(stages, max_held)]
+    if problems:
+        raise LayoutError(f"the schedule {name!r} cannot be run:", problems)
+
+
+def check_numbers(name: str, **numbers: Any) -> None:
+    """Raise if what is counted is no whole number from 1."""
+    problems = [
+        Problem("not a number", each, f"{each}={number!r}; it is a whole number from 1", f"{each}=1 or more")
+        for each, number in numbers.items()
+        if type(number) is not int or number < 1
+    ]
     if problems:
         raise LayoutError(f"the schedule {name!r} cannot be run:", problems)
 
@@ -66,13 +78,6 @@ def in_words(job: Job) -> str:
     what = {"inputs": "backward for inputs", "weights": "backward for weights"}.get(kind, kind)
     again = f", repeat {repeat}" if repeat else ""
     return f"{what} of microbatch {microbatch} on stage {stage}{again}"
-
-
-def _odd_numbers(given: _Given) -> Iterator[Problem]:
-    for name in ("num_stages", "num_microbatches", "num_repeats"):
-        number: Any = getattr(given, name)
-        if type(number) is not int or number < 1:
-            yield Problem("not a number", name, f"{name}={number!r}; it is a whole number from 1", f"{name}=1 or more")
 
 
 def _odd_actions(given: _Given) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Callable
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.schedules.check_schedule import check_numbers
 from outlay.schedules.schedule import Schedule
 from outlay.schedules.timing import Step, in_order
 
@@ -69,7 +70,7 @@ def interleaved(num_stages: int, num_microbatches: int, num_repeats: int) -> Sch
         >>> schedule.peak_held, f"{schedule.bubble:.3f}"
         ((11, 9, 7, 5), '0.158')
     """
-    each_round = _each_round(num_stages, num_microbatches)
+    each_round = _each_round(num_stages, num_microbatches, num_repeats)
 
     def order(stage: int) -> list[Step]:
         first = (num_repeats - 1) * each_round + 2 * (num_stages - 1 - stage)
@@ -99,7 +100,7 @@ def zero_bubble(num_stages: int, num_microbatches: int, num_repeats: int = 1) ->
         stage 0 F0 F1 .  I0 W0 F2 I1 W1 I2 W2
         stage 1 .  F0 I0 F1 I1 W0 F2 I2 W1 W2
     """
-    each_round = _each_round(num_stages, num_microbatches) if num_repeats > 1 else num_microbatches
+    each_round = num_microbatches if num_repeats == 1 else _each_round(num_stages, num_microbatches, num_repeats)
 
     def order(stage: int) -> list[Step]:
         first = (num_repeats - 1) * each_round + num_stages - 1 - stage
@@ -147,8 +148,9 @@ def _turns(total: int, each_round: int, repeat_of: Callable[[int], int]) -> list
     return jobs
 
 
-def _each_round(num_stages: int, num_microbatches: int) -> int:
+def _each_round(num_stages: int, num_microbatches: int, num_repeats: int) -> int:
     """Return how many microbatches make a round."""
+    check_numbers("interleaved", num_stages=num_stages, num_microbatches=num_microbatches, num_repeats=num_repeats)
     rounds = max(1, num_microbatches // num_stages)
     if num_microbatches % rounds:
         fewer, more = num_microbatches - num_microbatches % num_stages, -(-num_microbatches // num_stages) * num_stages

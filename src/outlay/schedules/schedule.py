@@ -47,9 +47,9 @@ class Schedule:
     name: str = "schedule"
 
     def __post_init__(self) -> None:
-        actions = tuple(sorted(self.actions))
-        object.__setattr__(self, "actions", actions)
+        actions = tuple(self.actions)
         check_schedule(actions, self.num_stages, self.num_microbatches, self.num_repeats, self.max_held, self.name)
+        object.__setattr__(self, "actions", tuple(sorted(actions)))
 
     @functools.cached_property
     def by_stage(self) -> tuple[tuple[Action, ...], ...]:

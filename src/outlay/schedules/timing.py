@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from outlay.core.error_types import LayoutError, Problem
-from outlay.schedules.actions import NUM_TICKS, Action, Kind
-from outlay.schedules.check_schedule import Job, in_words, needs
+from outlay.schedules.actions import LETTERS, Action, Kind
+from outlay.schedules.check_schedule import Job, check_numbers, in_words, needs
 from outlay.schedules.schedule import Schedule
 
 Step = tuple[Kind, int] | tuple[Kind, int, int]
@@ -46,7 +47,12 @@ def in_order(
         stage 0 F0 F1 .  .  .  B1 B1 B0 B0
         stage 1 .  F0 F1 B1 B1 B0 B0 .  .
     """
-    waiting = {stage: [_job(stage, step) for step in order(stage)] for stage in range(num_stages)}
+    check_numbers(name, num_stages=num_stages, num_microbatches=num_microbatches, num_repeats=num_repeats)
+    steps = {stage: [*order(stage)] for stage in range(num_stages)}
+    problems = [_odd(stage, step) for stage, each in steps.items() for step in each if not _is_step(step)]
+    if problems:
+        raise LayoutError(f"the schedule {name!r} cannot be run:", problems)
+    waiting = {stage: [_job(stage, step) for step in each] for stage, each in steps.items()}
     free, ends, actions = dict.fromkeys(waiting, 0), dict[Job, int](), list[Action]()
     while any(waiting.values()):
         before = len(actions)
@@ -61,6 +67,16 @@ def in_order(
     return Schedule(actions, num_stages, num_microbatches, num_repeats, max_held, name)
 
 
+def _is_step(step: Any) -> bool:
+    is_pair = isinstance(step, tuple) and len(step) in (2, 3) and all(type(number) is int for number in step[1:])
+    return is_pair and step[0] in LETTERS
+
+
+def _odd(stage: int, step: Any) -> Problem:
+    fix = f'("forward", microbatch), or one of {", ".join(LETTERS)}; the repeat is a third entry'
+    return Problem("not a step", f"stage {stage}", f"its order has {step!r}", fix)
+
+
 def _job(stage: int, step: Step) -> Job:
     kind, microbatch, *repeat = step
     return kind, repeat[0] if repeat else 0, stage, microbatch
@@ -68,8 +84,6 @@ def _job(stage: int, step: Step) -> Job:
 
 def _begin(job: Job, ends: dict[Job, int], num_stages: int, num_repeats: int) -> int | None:
     """Return from when on the inputs of a job are there; None if one is not computed yet."""
-    if job[0] not in NUM_TICKS:  # the check of the schedule says so
-        return 0
     begins = [0]
     for choices in needs(job, num_stages, num_repeats):
         there = [ends[one] for one in choices if one in ends]

@@ -37,10 +37,11 @@ def dicts(num: int = 3) -> list[Any]:
 class Mlp(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, width: int = WIDTH, rate: float = 0.5) -> None:
         self.linear, self.rate = nnx.Linear(width, width, rngs=rngs), rate
+        self.dropout = nnx.Dropout(0.5, deterministic=True, rngs=rngs)  # it holds a key and a counter
         self.activation = lambda x: x * jax.nn.sigmoid(x)  # another object in each block, and the same function
 
     def __call__(self, x: jax.Array, scale: float = 1.0) -> jax.Array:
-        return scale * self.activation(self.linear(x)) + self.rate * x
+        return scale * self.dropout(self.activation(self.linear(x))) + self.rate * x
 
 
 class Counting(nnx.Module):

@@ -206,6 +206,75 @@ def test_leaves_that_no_scan_reads() -> None:
         made(loss)
 
 
+def of_list(num: int, run: Any, **of: Any) -> Any:
+    def start(key: jax.Array) -> Any:
+        return {"layers": [jnp.ones((WIDTH, WIDTH))] * num, "head": jnp.ones((WIDTH,))}
+
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        return run(params["layers"], batch) @ params["head"], {}
+
+    rules = [*of.pop("before", []), ("params.layers.*", outlay.layout.pipeline(**{"microbatches": 2, **of}))]
+    layout = outlay.Layout(rules) + outlay.data_parallel()
+    step, init = outlay.train_step(loss, OPTIMIZER), outlay.init_state(start, OPTIMIZER)
+    return outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(stage=2, data=4))
+
+
+def in_lines(blocks: Any, x: Any) -> Any:
+    return outlay.layers(blocks, x, run=lambda w, x: plain_layer(x, w))
+
+
+def in_a_loop(blocks: Any, x: Any) -> Any:
+    for w in blocks:
+        x = plain_layer(x, w)
+    return x
+
+
+def test_a_list_that_is_looped_over_by_hand() -> None:
+    with pytest.raises(
+        ProgramError, match=r"no scan: params.layers.0(?s:.*)fix: run layers that are a list by x = outl"
+    ):
+        of_list(4, in_a_loop)
+
+
+def test_layers_of_a_list_that_do_not_divide() -> None:
+    with pytest.raises(ProgramError, match=r"5 layers do not divide into stage=2 stages(?s:.*)fix: 6 layers") as error:
+        of_list(5, in_lines)
+    assert line_of(in_lines, "outlay.layers") in str(error.value)
+    with pytest.raises(ProgramError, match=r"6 layers do not divide into stage=2 stages x 2 repeats"):
+        of_list(6, in_lines, repeats=2)
+
+
+def test_a_first_layer_that_is_run_by_itself_is_taken_out_by_a_rule_before() -> None:
+    def run(blocks: Any, x: Any) -> Any:
+        return in_lines(blocks[1:], plain_layer(x, blocks[0]))
+
+    with pytest.raises(ProgramError, match=r"no scan: params.layers.0\n"):
+        of_list(5, run)
+    program = of_list(5, run, before=[("params.layers.0", outlay.replicate())])
+    assert "the list of 4 layers" in program.pipelines
+
+
+def test_two_lists_are_two_pipelines() -> None:
+    program = of_list(8, lambda blocks, x: in_lines(blocks[4:], in_lines(blocks[:4], x)))
+    assert program.pipelines.count("the list of 4 layers") == 1  # at one line
+
+
+def test_a_leaf_of_a_list_of_which_no_dim_divides() -> None:
+    def plan(otherwise: Any = None) -> Any:
+        rule = outlay.Rule(
+            "layers.**", outlay.layout.pipeline(microbatches=2), **({"otherwise": otherwise} if otherwise else {})
+        )
+        return (outlay.Layout([rule]) + outlay.replicate()).plan(
+            {"layers": [{"w": jnp.ones((3, 5)), "up": jnp.ones((3, 8))}] * 2}, outlay.mesh(stage=4, data=2)
+        )
+
+    with pytest.raises(LayoutError, match=r"layers.0.w(?s:.*)no free dim of \(3, 5\) is divisible by stage=4") as error:
+        plan()
+    assert "layers.0.up" not in str(error.value)
+    assert plan("replicate")["layers.1.w"].spec == P()
+    assert plan("replicate")["layers.1.up"].spec == P(None, "stage")
+
+
 def test_two_scans_over_one_stack() -> None:
     def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
         for _ in range(2):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outlay.errors import LayoutError
-from outlay.schedules import Action, Schedule, in_order, one_f_one_b
+from outlay.schedules import Action, Schedule, gpipe, in_order, interleaved, one_f_one_b, zero_bubble
 
 RIGHT = [
     Action(0, 0, 0, "forward"),
@@ -85,9 +85,19 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert [problem.kind for problem in error.value.problems] == ["missing", "before its input"]
 
 
-def test_a_number_that_is_none() -> None:
-    with pytest.raises(LayoutError, match="num_microbatches=0; it is a whole number from 1"):
-        one_f_one_b(2, 0)
+@pytest.mark.parametrize("make", [gpipe, one_f_one_b, zero_bubble, lambda *numbers: interleaved(*numbers, 2)])
+@pytest.mark.parametrize(
+    ("numbers", "message"), [((2, 0), "num_microbatches=0"), ((0, 2), "num_stages=0"), ((2.0, 2), r"num_stages=2\.0")]
+)
+def test_a_number_that_is_none(make: Any, numbers: Any, message: str) -> None:
+    with pytest.raises(LayoutError, match=f"{message}; it is a whole number from 1"):
+        make(*numbers)
+
+
+@pytest.mark.parametrize("step", [("sideways", 0), ("forward",), ("forward", "0"), "F0"])
+def test_an_order_of_something_else(step: Any) -> None:
+    with pytest.raises(LayoutError, match=r"not a step: stage 0(?s:.*)its order has (?s:.*)forward, backward, inputs"):
+        in_order(lambda stage: [step], 1, 1)
 
 
 def test_an_order_in_which_stages_wait_for_each_other() -> None:
