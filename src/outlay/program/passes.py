@@ -6,8 +6,8 @@ the user's step come first.
 
 What the mode means for a step follows from the passes that it asks for:
 
-* `auto`: XLA partitions the step; the layout says where arrays live before and after it. Gradients of microbatches are
-  added up on each device, and summed over devices once (`summed_once.py`).
+* `auto`: XLA partitions the step; the layout says where arrays live before and after it. Gradients of microbatches,
+  those of a pipeline too, are added up on each device, and summed over devices once (`summed_once.py`).
 * `manual`: collectives written by hand. For a step that says where it sums over its batch (`outlay.train_step` does),
   gradients are taken device by device (`manual_gradients.py`), and the rest, the optimizer's update, stays automatic:
   with the whole step on shards, an optimizer that takes the global norm would see one device's shards only. Any other
@@ -76,6 +76,11 @@ class Planned:
     def has_pipelines(self) -> bool:
         """Whether a rule has layers run as a pipeline, on more stages than one."""
         return any(self.mesh.shape[axis] > 1 for axis in self.layout.stage_axes)
+
+    @property
+    def adds_up_gradients(self) -> bool:
+        """Whether gradients of a step that says where it sums over its batch come in parts: of microbatches."""
+        return self.traced.num_microbatches > 1 or (self.has_pipelines and self.traced.sums_over_batch)
 
     @property
     def constrains(self) -> bool:
@@ -166,7 +171,7 @@ PASSES = (
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),
     Pass("rematerialization", lambda of: of.stores, traces_anew=True),
     Pass("manual_gradients", lambda of: of.mode == "manual" and of.traced.sums_over_batch, traces_anew=True),
-    Pass("summed_once", lambda of: of.is_placed_by_xla and of.traced.num_microbatches > 1, traces_anew=True),
+    Pass("summed_once", lambda of: of.is_placed_by_xla and of.adds_up_gradients, traces_anew=True),
     Pass("host_state:fetch", lambda of: of.has_state_on_host),
     *PER_SHARD,
     Pass("host_state:send", lambda of: of.has_state_on_host and of.returns_state, is_around=True),

@@ -1,10 +1,10 @@
 """In mode auto, sum the gradients of microbatches over devices once a step: each device adds up its own until the end.
 
-XLA sums the gradients of every microbatch over the devices, since the loop carries sums over the whole batch. So the
-loop runs in `jax.shard_map`, over those axes of the batch that split no parameter, or only such whose gradients a rule
-keeps whole: those are gathered before the loop, and their gradients are reduce-scattered behind it. XLA places
-everything else, over the other axes too. The loss still means what it means on the whole microbatch
-(`global_batch.py`). Where that cannot be, the step stays as it was, and says why.
+XLA sums gradients over the devices after every microbatch, since the loop carries sums over the whole batch, and in
+each tick of a pipeline. So the loop runs in `jax.shard_map`, over those axes of the batch that split no parameter,
+or only such whose gradients a rule keeps whole: those are gathered before the loop, and their gradients are
+reduce-scattered behind it. XLA places everything else, over the other axes too. The loss still means what it means on
+the whole microbatch (`global_batch.py`). Where that cannot be, the step stays as it was, and says why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     plan, mesh, notes = planned.plan, planned.mesh, planned.notes
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-        if gradient.num_microbatches == 1:
+        if gradient.num_microbatches == 1 and not planned.has_pipelines:
             return gradient(sums, params, samples)
         try:
             return _Region(plan, mesh, params, samples, gradient).run(sums)
@@ -131,9 +131,14 @@ class _Region:
         split = NamedSharding(jax.sharding.get_abstract_mesh(), P(others))
         return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, split), samples)
 
+    def _sum_of(self, x: jax.Array) -> jax.Array:
+        """Sum over devices, as `_OwnSamples.total` does: gradients of one part have the dtype of their parameters."""
+        wide = x.astype(jnp.float32) if _is_narrow(x) else x
+        return jax.lax.psum(wide, self._axes).astype(x.dtype)
+
     def _summed(self, grads: Any, totals: Any) -> tuple[Any, Any]:
         if not self._is_all:  # to lay leaves end to end would gather what other axes split
-            return jax.lax.psum((grads, totals), self._axes)
+            return jax.tree.map(self._sum_of, (grads, totals))
         whole = jax.tree.map(lambda split: GradientSplit(((),) * len(split.dims), "sum"), self._splits)
         grads = jax.tree.map(
             lambda grad, have, want: scattered(grad, have, want, self._mesh), grads, whole, self._splits
@@ -164,6 +169,10 @@ def _own_axes(plan: Plan, batch_axes: tuple[str, ...], of_params: set[str]) -> t
     )
 
 
+def _is_narrow(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+
+
 class _OwnSamples(GlobalBatch):
     """The samples of a microbatch, where a loss that cannot be taken apart is refused and not gathered.
 
@@ -180,7 +189,7 @@ class _OwnSamples(GlobalBatch):
     def total(self, x: jax.Array) -> jax.Array:
         """Sum over devices."""
         # XLA for CPU, as of jaxlib 0.10, ends the process on a sum of bfloat16 in a region over some of the axes.
-        is_narrow = self._is_partial and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+        is_narrow = self._is_partial and _is_narrow(x)
         return super().total(x.astype(jnp.float32)).astype(x.dtype) if is_narrow else super().total(x)
 
     def whole(self, x: jax.Array, dim: int) -> jax.Array:

@@ -62,7 +62,7 @@ def line_of(function: Any, text: str) -> str:
 def test_the_plan_and_the_program_say_how_it_runs() -> None:
     loss = scanned(plain_layer)
     program = made(loss)
-    assert program.passes == ("pipelining",)
+    assert program.passes == ("pipelining", "summed_once")
     assert program.plan["params.layers"].spec == P("stage", None, None)
     assert (
         "2 of 4 layers on each of 2 stages; 2 microbatches once through 2 stages: 3 ticks, 33.3 % of them idle"

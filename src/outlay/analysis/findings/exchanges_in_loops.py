@@ -33,12 +33,6 @@ def exchanges_in_loops(evidence: Evidence) -> Iterator[Finding]:
         yield _same(evidence, loop, collectives)
 
 
-_OF_PIPELINE = (
-    "the loop is a pipeline, whose stages take their layers once for each microbatch: split these leaves over an axis "
-    "that the layers compute with, such as outlay.tensor_parallel, or over the stages alone; or fewer microbatches"
-)
-
-
 def _is_pipeline(evidence: Evidence, loop: Loop) -> bool:
     """Return whether a loop is the ticks of a pipeline: as many turns, and values sent from stage to stage in each."""
     program = evidence.program
@@ -59,13 +53,13 @@ def _sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]
         f"{_what(collectives)} in each of {loop.trips} turns of a loop{_line(loop, collectives)}, {format_bytes(total)}"
         f" a step, though it only adds them up: {format_bytes(total - saved)} if summed once behind it"
     )
-    if _is_pipeline(evidence, loop):
-        return _finding("sum-in-loop", text, _OF_PIPELINE, saved, loop, collectives)
     why = evidence.program.why_summed_each_time if evidence.program is not None else ""
     fix = (
         "add up each device's own in the loop, and sum over devices behind it: outlay.train_step(loss, optimizer, "
         f"accumulate={loop.trips}) does, and so does a loop inside jax.shard_map"
     )
+    if _is_pipeline(evidence, loop):
+        fix = "in a pipeline outlay.train_step(loss, optimizer) does, where the gradients are those of its loss"
     if why:
         fix = f"they would be, but {why}"
     return _finding("sum-in-loop", text, fix, saved, loop, collectives)
@@ -80,8 +74,6 @@ def _same(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]
         f"{_what(collectives)} again in each of {loop.trips} turns of a loop{_line(loop, collectives)}, which does not "
         f"change what is moved: {format_bytes(total)} a step, {format_bytes(total - saved)} if done once before it"
     )
-    if _is_pipeline(evidence, loop):
-        return _finding("same-in-each-turn", text, _OF_PIPELINE, saved, loop, collectives)
     fix = f"do it before the loop, where a device has {format_bytes(held)} to hold the results through it"
     split = {path for one in collectives for path in one.leaves if path.startswith("params")}
     if evidence.program is not None and split:

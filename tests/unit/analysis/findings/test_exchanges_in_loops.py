@@ -115,26 +115,50 @@ def test_a_step_that_cannot_sum_once_says_why_and_fsdp_says_what_both_ways_cost(
     assert "48.0 KiB to hold" in findings["same-in-each-turn"].fix
 
 
-def test_what_each_tick_of_a_pipeline_repeats_is_not_told_to_accumulate():
+def stages_over(data_rules, by_hand=False):
+    """Findings about loops in a pipeline of two stages and two microbatches."""
+
     def init(key):
-        return {"layers": jax.random.normal(key, (4, 64, 64))}
+        return {"params": {"layers": jax.random.normal(key, (4, 64, 64))}}
 
-    def loss(params, batch, keys):
+    def run(params, batch):
         x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])
-        return (x**2).mean(-1), {}
+        return (x**2).mean(-1)
 
+    def descend(state, batch):
+        grads = jax.grad(lambda params: run(params, batch).mean())(state["params"])
+        return {"params": jax.tree.map(lambda x, grad: x - 0.1 * grad, state["params"], grads)}, {}
+
+    optimizer = optax.sgd(0.1)
+    trained = outlay.train_step(lambda params, batch, keys: (run(params, batch), {}), optimizer)
     layout = outlay.Layout([("params.layers", outlay.layout.pipeline("stage", microbatches=2))])
     program = outlay.program(
-        outlay.train_step(loss, optax.sgd(0.1)),
-        outlay.init_state(init, optax.sgd(0.1)),
+        descend if by_hand else trained,
+        init if by_hand else outlay.init_state(lambda key: init(key)["params"], optimizer),
         np.ones((8, 64), np.float32),
-        layout=layout + outlay.fsdp("data", min_size=1) + outlay.data_parallel(),
+        layout=layout + data_rules + outlay.data_parallel(),
         mesh=outlay.mesh(stage=2, data=4),
     )
     findings = [one for one in outlay.explain(program, cache=False).findings if one.kind in KINDS]
-    assert {one.kind for one in findings} == {*KINDS}
-    for one in findings:
-        assert "in each of 3 turns of a loop" in one.text
-        assert "or fewer microbatches" in one.fix
-        assert "accumulate" not in one.fix
-        assert "train_step" not in one.fix
+    assert all("in each of 3 turns of a loop" in one.text for one in findings)
+    assert not any("accumulate=" in one.fix for one in findings)
+    return {one.kind: one.fix for one in findings}
+
+
+def test_a_pipeline_sums_gradients_once():
+    assert stages_over(outlay.Layout([])) == {}
+
+
+def test_a_pipeline_of_leaves_that_the_batch_s_axis_splits_is_told_the_rule_with_which_it_does():
+    fixes = stages_over(outlay.fsdp("data", min_size=1))
+    assert {*fixes} == {*KINDS}
+    assert all('("grads.**", outlay.replicate())' in fix for fix in fixes.values())
+    whole = outlay.Layout([("grads.**", outlay.replicate())])
+    assert stages_over(outlay.fsdp("data", min_size=1) + whole) == {}
+
+
+def test_a_pipeline_of_a_step_by_hand_is_told_of_the_step_that_does():
+    assert (
+        "in a pipeline outlay.train_step(loss, optimizer) does"
+        in stages_over(outlay.Layout([]), by_hand=True)["sum-in-loop"]
+    )
