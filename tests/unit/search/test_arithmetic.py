@@ -195,7 +195,7 @@ def test_what_the_host_keeps_is_another_placement():
 
 def test_a_pipeline_idles_and_sends_activations_on_in_each_tick(work):
     """3 stages of one layer each: 4 microbatches take 6 ticks, 8 take 10."""
-    target, mesh = Target.parse("h100:1x3"), MeshSpec.parse("stage=3")
+    target, mesh = Target.parse("h100:1x3"), MeshSpec.parse("stage=3,data=1")
     times = {}
     for micro in (4, 8):
         layout = Layout([("params.w", pipeline("stage", microbatches=micro))]) + data_parallel()
