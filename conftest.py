@@ -3,6 +3,7 @@
 It stands at the root, not in tests/, because the doctests of src/ need it too.
 """
 
+import functools
 import gc
 import hashlib
 import importlib.metadata
@@ -151,19 +152,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[object], list[object]]:
-    """Look for examples in src/ alone: in tests there are none, and to look for them took a third of collecting."""
+    """Look for examples where there are some, and in src/ alone: to look for them took a third of collecting."""
     collectors = yield
     here = "src" in file_path.relative_to(Path(__file__).parent).parts
-    return [one for one in collectors if here or type(one).__name__ != "DoctestModule"]
+    has_examples = here and (file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"))
+    return [one for one in collectors if has_examples or type(one).__name__ != "DoctestModule"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if folder_of(item) in FOLDERS:
-            item.add_marker(FOLDERS[folder_of(item)])
+        if folder_of(item.path) in FOLDERS:
+            item.add_marker(FOLDERS[folder_of(item.path)])
     for _, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         leave_out_cases(list(cases))
-    items.sort(key=lambda item: [*FOLDERS, folder_of(item)].index(folder_of(item)))
+    items.sort(key=lambda item: [*FOLDERS, folder_of(item.path)].index(folder_of(item.path)))
 
 
 def leave_out_cases(cases: list[pytest.Item]) -> None:
@@ -182,11 +184,12 @@ def leave_out_cases(cases: list[pytest.Item]) -> None:
 def spread(cases: list[pytest.Item], num: int) -> list[pytest.Item]:
     """Choose cases, each with the most values of its parameters that none before has: the same ones in every run."""
     chosen: list[pytest.Item] = []
+    values = {case: values_of(case) for case in cases}
     seen: set[tuple[str, str]] = set()
     while len(chosen) < min(num, len(cases)):
-        best = max((case for case in cases if case not in chosen), key=lambda case: len(values_of(case) - seen))
+        best = max((case for case in cases if case not in chosen), key=lambda case: len(values[case] - seen))
         chosen.append(best)
-        seen |= values_of(best)
+        seen |= values[best]
     return chosen
 
 
@@ -201,8 +204,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def folder_of(item: pytest.Item) -> str:
-    parts = item.path.relative_to(Path(__file__).parent).parts
+@functools.cache
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(Path(__file__).parent).parts
     own = parts[2:] if parts[0] == "packages" else parts  # packages/outlay-brain/brain_tests/unit is as tests/unit
     return "/".join(("tests" if own[0].endswith("tests") else own[0], *own[1:2]))
 

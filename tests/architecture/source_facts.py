@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import subprocess
 from collections import Counter
@@ -16,6 +17,12 @@ _SWEEPING = 30
 """A commit of more files changes a word or a form everywhere, and says nothing of what belongs together."""
 _FEW = 5
 """Fewer commits are chance."""
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax of a file: to parse all of them takes seconds, and several tests look at them."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def files_that_change_together() -> list[tuple[int, int, str, str]]:
@@ -48,9 +55,7 @@ def _commits() -> Iterator[set[str]]:
 
 def private_names() -> dict[str, list[str]]:
     """Return, by file, the private names that it takes from modules that are not Outlay's, most first."""
-    names = {
-        str(path.relative_to(SOURCE)): _private_names(ast.parse(path.read_text())) for path in SOURCE.rglob("*.py")
-    }
+    names = {str(path.relative_to(SOURCE)): _private_names(parsed(path)) for path in SOURCE.rglob("*.py")}
     return dict(sorted(((file, used) for file, used in names.items() if used), key=lambda item: -len(item[1])))
 
 

@@ -7,6 +7,8 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from tests.architecture.source_facts import parsed
+
 from outlay.cli.failures import _EXTRA
 from outlay.recipes.recipe_run import RecipeRun
 
@@ -39,7 +41,7 @@ def test_every_package_that_is_imported_is_a_dependency_or_in_an_extra():
         name.partition(".")[0]
         for folder in ("src", "packages/outlay-brain/src")
         for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         for name in _imported(node)
     }
     distributions = packages_distributions()

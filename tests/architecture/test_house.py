@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.architecture.source_facts import parsed
+
 SRC = Path(__file__).parents[2] / "src"
 APPLICATION = Path(__file__).parents[2] / "packages" / "outlay-brain" / "src"
 SOURCES = (SRC, APPLICATION)
@@ -78,7 +80,7 @@ def test_nothing_imports_the_application():
     importers = [
         str(path.relative_to(SRC))
         for path in (SRC / "outlay").glob("**/*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("outlay.brain")
     ]
     assert not importers
@@ -144,7 +146,7 @@ def test_first_lines_of_docstrings_name_things():
     lines = [
         (ast.get_docstring(node) or "").partition("\n")[0]
         for path in SRC.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, kinds)
     ]
     offenders = [line for line in lines if PRONOUNS.search(line)]
@@ -158,7 +160,7 @@ def test_names_say_what_they_name():
         f"{path.relative_to(SRC.parent)}:{line} {name}"
         for folder in (SRC, *(SRC.parent / name for name in ("benchmarks", "examples", "packages", "tests")))
         for path in folder.rglob("*.py")
-        for name, line in _given_names(ast.parse(path.read_text(encoding="utf-8")))
+        for name, line in _given_names(parsed(path))
         if name.strip("_") in PRIVATE_WORDS
     ]
     assert not offenders
@@ -197,7 +199,7 @@ def _importers() -> dict[str, set[str]]:
     for root, path in files:
         importer = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         package = importer if path.stem == "__init__" else importer.rpartition(".")[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.ImportFrom):
                 continue
             source = f"{package}.{node.module}" if node.level else node.module or ""

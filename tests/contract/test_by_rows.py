@@ -86,6 +86,7 @@ def test_rows_that_fill_up_do_nothing():
     assert_same((program.crop(state), outputs), (expected_state, expected))
 
 
+@pytest.mark.thorough  # test_placed.py has the same proof
 @pytest.mark.any_jax
 def test_the_proof_allows_no_rounding():
     verification = outlay.verify(program_on(3), steps=1)

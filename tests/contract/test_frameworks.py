@@ -215,6 +215,7 @@ def test_every_example_stands_in_the_list_of_frameworks() -> None:
     assert {framework.name for framework in EXAMPLES_OF_FRAMEWORKS} == EXAMPLE_NAMES
 
 
+@pytest.mark.thorough  # test_equinox_modules.py trains one
 @pytest.mark.any_jax
 def test_the_equinox_recipe_trains_under_its_layouts() -> None:
     recipe = runpy.run_path(str(EXAMPLES / "equinox_mlp.py"))["recipe"]()

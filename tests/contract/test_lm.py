@@ -118,6 +118,7 @@ def test_lm_trains_as_on_one_device(name: str, capfd: pytest.CaptureFixture[str]
     _assert_trains_as_one_device(name, program)
 
 
+@pytest.mark.thorough  # test_modes.py has small models by hand, test_gather_at_use.py layers in a loop
 @pytest.mark.any_jax  # small models train by hand on the newest JAX, and layers in a loop in test_gather_at_use.py
 def test_lm_trains_in_mode_manual_as_on_one_device() -> None:
     """Under a layout of which data parallel training and FSDP are parts."""

@@ -53,7 +53,7 @@ OWNERS = [
 ]
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("model", "optimizer", "form", "num_devices"), OWNERS)
 def test_nnx_objects_are_trained_as_under_nnx_jit(
     model: str, optimizer: str, form: Callable[..., Any], num_devices: int, tmp_path: Path
@@ -110,6 +110,7 @@ def test_tied_parameters_in_train_step_are_trained_as_one() -> None:
         np.testing.assert_allclose(held_out["loss"], right[-1], rtol=2e-5)
 
 
+@pytest.mark.thorough  # test_flags_between_calls.py
 def test_flags_that_change_between_calls_run_as_under_nnx_jit() -> None:
     owner = init, step, _ = separate("regular", "sgd")
     parts, jitted = init(jax.random.key(0)), nnx.jit(step)

@@ -10,7 +10,7 @@ from outlay.jobs.join import join
 
 
 def main(kinds: str, process: int, mark: str) -> None:
-    job = join(timeout=4 if kinds == "missing" else 60)
+    job = join(timeout=4 if kinds == "missing" else 240)
     Path(mark).write_text(repr(time.time()))
     error = None
     for kind in kinds.split(","):

@@ -64,7 +64,7 @@ def finish(job: subprocess.Popen[str], mark: Path) -> Done:
         stdout, stderr = job.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
         job.send_signal(signal.SIGTERM)
-        stdout, stderr = job.communicate(timeout=30)
+        stdout, stderr = job.communicate(timeout=LONGEST)
         raise AssertionError(f"the job hangs\n{stdout}\n{stderr}") from None
     seconds = time.time() - float(mark.read_text()) if mark.exists() else 0.0
     return Done(job.returncode, stdout, stderr, seconds, pids(stderr))

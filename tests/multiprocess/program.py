@@ -29,7 +29,7 @@ def main(fault: str, process: int, mark: str) -> None:
         import jax  # whose own hook, registered here, comes after the next one
 
         atexit.register(lambda: joined.process == process and os.kill(os.getpid(), signal.SIGKILL))
-    joined = join(timeout=3 if fault == "missing" else 60)
+    joined = join(timeout=3 if fault == "missing" else 240)
     beat(None, "compiling")
     import jax
     import jax.numpy as jnp

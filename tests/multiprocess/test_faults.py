@@ -24,7 +24,7 @@ pytestmark = pytest.mark.newest
 def mark(tmp_path):
     path = tmp_path / "mark"
     yield path
-    _, left = psutil.wait_procs(jobs.left_of(path), timeout=5)  # forks are killed by their server
+    _, left = psutil.wait_procs(jobs.left_of(path), timeout=60)  # forks are killed by their server
     for process in left:
         process.kill()
     assert not left, "processes were left behind"
@@ -168,7 +168,7 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
 
 @pytest.mark.parametrize("fault", ["SIGSTOP", pytest.param("sleep", marks=pytest.mark.thorough)])
 def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
-    done = jobs.run("--stuck-after", "8", "--start-within", "60", fault=fault, process=1, mark=mark, forked=False)
+    done = jobs.run("--stuck-after", "8", "--start-within", "240", fault=fault, process=1, mark=mark, forked=False)
     assert done.code == 1
     assert "the job is stuck\nprocess 0: step 3 finished, in 'step 4' for" in done.stderr
     assert ("held by a signal (SIGSTOP)" in done.stderr) == (fault == "SIGSTOP")

@@ -19,6 +19,7 @@ VARIED = f"{ROOT}/tests/unit/recipes/varied.py:varied"
 FEW = ("--layout", "dp", "--layout", "fsdp", "--accumulate", "1", "--no-remat", "--processes", "2")
 
 
+@pytest.mark.thorough  # test_compile_only.py compiles for such GPUs
 @needs_gpu_compiler
 def test_gpus_that_are_not_here_are_chosen_for_with_their_own_compiler(tmp_path, own_cache):
     finished = command_here(
@@ -94,6 +95,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # which the command sets
 
 
+@pytest.mark.thorough  # test_search.py has a search in which nothing fits
 def test_no_candidate_fits(tmp_path, own_cache, monkeypatch):
     (tmp_path / "targets.toml").write_text('[small]\nlike = "cpu"\nmemory_bytes = 52000\n')
     monkeypatch.setenv("OUTLAY_TARGETS", "targets.toml")

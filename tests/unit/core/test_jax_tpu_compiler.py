@@ -145,4 +145,4 @@ def test_the_compiler_ends_with_the_process_that_asks():
         assert process.stdout.readline() == b"compiled\n"
         (child,) = psutil.Process(process.pid).children()
         process.kill()
-    child.wait(timeout=60)
+    child.wait(timeout=280)

@@ -127,7 +127,7 @@ def test_a_process_that_is_killed_holds_it_no_longer(tmp_path):
 
 def _wait(begun, can_end, its):
     begun.set()
-    can_end.wait(60)
+    can_end.wait(280)
 
 
 @pytest.mark.processes
@@ -139,7 +139,7 @@ def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path):
     child = context.Process(target=_wait, args=(begun, can_end, first))
     child.start()
     try:
-        assert begun.wait(60)
+        assert begun.wait(280)
         first.release()
         folder(tmp_path).take()
     finally:

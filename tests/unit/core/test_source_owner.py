@@ -87,7 +87,7 @@ def test_a_copy_of_outlay_in_a_folder_of_its_own_name_knows_itself(tmp_path):
     files = [source / "outlay/train/step.py", tmp_path / "link/src/outlay/core/paths.py", tmp_path / "outlay/model.py"]
     for start in (source, tmp_path / "link/src"):
         ran = subprocess.run(
-            [sys.executable, "-c", program, start, *files], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", program, start, *files], capture_output=True, text=True, check=True, timeout=280
         )
         assert ran.stdout.split() == ["train/step.py", "core/paths.py", "None"]
 

@@ -45,7 +45,7 @@ def test_a_signal_reaches_processes_of_the_job_only(start):
     own, foreign = start("a1"), start("b2")
     assert not send(foreign.pid, signal.SIGKILL, "a1")
     assert send(own.pid, signal.SIGKILL, "a1")
-    assert own.wait(30) == -signal.SIGKILL
+    assert own.wait(280) == -signal.SIGKILL
     assert foreign.poll() is None
     assert not send(own.pid, signal.SIGKILL, "a1")
 
@@ -65,7 +65,7 @@ def test_all_of_a_job_end_and_of_a_job_inside_it_and_nobody_else(start):
     all_of_it = list(marked("a1"))
     assert len(all_of_it) == 3
     end_marked("a1")
-    assert own.wait(30) == inner.wait(30) == -signal.SIGKILL
+    assert own.wait(280) == inner.wait(280) == -signal.SIGKILL
     assert foreign.poll() is None
     assert not [pid for pid in all_of_it if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 

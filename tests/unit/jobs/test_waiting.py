@@ -10,6 +10,9 @@ from outlay.jobs.job_folder import JobFolder, Wait
 from outlay.jobs.join import _is_pending, _work_unseen
 from outlay.jobs.waiting import Devices, Waiting
 
+FEW = 20
+"""Looks, where each must see that nothing is waited for; a wait is seen at the second one."""
+
 
 @pytest.fixture
 def wait_of_main(monkeypatch):
@@ -18,12 +21,12 @@ def wait_of_main(monkeypatch):
     monkeypatch.setattr(waiting, "_BUSY", 100.0)
     monkeypatch.setattr(waiting, "is_idle", lambda: True)
 
-    def look(wait, **devices):
+    def look(wait, most=100, **devices):
         own, seen, here = Waiting(Devices(**devices)), [], threading.Event()
 
         def ask():
             here.wait()
-            while not seen or (len(seen) < 100 and not seen[-1].seconds):
+            while not seen or (len(seen) < most and not seen[-1].seconds):
                 time.sleep(0.05)
                 seen.append(own.sample())
             go_on.set()
@@ -49,21 +52,21 @@ def in_own_code(go_on):
 
 
 def test_a_wait_in_pythons_own_library_is_none_in_jax_even_if_jax_computes(wait_of_main, monkeypatch):
-    seen = wait_of_main(in_python, is_pending=lambda: True)
+    seen = wait_of_main(in_python, FEW, is_pending=lambda: True)
     assert {wait.seconds for wait in seen} == {0.0}
 
 
 def test_a_line_of_the_program_waits_for_jax_where_jax_owes_it_a_value(wait_of_main, monkeypatch):
     monkeypatch.setattr(waiting, "_instruction", lambda frame: 1)
     assert wait_of_main(in_own_code, is_pending=lambda: True)[-1].seconds > 0
-    assert wait_of_main(in_own_code, is_pending=lambda: False)[-1].seconds == 0
+    assert wait_of_main(in_own_code, FEW, is_pending=lambda: False)[-1].seconds == 0
 
 
 def test_a_thread_that_has_just_woken_does_not_hide_where_the_main_thread_stands(wait_of_main, monkeypatch):
     """Nobody knows then for how long it waits; who is stuck is told by where it stands."""
     monkeypatch.setattr(waiting, "_instruction", lambda frame: 1)
     monkeypatch.setattr(waiting, "is_idle", lambda: False)
-    last = wait_of_main(in_own_code, is_pending=lambda: True)[-1]
+    last = wait_of_main(in_own_code, FEW, is_pending=lambda: True)[-1]
     assert last.in_jax
     assert last.seconds == 0.0
 

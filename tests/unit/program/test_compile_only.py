@@ -57,7 +57,7 @@ def test_every_mode_compiles_for_gpus_that_are_not_there(mode: Any) -> None:
     assert "(8 compile-only devices of h100:1x8)" in str(outlay.show(program))
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize(

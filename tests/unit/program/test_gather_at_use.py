@@ -115,7 +115,7 @@ def moved(program):
 ON_NEWEST_JAX = {scanned, with_a_policy}
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "model",
     [pytest.param(m, marks=[] if m in ON_NEWEST_JAX else pytest.mark.any_jax, id=m.__name__) for m in GATHERS],

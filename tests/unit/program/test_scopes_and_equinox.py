@@ -84,7 +84,7 @@ def in_scopes_of_a_scan(params, batch, keys):
     return (x**2).mean(axis=(-1, -2)), {}
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("pattern", "loss", "paths", "times"),
     [

@@ -132,6 +132,7 @@ def summed(params, batch, keys):
     return off.sum(), {"samples": jnp.float32(len(off)), "largest": jnp.abs(off).sum()}
 
 
+@pytest.mark.thorough  # test_any_loss.py sums in microbatches
 @pytest.mark.any_jax
 @pytest.mark.compiles
 def test_a_sum_over_the_batch_and_metrics_beside_it_stay_what_they_are():
@@ -147,6 +148,7 @@ def normalised(params, model_state, batch, keys):
     return losses, {}, {"mean": 0.9 * model_state["mean"] + 0.1 * mean}
 
 
+@pytest.mark.thorough  # test_any_loss.py has such statistics
 @pytest.mark.any_jax
 @pytest.mark.compiles
 def test_statistics_of_a_batch_stay_those_of_a_microbatch_on_all_devices():
@@ -174,7 +176,7 @@ def constrained(params, batch, keys):
     return ((hidden @ params["v"] - batch["y"]) ** 2).mean(1), {}
 
 
-@pytest.mark.some_cases(3, newest=1)
+@pytest.mark.some_cases(2, newest=1)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("loss", "why"),

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import threading
 
 import pytest
 from tests.chromium import Browser
+from tests.unit.cli.command import environment, forked_outlay
 from tests.unit.report.test_run_page import chart
 from tests.unit.train.run_folders import folder_of_run
 
@@ -26,7 +26,7 @@ def server(tmp_path):
 def get(server, path, **headers):
     """Ask as a browser does; returns the status, the headers and the page."""
     _, _, here, key, _ = server.address.split("/")
-    connection = http.client.HTTPConnection(here, timeout=20)
+    connection = http.client.HTTPConnection(here, timeout=280)
     connection.request("GET", path.replace("KEY", key), headers=headers)
     answer = connection.getresponse()
     page = answer.read().decode()
@@ -119,9 +119,8 @@ def recipe():
 def test_a_run_of_two_processes_is_followed_while_it_trains(browser, tmp_path):
     (tmp_path / "mine.py").write_text(WAITS)
     words = ["run", "mine.py:recipe", "--devices", "4", "--processes", "2", "--watch"]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     with subprocess.Popen(
-        [sys.executable, "-m", "outlay", *words], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        [*forked_outlay(), *words], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as run:
         try:
             address = next(line.partition("watch it at ")[2] for line in run.stderr or () if "watch it at" in line)
@@ -130,7 +129,7 @@ def test_a_run_of_two_processes_is_followed_while_it_trains(browser, tmp_path):
             assert browser.run("document.querySelectorAll('.chips')[0].innerText").startswith("running")
             (tmp_path / "seen").touch()
             browser.wait_for("document.querySelectorAll('.chips')[0].innerText.startsWith('finished')")
-            assert run.wait(60) == 0
+            assert run.wait(280) == 0
         finally:
             run.terminate()
     assert browser.problems == []
@@ -144,11 +143,11 @@ def test_the_command_prints_the_address_and_ends_well_with_ctrl_c(tmp_path):
         assert watching.stdout
         address = watching.stdout.readline().strip()
         here = address.split("/")[2]
-        connection = http.client.HTTPConnection(here, timeout=20)
+        connection = http.client.HTTPConnection(here, timeout=280)
         connection.request("GET", address.partition(here)[2])
         assert connection.getresponse().status == 200
         connection.close()
         watching.send_signal(signal.SIGINT)
-        _, errors = watching.communicate(timeout=60)
+        _, errors = watching.communicate(timeout=280)
     assert watching.returncode == 0, errors
     assert "error" not in errors

@@ -72,9 +72,9 @@ if child:
     open({str(tmp_path / "child")!r}, 'w').write(str(child))
 time.sleep(600)
 """
-    ended = workers(code, timeout=3).answer({})
+    ended = workers(code, timeout=10).answer({})
     assert ended.timed_out
-    assert ended.failure == "stopped after 3 s"
+    assert ended.failure == "stopped after 10 s"
     assert_gone(int((tmp_path / "child").read_text()))
 
 
@@ -85,7 +85,7 @@ def test_stopping_ends_what_runs_and_lets_nothing_start(tmp_path):
     thread.start()
     wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     running.stop()
-    thread.join(30)
+    thread.join(280)
     assert ended[0].answer is None
     with pytest.raises(RuntimeError, match="no job starts"):
         running.answer({})

@@ -96,7 +96,7 @@ PRIVATE = optax.chain(
 )
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("mode", "layout"),

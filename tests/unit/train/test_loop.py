@@ -299,7 +299,7 @@ def test_a_thread_reads_so_many_batches_ahead_and_no_more(program):
 
     def evaluate(program, state):
         if not after_the_first:
-            after_the_first.extend([data.is_read[2].wait(timeout=60), data.is_read[3].is_set()])
+            after_the_first.extend([data.is_read[2].wait(timeout=280), data.is_read[3].is_set()])
         return {}
 
     done = run(program, data, read_ahead=2, evaluate=evaluate, evaluate_every=1)

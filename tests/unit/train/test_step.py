@@ -65,6 +65,7 @@ def test_accumulation_changes_nothing_but_rounding(accumulate):
     problem.assert_same(got, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough  # test_modes.py pads batches of every strategy
 @pytest.mark.any_jax
 def test_padding_of_weight_zero_changes_nothing():
     """A padded batch equals the short one, in the mean too: sums are divided by the weight, not by the size."""

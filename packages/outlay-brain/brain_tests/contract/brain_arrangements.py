@@ -77,8 +77,8 @@ def main() -> None:
         "some alone, some on several": (outlay.by_module(ALONE_AND_ON_SEVERAL), 4, "all", "placed"),
         "by neuron over 6": (outlay.layout.by_rows("neurons"), 6, "neurons", "manual"),
     }
-    for name, arrangement in arrangements.items():
-        laid_out = run(program(start, *arrangement))
+    for name in sys.argv[1:]:
+        laid_out = run(program(start, *arrangements[name]))
         same = jax.tree_util.tree_leaves_with_path(jax.tree.map(np.array_equal, laid_out, alone))
         spikes = {
             population: int(np.abs(laid_out[1]["recorded"][f"{population}:out_spikes"]).sum())

@@ -11,9 +11,9 @@ from tests.unit.cli.command import environment
 pytestmark = pytest.mark.newest
 
 
-def differences(program: str) -> dict:
+def differences(program: str, *arrangements: str) -> dict:
     """What differs, by arrangement, compiled as users compile it."""
-    script = [sys.executable, str(Path(__file__).with_name(program))]
+    script = [sys.executable, str(Path(__file__).with_name(program)), *arrangements]
     done = subprocess.run(
         script, env=environment(XLA_FLAGS=""), capture_output=True, text=True, timeout=900, check=False
     )
@@ -22,20 +22,17 @@ def differences(program: str) -> dict:
     return {line["arrangement"]: line for line in lines}
 
 
-@pytest.fixture(scope="module")
-def arrangements():
-    return differences("brain_arrangements.py")
-
-
 @pytest.mark.any_jax
 @pytest.mark.processes
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("arrangement", ["some alone, some on several", "by neuron over 6"])
-def test_it_runs_as_on_one_device_bit_for_bit(arrangements, arrangement):
-    assert arrangements[arrangement]["differing"] == []
-    assert arrangements[arrangement]["leaves"] > 30
-    assert arrangements[arrangement]["spikes"]["A_ex"] > 100
-    assert arrangements[arrangement]["spikes"]["A_in"] > 10
+def test_it_runs_as_on_one_device_bit_for_bit(arrangement):
+    (line,) = differences("brain_arrangements.py", arrangement).values()
+    assert line["arrangement"] == arrangement
+    assert line["differing"] == []
+    assert line["leaves"] > 30
+    assert line["spikes"]["A_ex"] > 100
+    assert line["spikes"]["A_in"] > 10
 
 
 @pytest.mark.thorough  # test_spark_1_2_2.py computes these components, and the test above what a layout may change

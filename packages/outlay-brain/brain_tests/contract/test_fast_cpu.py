@@ -51,6 +51,7 @@ BY_NUMPY = ("oja", "quadruplet", "zenke")
 """What test_narrow_floats.py compares with NumPy in float16, as machine code and in plain JAX."""
 
 
+@pytest.mark.thorough  # test_sparse_steps.py compares each rule with JAX
 @pytest.mark.some_cases(1)  # test_narrow_floats.py has narrow numbers
 @pytest.mark.any_jax  # as the layouts below
 @pytest.mark.parametrize("dtype", EACH_DTYPE)
@@ -108,6 +109,7 @@ def assert_same(run):
         np.testing.assert_array_equal(run[address], whole()[address], address)
 
 
+@pytest.mark.thorough  # test_sparse_steps.py has two chunks
 @pytest.mark.any_jax
 def test_chunks_of_any_length_leave_the_same_bits():
     """What was deferred is made good at the end of each chunk, with the same numbers as within one."""

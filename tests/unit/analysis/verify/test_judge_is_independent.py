@@ -103,7 +103,7 @@ def keys_by_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
 PLANTED = [a_dropped_microbatch, a_doubled_sum, a_mean_of_means, weights_that_do_not_count, keys_by_microbatch]
 
 
-@pytest.mark.some_cases(2)  # the judge compares, whatever the fault
+@pytest.mark.some_cases(1)  # the judge compares, whatever the fault
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_fault_of_train_step_is_different(plant: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -111,7 +111,7 @@ def drawn_by_device(params: Any, batch: Any, key: Any) -> Any:
     return programs.same_numbers_everywhere(params, batch, jax.random.fold_in(key, jax.lax.axis_index("data")))
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [

@@ -72,7 +72,7 @@ def dtypes_masks_and_lengths():
             yield pytest.param(dtypes[(row + column) % 2], mask, *length, id=f"{mask}-{length[0]}")
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize(("dtype", "mask", "num_tokens", "has_segments"), [*dtypes_masks_and_lengths()])
 def test_values_and_gradients_are_those_of_the_plain_form(dtype, mask, num_tokens, has_segments):

@@ -8,7 +8,7 @@ from outlay.train.checkpoint.array_files import InBackground
 
 def test_a_function_runs_in_the_background_and_is_waited_for():
     go, done = threading.Event(), []
-    running = InBackground(lambda: (go.wait(10), done.append(True)), "it failed")
+    running = InBackground(lambda: (go.wait(280), done.append(True)), "it failed")
     assert not done
     go.set()
     running.finish()

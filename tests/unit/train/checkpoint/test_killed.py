@@ -47,7 +47,7 @@ def test_killed_at_any_moment_no_checkpoint_is_lost(processes, tmp_path):
         wait_until(lambda before=before: finished.value > before, saver)
         time.sleep(moments.uniform(0, 0.3))
         saver.kill()
-        saver.join(10)
+        saver.join(280)
         last = finished.value
         num_halfway += any(tmp_path.glob("*.partial"))
         folder = CheckpointFolder(tmp_path)
@@ -64,7 +64,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(processes, tmp_path):
     saver = processes.Process(target=save_to_a_full_disk, args=(tmp_path, report))
     saver.start()
     message, after, in_the_end = (report.get(timeout=280) for _ in range(3))
-    saver.join(10)
+    saver.join(280)
     assert "the checkpoint of step 2 could not be written" in message
     assert "File too large" in message
     assert after == [1]

@@ -24,14 +24,14 @@ from outlay.brain.run.from_file import read_inputs
         ("drive.csv", lambda path: read_inputs([f"drive={path}"])),
     ],
 )
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_every_reader_of_a_brain_refuses_a_pipe(name, read, tmp_path):
     os.mkfifo(tmp_path / name)
     with pytest.raises(BrainError, match=name):
         read(tmp_path / name)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_an_input_of_which_a_chunk_is_a_pipe_is_refused(tmp_path):
     folder = _array_with_a_pipe_as_chunk(tmp_path / "x", "zarr3")
     with pytest.raises(BrainError, match=r"0 in it is a pipe"):

@@ -154,7 +154,7 @@ def test_a_thread_that_has_helped_waits_and_is_asked_before_the_pool():
     assert len(asked) == 2 - min(2, len(jax_machine_code._places))
     jax_machine_code.patience.value = 0
     for thread in helping:
-        thread.join(10)
+        thread.join(280)
         assert not thread.is_alive()
     assert num_waiting() == 0
 
@@ -175,7 +175,7 @@ def test_a_thread_that_waits_for_the_next_call_does_not_yield_its_core(monkeypat
     change, _ = called_with(begin, ADD_ONE.replace("1.0", "5.0"))
     assert set(change) == {5.0}
     for thread in helping:
-        thread.join(10)
+        thread.join(280)
         assert thread.ident not in yielded
 
 

@@ -114,7 +114,7 @@ def soma_of(kind, **changes):
 SYNAPSES = LinearSynapses(SparseUniform(density=0.8))
 
 
-@pytest.mark.some_cases(5)
+@pytest.mark.some_cases(3)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("kind", "dt", "cooldown"),
@@ -204,7 +204,7 @@ def test_fading_synapses_are_the_sum_of_a_trace_of_each_pair(synapses, tracer):
 
 
 # What a rule keeps by neuron is the same with any delays; with those of pairs each rule is tried.
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("delays", "name"),

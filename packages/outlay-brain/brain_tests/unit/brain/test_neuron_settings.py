@@ -71,6 +71,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough  # test_init_by_rows.py has layouts, the next test settings
 @pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("case", CASES)

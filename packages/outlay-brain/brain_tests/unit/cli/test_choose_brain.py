@@ -57,6 +57,7 @@ def test_modules_are_measured_and_every_way_is_compared(chosen):
     assert chosen["chosen"]["seconds"] == min(way["measured"] for way in chosen["ways"] if way["measured"])
 
 
+@pytest.mark.thorough  # test_choose.py runs the file of a search
 def test_the_layout_it_writes_runs(folder, chosen):
     written = (folder / "chosen.toml").read_text().splitlines()
     assert [line for line in written if not line.startswith("# Checksum")] == chosen["toml"].splitlines()

@@ -110,6 +110,7 @@ def test_a_state_that_is_not_finite_leaves_what_was_recorded(pair):
     assert len(Recording.read(pair / "runs/pair/recording.zarr").steps) == 250
 
 
+@pytest.mark.thorough  # test_examples_and_commands.py takes Brains through the commands
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layout", ["by-module", "by-neuron"])
 def test_show_and_verify_take_a_brain(pair, layout):
