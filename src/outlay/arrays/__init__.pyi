@@ -1,5 +1,9 @@
 from .put import put as put
 from .put import reshard as reshard
+from .moving import move as move
+from .moving import plan_move as plan_move
+from .moving import PlannedMove as PlannedMove
+from .moving import MovedPiece as MovedPiece
 from .from_slices import from_callback as from_callback
 from .pieces import from_pieces as from_pieces
 from .from_slices import from_file as from_file

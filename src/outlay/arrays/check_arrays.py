@@ -29,12 +29,13 @@ _MAX_COMPARED = 20
 """Leaves that are compared with all that the other side lacks; two states without a common name have thousands."""
 
 
-def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
+def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding, *, is_run: bool = True) -> None:
     """Raise if arrays of these shapes cannot have a sharding, or if nothing can run on its devices.
 
     Args:
         named: path and global shape of every array; a single array has the empty path.
         sharding: where they are to live.
+        is_run: whether they are to be placed, which devices that are not here refuse.
 
     Raises:
         PlaceError: with one problem per indivisible dim or too long spec.
@@ -44,7 +45,8 @@ def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
         return
     if isinstance(sharding.mesh, AbstractMesh):
         raise PlaceError("arrays cannot be put on an AbstractMesh: it has no devices\n  fix: use outlay.mesh(...)")
-    check_runnable(sharding.mesh, "arrays cannot be put")
+    if is_run:
+        check_runnable(sharding.mesh, "arrays cannot be put")
     problems = [problem for path, shape in named for problem in _shape_problems(path, tuple(shape), sharding)]
     if problems:
         axes = ", ".join(f"{axis}={size}" for axis, size in sharding.mesh.shape.items())

@@ -13,15 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from outlay.arrays.check_arrays import check_fits, check_same_leaves
-from outlay.arrays.host_values import take_tree
-from outlay.arrays.shardings import check_mesh, shardings
-from outlay.core.array_leaves import arrays_only, merge_objects, placed_by_plan, split_objects, used_up
+from outlay.arrays.shardings import given_arrays, shardings, target_shardings
+from outlay.core.array_leaves import arrays_only, merge_objects, placed_by_plan, split_objects
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
-from outlay.core.quantities import counted
-from outlay.devices.mesh_info import check_runnable
 from outlay.layout.plan import Plan
 
 Instead = Callable[[Any], "Callable[..., Any] | None"]
@@ -130,8 +126,8 @@ def put(
         P('data',)
     """
     objects, tree = split_objects(arrays_only(tree))
-    tree = _taken(tree)
-    targets = _target_shardings(tree, where, mesh, part=part)
+    tree = given_arrays(tree)
+    targets = target_shardings(tree, where, mesh, part=part)
     if check_equal:
         check_equal_values(tree)
     leaves, structure = jax.tree.flatten(tree)
@@ -144,7 +140,8 @@ def put(
 def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     """Move arrays from one plan or sharding on a mesh to another.
 
-    No array is gathered on a device or on the host. The old arrays stay valid; drop them to free their memory.
+    No array is gathered on a device or on the host. The old arrays stay valid; drop them to free their memory. Arrays
+    of other devices of this process are moved in pieces, as `outlay.arrays.move` does.
 
     Args:
         tree: JAX arrays; for a plan, with the paths, shapes and dtypes that it was made for.
@@ -165,39 +162,18 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         P('model', 'data')
     """
     objects, tree = split_objects(tree)
-    tree = _taken(flat_nodes(tree))
-    targets = _target_shardings(tree, where, mesh)
+    tree = given_arrays(flat_nodes(tree))
+    targets = target_shardings(tree, where, mesh)
     leaves, structure = jax.tree.flatten(targets)
     if _on_the_same_devices(tree, leaves, where):
         # One compiled identity function: XLA exchanges the pieces. device_put would send some of them through the host.
         with jax.set_mesh(None):  # the user may have set a mesh of other devices
             return merge_objects(objects, users_nodes(_identity(structure, tuple(leaves))(tree)))
+    if all(isinstance(leaf, jax.Array) and leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
+        from outlay.arrays.moving import move
+
+        return merge_objects(objects, users_nodes(move(tree, where, mesh)))
     return merge_objects(objects, users_nodes(jax.device_put(tree, targets)))
-
-
-def _taken(tree: Any) -> Any:
-    """Return a tree of arrays that can be placed; raise for what is none, and for arrays that were given for good."""
-    tree, problems = take_tree(tree)
-    if problems := problems or used_up(tree, "place what the program returned"):
-        raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be placed:", problems)
-    return tree
-
-
-def _target_shardings(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False) -> Any:
-    """Return the tree with each leaf replaced by its new sharding; raise if a leaf cannot have it."""
-    if isinstance(where, Sharding):
-        check_fits([(path, jnp.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where)
-        return jax.tree.map(lambda _: where, tree)
-    if mesh is None:
-        raise PlaceError(
-            "a plan names devices by their ids, and there is no mesh to look them up in\n"
-            "  fix: pass the mesh that it was made for too: (tree, plan, mesh), of a program "
-            "(tree, program.plan, program.mesh)"
-        )
-    check_mesh(where, mesh)
-    check_runnable(mesh, "arrays cannot be put")
-    check_same_leaves(tree, where.state, "the plan", part=part)
-    return shardings(where, tree, mesh)
 
 
 def _put(leaf: Any, target: Sharding) -> jax.Array:

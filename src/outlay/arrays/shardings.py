@@ -10,12 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from outlay.arrays.check_arrays import check_fits
-from outlay.core.array_leaves import merge_objects, split_objects
+from outlay.arrays.check_arrays import check_fits, check_same_leaves
+from outlay.arrays.host_values import take_tree
+from outlay.core.array_leaves import merge_objects, split_objects, used_up
 from outlay.core.error_types import PlaceError
-from outlay.core.paths import map_with_paths, under
-from outlay.core.quantities import listed
-from outlay.devices.mesh_info import MeshInfo
+from outlay.core.paths import flatten_paths, map_with_paths, under
+from outlay.core.quantities import counted, listed
+from outlay.devices.mesh_info import MeshInfo, check_runnable
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
 
@@ -186,6 +187,42 @@ def auto_sharding(sharding: NamedSharding) -> NamedSharding:
 @functools.lru_cache(maxsize=64)
 def _auto_mesh(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def given_arrays(tree: Any) -> Any:
+    """Return a tree of arrays that can be placed; raise for what is none, and for arrays that were given for good."""
+    tree, problems = take_tree(tree)
+    if problems := problems or used_up(tree, "place what the program returned"):
+        raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be placed:", problems)
+    return tree
+
+
+def target_shardings(
+    tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False, is_run: bool = True
+) -> Any:
+    """Return the tree with each leaf replaced by its new sharding; raise if a leaf cannot have it.
+
+    Args:
+        tree: arrays, or their shapes.
+        where: where each leaf is to live.
+        mesh: the mesh that a plan was made for.
+        part: allow the tree to have only some of the plan's leaves.
+        is_run: whether arrays are to be placed, which devices that are not here refuse.
+    """
+    if isinstance(where, Sharding):
+        check_fits([(path, np.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where, is_run=is_run)
+        return jax.tree.map(lambda _: where, tree)
+    if mesh is None:
+        raise PlaceError(
+            "a plan names devices by their ids, and there is no mesh to look them up in\n"
+            "  fix: pass the mesh that it was made for too: (tree, plan, mesh), of a program "
+            "(tree, program.plan, program.mesh)"
+        )
+    check_mesh(where, mesh)
+    if is_run:
+        check_runnable(mesh, "arrays cannot be put")
+    check_same_leaves(tree, where.state, "the plan", part=part)
+    return shardings(where, tree, mesh)
 
 
 def is_elsewhere(leaf: Any, planned: LeafPlan, mesh: Mesh) -> bool:
