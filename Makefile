@@ -13,6 +13,7 @@ NEWEST_VENV := .venv-newest/.installed
 # More workers than cores: many tests wait for processes that they have started. A file goes to one worker, which starts its
 # jobs and compiles its programs once; the files come in the order of conftest.py, the longest first.
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
+WORKERS := 3
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-thorough test-here test-newest test-house lint bench docs lock snapshots wheels clean
 
@@ -35,7 +36,7 @@ demo: $(VENV)
 
 # Every test that starts no process, compiles little and builds no page; CONTRIBUTING.md says what runs where.
 check: lint
-	@$(RUN); run $(BIN)/$(PYTEST) -n 3 -m 'not processes and not compiles and not pages and not thorough'
+	@$(RUN); run $(BIN)/$(PYTEST) -n $(WORKERS) -m 'not processes and not compiles and not pages and not thorough'
 
 # Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, one after the
 # other: side by side they would share the cores and their caches.
@@ -61,19 +62,19 @@ HERE := $(if $(THOROUGH),thorough,not thorough)
 WITH_NEWEST := newest and $(if $(THOROUGH),(any_jax or thorough),not any_jax and not thorough)
 
 test-here: $(VENV)
-	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice .pytest_cache $(BIN)/$(PYTEST) -n 3 -m '$(HERE)'
+	@$(RUN); echo "Testing with $$($(BIN)/python --version) ..."; twice .pytest_cache $(BIN)/$(PYTEST) -n $(WORKERS) -m '$(HERE)'
 
 # Python 3.11 runs all kinds of tests, and the newest JAX what another JAX could break. What failed is noted in a folder of its own, or
 # the other Python's would be forgotten.
 test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
-	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n 3 -m '$(WITH_NEWEST)'
+	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n $(WORKERS) -m '$(WITH_NEWEST)'
 
 # An environment like the other, without the applications in packages/. Pages of the documentation are of both.
 HOUSE_VENV := .venv-house/.installed
 
 test-house: $(HOUSE_VENV)
-	@$(RUN); run .venv-house/bin/$(PYTEST) -n 3 -m '$(HERE)' -o cache_dir=.pytest_cache/house --ignore tests/docs src tests
+	@$(RUN); run .venv-house/bin/$(PYTEST) -n $(WORKERS) -m '$(HERE)' -o cache_dir=.pytest_cache/house --ignore tests/docs src tests
 
 lint: $(VENV)
 	@$(BIN)/ruff format --check

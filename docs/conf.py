@@ -43,23 +43,32 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
-# They start processes or compile for hardware, and take longer than all others: `make test` leaves them to the
-# job of CI that builds the site, and to the thorough run.
+# They start processes, compile for hardware, train or simulate, and take most of the time: `make test` leaves them to
+# the job of CI that builds the site of every change, and to the thorough run.
 LONG_PAGES = [
+    "guides/checkpoints.md",
     "guides/command_line.md",
     "guides/fine_tune.md",
     "guides/from_multi_host_calls.md",
+    "guides/lay_out_your_own_model.md",
     "guides/predicted_and_measured.md",
     "guides/prove_it.md",
     "guides/record_a_brain.md",
     "guides/several_processes.md",
     "guides/slurm.md",
+    "guides/train_any_loss.md",
     "guides/why_an_all_gather.md",
     "guides/will_it_fit.md",
+    "guides/your_data.md",
+    "tutorials/closed_loop.py",
+    "tutorials/data_parallel_and_fsdp.py",
     "tutorials/layouts_of_a_brain.py",
+    "tutorials/meshes_and_collectives.py",
     "tutorials/on_a_slurm_cluster.py",
     "tutorials/several_processes.py",
+    "tutorials/what_replication_costs.py",
     "tutorials/when_something_dies.py",
+    "tutorials/write_your_own_module.py",
 ]
 suppress_warnings = ["misc.highlighting_failure"]  # an error that a page shows is no program: JAX quotes with backticks
 if os.environ.get("OUTLAY_LONG_PAGES") == "off":
