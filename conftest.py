@@ -93,6 +93,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
+    if getattr(config.option, "numprocesses", None):
+        from tests import forks  # which pytest finds from here on
+
+        of_forks = Path(own_cache.name) / "forks"
+        of_forks.mkdir()
+        forks.let_workers_share(of_forks)
     signal.signal(signal.SIGTERM, interrupt)
 
 
@@ -184,7 +190,8 @@ def leave_out_cases(cases: list[pytest.Item]) -> None:
 def spread(cases: list[pytest.Item], num: int) -> list[pytest.Item]:
     """Choose cases, each with the most values of its parameters that none before has: the same ones in every run."""
     chosen: list[pytest.Item] = []
-    values = {case: values_of(case) for case in cases}
+    with np.printoptions(threshold=8):  # to write out whole arrays took a tenth of collecting
+        values = {case: values_of(case) for case in cases}
     seen: set[tuple[str, str]] = set()
     while len(chosen) < min(num, len(cases)):
         best = max((case for case in cases if case not in chosen), key=lambda case: len(values[case] - seen))

@@ -7,6 +7,7 @@ so do its forks. They are asked for by ask_for_fork.py, and /proc shows their ar
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -55,6 +56,10 @@ _ROOM = "_ROOM"
 """Where /proc looks for the arguments and variables of a fork, those of the server were: there must be room."""
 # What Matplotlib and ipykernel read at import: that a kernel draws in its page, and that something started it.
 _OF_A_KERNEL = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "JPY_PARENT_PID": "1"}
+OF_RUN = "OUTLAY_TEST_FORKS"
+"""The folder of the server that the workers of a run share."""
+LIFE = "life"
+"""A pipe in it, which is open for writing while the run goes on."""
 _COMMAND = "OUTLAY_COMMAND"
 """Where `docs/tutorials/programs/terminal.py` finds the `outlay` that is a fork."""
 
@@ -76,18 +81,21 @@ def write_commands(folder: Path) -> Path:
     return folder
 
 
-def start(folder: Path, modules: Iterable[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, modules: Iterable[str] = (), stdin: int = subprocess.PIPE, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start the process that others are forks of; it ends when its stdin is closed.
 
     Args:
         folder: an empty one, with a path of at most 90 characters, in which it is found.
         modules: imported besides those that are always.
+        stdin: a pipe of this process, if none is given.
         options: of `subprocess.Popen`.
     """
     variables = {**options.pop("env", os.environ), _ROOM: " " * 2**15}
     server = subprocess.Popen(
         [sys.executable, __file__, str(folder), " " * 2**12, *modules],
-        **options, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        **options, env=variables, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert server.stdout
     assert server.stdout.readline() == b"ready\n"
@@ -98,20 +106,39 @@ def start(folder: Path, modules: Iterable[str] = (), **options: Any) -> subproce
 def python() -> str:
     """Return the path of a Python that starts in a fraction of a second: what it runs is a fork.
 
-    What a fork starts as `sys.executable` is a fork, too. The server ends with this process.
+    What a fork starts as `sys.executable` is a fork, too. The server is that of the run of the tests, which the first
+    worker starts that needs it: its imports take ten seconds. Without workers it ends with this process.
     """
+    of_run = os.environ.get(OF_RUN)
     # In the folder of the run, which also goes where this process is killed.
-    of_forks = tempfile.TemporaryDirectory(prefix="forks-", dir=os.environ.get("XDG_CACHE_HOME"))
-    folder = Path(of_forks.name)
+    folder = Path(of_run or tempfile.mkdtemp(prefix="forks-", dir=_VARIABLES.get("XDG_CACHE_HOME")))
     program = folder / "python"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(command(folder))} "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    server = start(folder, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, BRAIN)))})
-    _servers.append((server, of_forks))  # or it would end
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            stdin = os.open(folder / LIFE, os.O_RDONLY) if of_run else subprocess.PIPE
+            variables = {**_VARIABLES, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, BRAIN)))}
+            _servers.append(start(folder, stdin=stdin, env=variables))
+            program.write_text(f'#!/bin/sh\nexec {shlex.join(command(folder))} "$@"\n', encoding="utf-8")
+            program.chmod(0o755)
     return str(program)
 
 
-_servers: list[tuple[subprocess.Popen[bytes], tempfile.TemporaryDirectory[str]]] = []
+_servers: list[subprocess.Popen[bytes]] = []
+"""Those that this process has started, whose pipes stay open."""
+_VARIABLES = {**os.environ}
+"""As they are before any test changes some."""
+
+
+def let_workers_share(folder: Path) -> None:
+    """Have the workers of this process use one server, which ends with this process.
+
+    Args:
+        folder: an empty one, with a path of at most 90 characters.
+    """
+    os.mkfifo(folder / LIFE)
+    os.open(folder / LIFE, os.O_RDWR)  # the server reads the end of it when this process has ended
+    os.environ[OF_RUN] = str(folder)
 
 
 def _serve(folder: Path, modules: Iterable[str]) -> list[str]:

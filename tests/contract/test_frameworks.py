@@ -172,7 +172,7 @@ def _assert_computes_what_one_device_computes(framework: Framework, program: out
         np.testing.assert_allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-# The libraries of the others train in test_own_models.py and test_equinox_modules.py on the newest JAX.
+# The libraries of the others train in test_sharing_in_each_library.py and test_equinox_modules.py on the newest JAX.
 ON_NEWEST_JAX = {"flax_linen_mlp", "haiku_mlp"}
 EXAMPLES_WITH_MARKS = [
     pytest.param(one, id=one.name, marks=[] if one.name in ON_NEWEST_JAX else pytest.mark.any_jax)
