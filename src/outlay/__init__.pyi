@@ -22,6 +22,7 @@ from .core.constrain import name as name
 from .core.constrain import whole_batch as whole_batch
 from .models.attention.dot_product import attention as attention
 from .models.layers import layers as layers
+from .models.experts.mixture import experts as experts
 
 # -> training
 from .train.step import TrainState as TrainState

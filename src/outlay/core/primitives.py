@@ -94,6 +94,9 @@ EACH_ENTRY = frozenset().union(
 )
 """An entry of the result is made of the entries of the operands at its place."""
 
+EACH_TOKEN = "outlay_each_token"
+"""The name of a jitted function that treats each entry of dim 0 by itself, however it orders them on its way."""
+
 KEEPS = KINDS["hands on"] | KINDS["converts"] | KINDS["rearranges"]
 """The result holds what the one operand holds, so that to store it as well would be to store the operand twice."""
 

@@ -14,6 +14,7 @@ from .placement import CannotPlace as CannotPlace
 # layouts besides the strategies at the top
 from .strategies import by_rows as by_rows
 from .hybrid import hsdp as hsdp
+from .expert_rules import expert_parallel as expert_parallel
 from .from_annotations import from_annotations as from_annotations
 from .read_layout import read_layout as read_layout
 from .write_layout import write_layout as write_layout

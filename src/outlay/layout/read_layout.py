@@ -266,9 +266,11 @@ _RULE_FORMS: dict[str, Form] = {
 
 def strategies() -> dict[str, Callable[..., Layout]]:
     """Return the strategies that a file can name."""
-    from outlay.layout.hybrid import hsdp  # a file without strategies does not import it
+    # A file without strategies does not import them.
+    from outlay.layout.expert_rules import expert_parallel
+    from outlay.layout.hybrid import hsdp
 
-    named = (data_parallel, fsdp, hsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
+    named = (data_parallel, fsdp, hsdp, zero1, zero2, tensor_parallel, expert_parallel, by_module, by_rows)
     return {strategy.__name__: strategy for strategy in named}
 
 

@@ -83,6 +83,11 @@ class Planned:
         return self.traced.num_microbatches > 1 or (self.has_pipelines and self.traced.sums_over_batch)
 
     @property
+    def has_unlimited_experts(self) -> bool:
+        """Whether the step takes tokens to experts without a limit, by the name that `outlay.experts` gives them."""
+        return "expert_tokens.by_device" in self.traced.intermediates
+
+    @property
     def constrains(self) -> bool:
         """Whether the step or a rule says where values inside of the step, or its outputs, live."""
         traced = self.traced
@@ -167,6 +172,7 @@ PER_SHARD = (
 PASSES = (
     Pass("by_source", lambda of: any(rule.is_by_source for rule in of.layout), is_traced=True),
     Pass("pipelining", lambda of: of.has_pipelines, traces_anew=True, refuses_in_trace=True),
+    Pass("expert_shards", lambda of: of.is_placed_by_xla and of.has_unlimited_experts, traces_anew=True),
     Pass("constraints", lambda of: of.constrains or of.stores, traces_anew=True),
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),
     Pass("rematerialization", lambda of: of.stores, traces_anew=True),

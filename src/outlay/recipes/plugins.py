@@ -21,6 +21,7 @@ RECIPES: Mapping[str, str] = MappingProxyType(
         "resnet": "outlay.examples.resnet:resnet",
         "gan": "outlay.examples.gan:gan",
         "lora": "outlay.examples.lora:lora",
+        "moe": "outlay.examples.moe:moe",
     }
 )
 """The recipes that come with Outlay: name to the function that makes one."""
@@ -31,6 +32,7 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "lora": ("fsdp", "dp", "tp"),
+        "moe": ("ep", "ep+fsdp", "ep+tp", "pp+ep", "dp", "fsdp"),
     }
 )
 """The layouts of these recipes, for a shell that completes a command: to make a recipe takes a second."""

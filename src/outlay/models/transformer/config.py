@@ -116,6 +116,11 @@ class TransformerConfig:
         yield from remat_problems(self.remat)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether feed-forward layers are mixtures of experts (`ExpertConfig`)."""
+        return False
+
+    @property
     def num_params(self) -> int:
         """The number of parameters."""
         embedding = self.vocabulary * self.width * (1 if self.tied else 2)

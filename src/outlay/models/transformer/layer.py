@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,11 @@ class Block(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.attention_norm, self.feed_forward_norm = Norm(config), Norm(config)
         self.attention = Attention(config, rngs=rngs)
-        self.feed_forward = FeedForward(config, rngs=rngs)
+        self.feed_forward = self.feed_forward_of(config, rngs)
+
+    def feed_forward_of(self, config: TransformerConfig, rngs: nnx.Rngs) -> Any:
+        """Return the layer's second branch."""
+        return FeedForward(config, rngs=rngs)
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
         """Apply it to activations (B, T, width); `angles` rotate queries and keys."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,8 @@ class Transformer(nnx.Module):
         self.config = config
         self.embedding = Embedding(config, rngs=rngs)
         self.positions = Positions(config, rngs=rngs) if config.positions == "learned" else None
-        make = nnx.vmap(lambda key: Block(config, rngs=nnx.Rngs(key)))
+        block = _block_of(config)
+        make = nnx.vmap(lambda key: block(config, rngs=nnx.Rngs(key)))
         self.layers = make(jax.random.split(rngs(), config.num_layers))
         self.norm = Norm(config)
         head = functools.partial(nnx.Linear, use_bias=False, param_dtype=jnp.dtype(config.param_dtype), rngs=rngs)
@@ -42,6 +44,10 @@ class Transformer(nnx.Module):
             tokens: (B, T) of any integer type.
             table: `embedding.table()`.
         """
+        return self.hidden_and_routing(tokens, table)[0]
+
+    def hidden_and_routing(self, tokens: jax.Array, table: jax.Array) -> tuple[jax.Array, Any]:
+        """Also return the routing of each sequence in each layer with experts, `Routing` of (layers, B); else None."""
         config, num_tokens = self.config, tokens.shape[1]
         # Shifted by one, with token 0 at the start: position t never sees token t, and all T tokens are predicted.
         before = jnp.pad(tokens.astype(jnp.int32)[:, :-1], ((0, 0), (1, 0)))
@@ -51,11 +57,12 @@ class Transformer(nnx.Module):
         angles = rotation(num_tokens, config.head_dim, config.rotary_base) if config.positions == "rotary" else None
         definition, stacked = nnx.split(self.layers)
 
-        def layer(x: jax.Array, params: nnx.State) -> tuple[jax.Array, None]:
-            return nnx.merge(definition, params)(x, angles), None
+        def layer(x: jax.Array, params: nnx.State) -> tuple[jax.Array, Any]:
+            results = nnx.merge(definition, params)(x, angles)
+            return results if config.has_experts else (results, None)
 
-        x, _ = jax.lax.scan(rematerialised(layer, config.remat), residual(branch_output(x)), stacked)
-        return branch_input(self.norm(x))
+        x, routing = jax.lax.scan(rematerialised(layer, config.remat), residual(branch_output(x)), stacked)
+        return branch_input(self.norm(x)), routing
 
     def head_kernel(self, table: jax.Array) -> jax.Array:
         """Return the head's kernel, (width, vocabulary) in the compute dtype; call it once for all uses.
@@ -75,6 +82,15 @@ class Transformer(nnx.Module):
         """Compute the logits (B, T, vocabulary) of each token (B, T) from the tokens before it."""
         table = self.embedding.table()
         return self.hidden(tokens, table) @ self.head_kernel(table)
+
+
+def _block_of(config: TransformerConfig) -> type[Block]:
+    """Return the class of a layer."""
+    if not config.has_experts:
+        return Block
+    from outlay.models.transformer.expert_layer import ExpertBlock
+
+    return ExpertBlock
 
 
 class Embedding(nnx.Module):
