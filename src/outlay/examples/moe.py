@@ -206,10 +206,10 @@ def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:
     tensor = Layout([*hidden, ("params.layers.feed_forward.experts.down.kernel", P(None, None, "model"))])
     stages = Layout([("params.layers.**", pipeline("stage", microbatches=NUM_MICROBATCHES))])
     layouts = {
-        "ep": apart + data_parallel(),
-        "ep+fsdp": apart + rest + data_parallel(),
-        "ep+tp": tensor + apart + data_parallel(),
-        "pp+ep": stages + apart + data_parallel(),
+        "ep": apart,
+        "ep+fsdp": apart + rest,
+        "ep+tp": tensor + apart,
+        "pp+ep": stages + apart,
     }
     two = "data=-1,expert=2"
     meshes = {"ep": two, "ep+fsdp": two, "ep+tp": f"{two},model=2", "pp+ep": f"stage=2,{two}"}

@@ -16,8 +16,8 @@ from outlay.layout.policies import OneDim
 from outlay.layout.resolve import Resolution, stack_of
 from outlay.layout.suggested_patterns import globs, globs_text
 
-_BY_LAYER = re.compile(r"pipe|stage|layer|pp", re.IGNORECASE)
-"""Axes over which layers are split on purpose."""
+_BY_LAYER = re.compile(r"pipe|stage|layer|pp|expert", re.IGNORECASE)
+"""Axes over which the dim that counts layers, or experts, is split on purpose."""
 
 
 def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Problem]:

@@ -8,7 +8,6 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError
 from outlay.layout.layout import Layout
-from outlay.layout.policies import OneDim
 from outlay.layout.rule import Rule
 
 AT_TOKENS, AT_EXPERTS = ("sent", "returned"), ("received", "computed")
@@ -22,9 +21,10 @@ def expert_parallel(
 
     For models that call `outlay.experts` with a capacity. Each device computes some samples, sends their tokens to the
     devices of the experts that they chose, and gets the results back: two all-to-alls forward and two backward, of
-    as many bytes as the capacity has. Everything but the experts is computed as with data parallelism over both axes;
-    compose with `outlay.fsdp(data)` and with specs over other axes for what an expert is made of, and with
-    `outlay.data_parallel()` for the rest of the state. Source: Lepikhin et al., GShard (arXiv:2006.16668), section 3.
+    as many bytes as the capacity has. Everything but the experts is computed as with data parallelism over both axes,
+    and in place of `outlay.data_parallel`; state that no other rule splits is replicated. Compose with
+    `outlay.fsdp(data)`, and with specs over other axes, before it, for what an expert is made of.
+    Source: Lepikhin et al., GShard (arXiv:2006.16668), section 3.
 
     Args:
         axis: the mesh axis of the experts.
@@ -33,11 +33,11 @@ def expert_parallel(
         data: the axis that splits samples beside it.
 
     Raises:
-        LayoutError: the axes are no names, or the same.
+        LayoutError: the axes are no names, or the same; when a plan is made: the mesh lacks an axis, or experts or
+            samples do not divide by it.
 
     Example:
-        >>> layout = outlay.layout.expert_parallel("expert") + outlay.data_parallel()
-        >>> plan = layout.plan(
+        >>> plan = outlay.layout.expert_parallel("expert").plan(
         ...     {"params": {"experts": {"up": jnp.ones((8, 4, 16))}}}, outlay.mesh(data=2, expert=4),
         ...     batch=jnp.ones((16, 5)))
         >>> plan["params.experts.up"].local_shape, plan["batch"].local_shape
@@ -56,9 +56,10 @@ def expert_parallel(
         )
     both, apart = P((data, axis)), P(data, axis)
     rules = [
-        Rule(pattern, OneDim(axis, dim)),
+        Rule(pattern, P(*[None] * dim, axis)),
         *(Rule(f"expert_tokens.{name}", both, optional=True) for name in AT_TOKENS),
         *(Rule(f"expert_tokens.{name}", apart, optional=True) for name in AT_EXPERTS),
         Rule("batch.**", both, optional=True),
+        Rule("**", P(), optional=True),
     ]
     return Layout([dataclasses.replace(rule, source="expert_parallel") for rule in rules])

@@ -12,7 +12,7 @@ def gated(params, tokens):
     return (jax.nn.silu(tokens @ params["gate"]) * (tokens @ params["up"])) @ params["down"]
 
 
-def mixture(params, x, logits, *, top_k, sigmoid=False, normalise=True, bias=None, scale=1.0, factor=None):
+def mixture(params, x, logits, *, top_k, sigmoid=False, normalise=True, bias=None, scale=1.0, factor=None, **_):
     """Return results, load and dropped choices of groups of tokens (G, T, D) with logits (G, T, E)."""
     x, logits = np.asarray(x, np.float64), np.asarray(logits, np.float64)
     params = {name: np.asarray(stack, np.float64) for name, stack in params.items()}
@@ -40,13 +40,3 @@ def mixture(params, x, logits, *, top_k, sigmoid=False, normalise=True, bias=Non
                 result = (gate / (1 + np.exp(-gate)) * up) @ params["down"][one]
                 results[group, token] += scale * scores[one] / total * result
     return results, load, dropped
-
-
-def given(groups, tokens, num_experts, *, seed=0, width=6, hidden=5, out=6):
-    """Return parameters, tokens and logits of small integers over powers of two, so that equal scores are common."""
-    rng = np.random.default_rng(seed)
-    shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, out)}
-    params = {name: rng.normal(size=(num_experts, *shape)).astype(np.float32) / 2 for name, shape in shapes.items()}
-    x = rng.normal(size=(groups, tokens, width)).astype(np.float32)
-    logits = rng.normal(size=(groups, tokens, num_experts)).astype(np.float32)
-    return params, x, logits
