@@ -1,0 +1,69 @@
+"""The recipe `moe`: shapes of published models, every layout, and a run that goes on under another layout."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import outlay
+from outlay.errors import RecipeError
+from outlay.examples.moe import moe, within_limit
+from outlay.models.transformer.published_experts import EXPERT_MODELS
+from outlay.recipes.plugins import layouts_of
+
+PUBLISHED = {"mixtral-8x7b": (46.7e9, 12.9e9), "qwen3-30b-a3b": (30.5e9, 3.3e9)}
+"""Parameters in all and of one token, as their papers say."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_that_the_source_says(name):
+    config = EXPERT_MODELS[name].config
+    np.testing.assert_allclose((config.num_params, config.num_active_params), PUBLISHED[name], rtol=0.02)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("layout", ["ep+fsdp", "ep+tp", "pp+ep"])
+def test_experts_lie_on_their_axis_and_parameters_are_counted(layout):
+    recipe = moe("mixtral-8x7b", layers=4, batch=32)
+    state = jax.eval_shape(recipe.init, jax.eval_shape(lambda: jax.random.key(0)))
+    plan = recipe.layouts[layout].plan(state, outlay.mesh(recipe.mesh_of(layout)), batch=recipe.data[0])
+    stack = plan["params.layers.feed_forward.experts.up.kernel"]
+    assert stack.dims[1] == ("expert",)
+    assert 8 // stack.num_copies == {"ep+fsdp": 8, "ep+tp": 4, "pp+ep": 4}[layout]
+    assert plan["batch.tokens"].dims[0] == ("data", "expert")
+    config = EXPERT_MODELS["mixtral-8x7b"].config
+    expected = config.num_params - (config.num_layers - 4) * config.num_layer_params
+    assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)) == expected
+
+
+def test_layouts_for_the_shell_are_those_of_the_recipe():
+    assert layouts_of("moe") == tuple(moe().layouts)
+    assert list(moe(dropless=True).layouts) == ["dp", "fsdp"]
+
+
+def test_what_cannot_be_asked_for_is_all_named():
+    with pytest.raises(RecipeError, match="no model 'mixtral': did you mean 'mixtral-8x7b'"):
+        moe("mixtral")
+    with pytest.raises(RecipeError, match="moe cannot be made") as error:
+        moe(top_k=9, capacity_factor=-1.0, max_dropped=2.0, remat="queris")
+    for line in ("top_k=9: a token chooses from 1 to all 8 experts", "capacity_factor=-1.0", "max_dropped=2.0"):
+        assert line in str(error.value)
+    with pytest.raises(RecipeError, match=r"drop 25.0 % of the choices of held-out data, more than max_dropped=0.1"):
+        within_limit(lambda program, state: {"dropped_share": 0.25}, 0.1)(None, None)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.compiles
+def test_a_run_says_its_load_and_goes_on_under_another_layout(tmp_path):
+    def metrics_of(layout, mesh, steps, folder, **other):
+        recipe = moe(sequence=16, batch=8, layers=1, experts=4)
+        outlay.run(recipe, layout=layout, mesh=mesh, steps=steps, run_folder=tmp_path / folder, **other)
+        lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
+        return json.loads(lines[-1])
+
+    first = metrics_of("ep", "data=2,expert=4", 2, "run", checkpoint_every=2)
+    assert np.isclose(sum(first["expert_load"]), 1.0)
+    assert 0 < first["dropped_share"] < 1 <= first["busiest_expert"] <= 4
+    later = metrics_of("dp", "data=8", 3, "run", resume=True)
+    alone = metrics_of("dp", "data=8", 3, "alone")
+    np.testing.assert_allclose(later["loss"], alone["loss"], rtol=1e-5)
