@@ -31,6 +31,7 @@ from outlay.render.page import (
     Table,
 )
 from outlay.render.pictures import Chart, ChartLine, Frame, Image, Stack
+from outlay.report.metric_rows import row_sections
 from outlay.report.show import show
 from outlay.train.metric_curves import metric_sections, number_in
 from outlay.train.metrics_file import metrics_in_words
@@ -224,8 +225,8 @@ def _metric(name: str, value: float | None) -> str:
 
 
 def _curves(record: RunRecord) -> list[Block]:
-    """Return the curves of all metrics, of the speed and of the memory."""
-    sections = metric_sections(record.curves)
+    """Return the curves of all metrics, what is a row of numbers, and the curves of the speed and of the memory."""
+    sections = [*metric_sections(record.curves), *row_sections(record.last)]
     if len(record.rate) > 1:
         samples = samples_a_step(record.config)
         title = "samples a second" if samples else "steps a second"
