@@ -19,12 +19,12 @@ def expert_parallel(
 ) -> Layout:
     """Split experts over an axis, and samples over this axis too: tokens change devices on their way to an expert.
 
-    For models that call `outlay.experts` with a capacity; its groups, such as samples, divide by both axes. Each device computes some samples, sends their tokens to the
-    devices of the experts that they chose, and gets the results back: two all-to-alls forward and two backward, of
-    as many bytes as the capacity has. Everything but the experts is computed as with data parallelism over both axes,
-    and in place of `outlay.data_parallel`; state that no other rule splits is replicated. Compose with
-    `outlay.fsdp(data)`, and with specs over other axes, before it, for what an expert is made of.
-    Source: Lepikhin et al., GShard (arXiv:2006.16668), section 3.
+    For models that call `outlay.experts` with a capacity; its groups, such as samples, divide by both axes. Each device
+    computes some samples, sends their tokens to the devices of the experts that they chose, and gets the results back:
+    two all-to-alls forward and two backward, of as many bytes as the capacity has. Everything but the experts is
+    computed as with data parallelism over both axes, and in place of `outlay.data_parallel`; state that no other rule
+    splits is replicated. Compose with `outlay.fsdp(data)`, and with specs over other axes, before it, for what an
+    expert is made of. Source: Lepikhin et al., GShard (arXiv:2006.16668), section 3.
 
     Args:
         axis: the mesh axis of the experts.
