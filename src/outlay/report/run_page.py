@@ -31,7 +31,6 @@ from outlay.render.page import (
     Table,
 )
 from outlay.render.pictures import Chart, ChartLine, Frame, Image, Stack
-from outlay.report.metric_rows import row_sections
 from outlay.report.show import show
 from outlay.train.metric_curves import metric_sections, number_in
 from outlay.train.metrics_file import metrics_in_words
@@ -226,7 +225,11 @@ def _metric(name: str, value: float | None) -> str:
 
 def _curves(record: RunRecord) -> list[Block]:
     """Return the curves of all metrics, what is a row of numbers, and the curves of the speed and of the memory."""
-    sections = [*metric_sections(record.curves), *row_sections(record.last)]
+    sections = metric_sections(record.curves)
+    if any(isinstance(value, list) for value in record.last.values()):
+        from outlay.report.metric_rows import row_sections  # most metrics are one number
+
+        sections += row_sections(record.last)
     if len(record.rate) > 1:
         samples = samples_a_step(record.config)
         title = "samples a second" if samples else "steps a second"
