@@ -104,7 +104,7 @@ def _not_once(given: _Given) -> Iterator[Problem]:
     for place in range(given.num_repeats * given.num_stages):
         for microbatch in range(given.num_microbatches):
             of = (*divmod(place, given.num_stages), microbatch)
-            have = {kind for kind in LETTERS if (kind, *of) in times}
+            have: set[Kind] = {kind for kind in LETTERS if (kind, *of) in times}
             if "backward" in have and have & {"inputs", "weights"}:
                 what = "the whole backward pass is there, and a half of it too"
                 yield Problem("twice", in_words(("backward", *of)), what, "either backward, or inputs and weights")

@@ -125,7 +125,7 @@ def _alternating(
     first = min(first, total)
     forward = _turns(total, each_round, lambda turn: turn % num_repeats)
     backward = _turns(total, each_round, lambda turn: num_repeats - 1 - turn % num_repeats)
-    steps: list[Step] = [("forward", *job) for job in forward[:first]]
+    steps: list[Step] = [("forward", microbatch, repeat) for microbatch, repeat in forward[:first]]
     for number, job in enumerate(backward):
         if first + number < total:
             steps.append(("forward", *forward[first + number]))
