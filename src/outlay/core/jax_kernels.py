@@ -154,7 +154,7 @@ def with_cost_estimate(product: int, num_exponentials: int) -> Iterator[None]:
         cost = pallas.CostEstimate(flops=num * product, transcendentals=num_exponentials, bytes_accessed=0)
         return pallas.pallas_call(*args, **options, cost_estimate=cost)
 
-    with _patching, _patched(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": with_cost})):
+    with replaced(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": with_cost})):
         yield
 
 
@@ -174,21 +174,22 @@ def as_if_attached(device: jax.Device) -> Iterator[None]:
         "check_compute_capability": lambda needed: capability >= _numbers(needed),
         "is_cuda_compute_capability_equal": lambda needed: capability == _numbers(needed),
     }
-    with _patching, _patched(cudnn, **answers):
+    with replaced(cudnn, **answers):
         yield
 
 
 @contextlib.contextmanager
-def _patched(module: Any, **others: Any) -> Iterator[None]:
+def replaced(module: Any, **others: Any) -> Iterator[None]:
     """Replace names of a module for the block."""
-    own = {name: getattr(module, name) for name in others}
-    try:
-        for name, other in others.items():
-            setattr(module, name, other)
-        yield
-    finally:
-        for name, original in own.items():
-            setattr(module, name, original)
+    with _patching:
+        own = {name: getattr(module, name) for name in others}
+        try:
+            for name, other in others.items():
+                setattr(module, name, other)
+            yield
+        finally:
+            for name, original in own.items():
+                setattr(module, name, original)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from .placement import keep as keep
 from .placement import recompute as recompute
 from .placement import on_host as on_host
 from .pipelines import pipeline as pipeline
+from .contexts import context as context
 
 # policies
 from .placement import LeafView as LeafView
@@ -31,3 +32,4 @@ from .placement import On as On
 from .placement import Follow as Follow
 from .placement import Storage as Storage
 from .pipelines import Pipeline as Pipeline
+from .contexts import Context as Context

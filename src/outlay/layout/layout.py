@@ -96,6 +96,11 @@ class Layout(Report):
         return frozenset(each.num_ticks(axis_sizes[each.axis]) for each in pipelines)
 
     @property
+    def context_axes(self) -> tuple[str, ...]:
+        """The mesh axes over which rules split the tokens of attention."""
+        return tuple(axis for rule in self if (axis := getattr(rule.placement, "context_axis", "")))
+
+    @property
     def names_devices(self) -> bool:
         """Whether a rule puts leaves on devices of their own."""
         return any(isinstance(rule.placement, On) for rule in self)

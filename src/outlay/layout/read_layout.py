@@ -18,6 +18,7 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
+from outlay.layout.contexts import EXCHANGES, context
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
@@ -45,7 +46,8 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
     r"""Read a layout from a TOML file: the rules of its `[[rule]]` tables, in order.
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry per dim: an axis, a list of axes, or "-" for a
-    free dim), `replicate = true`, `on = [2]`, `follow = "params"` or `pipeline = { axis = "stage", microbatches = 8 }`;
+    free dim), `replicate = true`, `on = [2]`, `follow = "params"`, `pipeline = { axis = "stage", microbatches = 8 }` or
+    `context = { axis = "context", exchange = "ring" }`;
     `otherwise` and `optional` as in `outlay.Rule`.
     Instead, or beside a spec, it may have one of `keep = true`, `recompute = true` and `on_host = true`.
     Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
@@ -237,6 +239,12 @@ def _is_pipeline(value: Any) -> bool:
     return _is_axis(value.get("axis", "stage")) and all(type(value[key]) is int for key in numbers & {*value})
 
 
+def _is_context(value: Any) -> bool:
+    if not isinstance(value, dict) or not {*value} <= {"axis", "exchange"}:
+        return False
+    return _is_axis(value.get("axis", "context")) and value.get("exchange", EXCHANGES[0]) in EXCHANGES
+
+
 def _spec(entries: list[Any]) -> P:  # TOML has no null, hence the dash
     return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
 
@@ -247,6 +255,7 @@ _PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
     "on": on,
     "follow": follow,
     "pipeline": lambda given: pipeline(**given),
+    "context": lambda given: context(**given),
 }
 _STORAGES = {name: Storage(stored) for stored, name in STORAGE_NAMES.items() if stored}
 _TRUE: Form = (lambda value: value is True, "true")
@@ -257,6 +266,7 @@ _RULE_FORMS: dict[str, Form] = {
     "on": (_is_positions, "a list of positions in the mesh, such as [2]"),
     "follow": (_is_text, 'the path of what to follow, such as "params" or "params.critic"'),
     "pipeline": (_is_pipeline, 'a table such as { axis = "stage", microbatches = 8, repeats = 2 }'),
+    "context": (_is_context, 'a table such as { axis = "context", exchange = "ring" }'),
     **dict.fromkeys(_STORAGES, _TRUE),
     "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
     "optional": (lambda value: isinstance(value, bool), "true or false"),

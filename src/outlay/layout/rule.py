@@ -90,6 +90,11 @@ class Rule(OneLine):
         return self.pattern.startswith(SOURCE)
 
     @property
+    def is_of_value(self) -> bool:
+        """Whether it names values inside the step by their source, and not calls whose tokens are split."""
+        return self.is_by_source and not hasattr(self.placement, "context_axis")
+
+    @property
     def is_leading_wild(self) -> bool:
         """Whether the pattern begins with a wildcard, so that it may match leaves that its author did not think of."""
         return first_part(self.pattern) is None
@@ -170,6 +175,10 @@ class Rule(OneLine):
                 "follow(...), on_host(), keep() or recompute()"
             )
             return Problem("not a placement", str(self.pattern), what, fix)
+        if hasattr(self.placement, "context_axis") and not str(self.pattern).startswith(SOURCE):
+            what = f"{self.placement} is about calls of attention, and the pattern names no call"
+            fix = 'name calls by their source: "@attention", "@dot_product_attention", or a line, "@model.py:120"'
+            return Problem("not a call", str(self.pattern), what, fix)
         return None
 
     def _otherwise_problem(self) -> Problem | None:

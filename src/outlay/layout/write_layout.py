@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted
 from outlay.core.toml import toml_line
+from outlay.layout.contexts import Context
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import Pipeline
 from outlay.layout.placement import STORAGE_NAMES, Follow, On, Replicate, Storage
@@ -65,7 +66,7 @@ def _why_unwritable(rule: Rule) -> tuple[str, str]:
 
 def _is_known(rule: Rule) -> bool:
     placement = rule.placement
-    if isinstance(placement, Pipeline):
+    if isinstance(placement, Pipeline | Context):
         return True
     if isinstance(placement, LargestDim):
         return not rule.optional and type(placement) is LargestDim
@@ -141,6 +142,8 @@ def _placement(placement: Any) -> dict[str, Any]:
         return {"on": list(placement.positions)}
     if isinstance(placement, Pipeline):
         return {"pipeline": dataclasses.asdict(placement)}
+    if isinstance(placement, Context):
+        return {"context": {key: value for key, value in dataclasses.asdict(placement).items() if value is not None}}
     assert isinstance(placement, Follow)
     return {"follow": placement.source}
 

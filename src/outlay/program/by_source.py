@@ -41,7 +41,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     """
     if why_no_source_rules(planned.step, planned.mode, planned.mesh):
         return step
-    rules = [rule for rule in planned.layout if rule.is_by_source]
+    rules = [rule for rule in planned.layout if rule.is_of_value]
 
     @functools.wraps(step, updated=())
     def placed(*args: Any) -> Any:
@@ -52,7 +52,7 @@ def wrap(step: Step, planned: Planned) -> Step:
 
 def check(planned: Planned) -> None:
     """Raise for rules that name values by source if the compiler does not place values inside the step."""
-    rules = [rule for rule in planned.layout if rule.is_by_source and not rule.optional]
+    rules = [rule for rule in planned.layout if rule.is_of_value and not rule.optional]
     where = why_no_source_rules(planned.step, planned.mode, planned.mesh)
     if rules and where:
         fix = "delete the rule" + (', or mode="auto"' if planned.mode != "auto" else "")

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-Place = Callable[[jax.Array, P], jax.Array]
-"""`place(x, spec)` constrains where a value lives; dims behind the spec are left to XLA."""
+from outlay.program.place_inside import Place
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,11 @@ class Executed:
         return self._execution.planned.notes.get("pipelining", "")
 
     @property
+    def contexts(self) -> str:
+        """How each call of attention whose tokens are split exchanges them, in words; empty if there is none."""
+        return self._execution.planned.notes.get("split_attention", "")
+
+    @property
     def compiler_options(self) -> CompilerOptions:
         """The compiler options besides the defaults; once compiled, those it was compiled with."""
         return self._execution.compiler_options

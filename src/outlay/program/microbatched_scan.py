@@ -20,8 +20,9 @@ from outlay.core.jax_needed_operations import needed_for
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.program.batch_locality import sample_dim
-from outlay.program.circular_schedule import Operands, Place, Schedule, run_circular
+from outlay.program.circular_schedule import Operands, Schedule, run_circular
 from outlay.program.mixed_samples import mixing_operations
+from outlay.program.place_inside import Place
 
 
 def scan_problems(scan: Any, of_few: Any) -> list[Problem]:

@@ -88,6 +88,11 @@ class Planned:
         return "expert_tokens.by_device" in self.traced.intermediates
 
     @property
+    def splits_tokens(self) -> bool:
+        """Whether a rule has attention computed with its tokens split, over more devices than one."""
+        return any(self.mesh.shape[axis] > 1 for axis in self.layout.context_axes)
+
+    @property
     def constrains(self) -> bool:
         """Whether the step or a rule says where values inside of the step, or its outputs, live."""
         traced = self.traced
@@ -170,7 +175,8 @@ PER_SHARD = (
 """They take any function of state and batch that runs the step, whatever else that returns."""
 
 PASSES = (
-    Pass("by_source", lambda of: any(rule.is_by_source for rule in of.layout), is_traced=True),
+    Pass("by_source", lambda of: any(rule.is_of_value for rule in of.layout), is_traced=True),
+    Pass("split_attention", lambda of: of.splits_tokens, traces_anew=True, refuses_in_trace=True),
     Pass("pipelining", lambda of: of.has_pipelines, traces_anew=True, refuses_in_trace=True),
     Pass("expert_shards", lambda of: of.is_placed_by_xla and of.has_unlimited_experts, traces_anew=True),
     Pass("constraints", lambda of: of.constrains or of.stores, traces_anew=True),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.constrain import without_own_axes
@@ -21,6 +20,7 @@ from outlay.layout.placement import dims_spec
 from outlay.program.circular_schedule import Schedule
 from outlay.program.microbatched_scan import run_in_microbatches, scan_problems
 from outlay.program.passes import Planned
+from outlay.program.place_inside import placing
 from outlay.program.stacked_scans import Stack, Stacks, Unpaired, run_with, scanned_leaves, scans_over
 
 NAME = "pipelining"
@@ -175,21 +175,14 @@ class PipelinedFunction:
             for x, stack in zip(values, of_operands, strict=True)
         ]
         axes = sample_axes(self.planned)
-        return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, self._place, axes)
+        return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, placing(self.planned.mesh), axes)
 
     def _as_in_state(self, x: jax.Array, stack: Stack) -> jax.Array:
         """Keep stacked leaves of a list split as in the state, so that one exchange takes them to their stages."""
         leaves = [self.planned.plan[path] for path in stack.paths]
         if len({leaf.dims for leaf in leaves}) > 1 or x.shape[1:] != leaves[0].shape:
             return x
-        return self._place(x, without_own_axes(P(None, *dims_spec(leaves[0].dims))))
-
-    def _place(self, x: jax.Array, spec: P) -> jax.Array:
-        """Constrain where a value lives, as far as a spec says; XLA decides about other dims."""
-        inside = jax.sharding.get_abstract_mesh()
-        mesh = inside if inside.manual_axes else self.planned.mesh
-        open_dims = [P.UNCONSTRAINED] * (x.ndim - len(spec))
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec, *open_dims)))
+        return placing(self.planned.mesh)(x, without_own_axes(P(None, *dims_spec(leaves[0].dims))))
 
 
 def check_scans(functions: Sequence[PipelinedFunction], pipelines: Mapping[str, Pipeline]) -> None:

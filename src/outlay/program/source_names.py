@@ -140,7 +140,7 @@ class SourceNames:
         arrays = _arrays(value)
         if not arrays:
             return {}
-        names = _names_of(frame)
+        names = names_of_frame(frame)
         if is_readable(file):
             self._codes[frame.f_code] = None
         if is_readable(file) or frame.f_code.co_name == "__call__":
@@ -197,7 +197,7 @@ def _joined(name: str, path: str) -> str:
     return f"@{name}" + (f".{path}" if path else "")
 
 
-def _names_of(frame: FrameType) -> list[str]:
+def names_of_frame(frame: FrameType) -> list[str]:
     """Return the names of a function: its own, and the attribute that holds its module."""
     code = frame.f_code
     name = code.co_qualname.rpartition("<locals>.")[2]

@@ -183,12 +183,12 @@ def choose_for_graph(
 
 
 def _usual(recipe: Recipe, target: Target, meshes: Sequence[str] | None) -> list[str]:
-    """Return the layouts to choose from unless some are named: pipelines only where a mesh is given that has stages."""
+    """Return the layouts to choose from unless some are named: pipelines and contexts where a mesh has their axes."""
     given = [{name for name, _ in MeshSpec.parse(text).axes} for text in meshes or ()]
 
     def is_usual(layout: Any) -> bool:
-        stages = set(layout.stage_axes) if isinstance(layout, Layout) else set()
-        return not stages or any(stages <= axes for axes in given)
+        own = {*layout.stage_axes, *layout.context_axes} if isinstance(layout, Layout) else set()
+        return not own or any(own <= axes for axes in given)
 
     return [name for name in layout_names(recipe, target) if is_usual(layout_of(recipe, name)[0])]
 

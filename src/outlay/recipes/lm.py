@@ -128,7 +128,7 @@ def lm(
         >>> recipe.data[0]["tokens"].shape
         (16, 64)
         >>> list(recipe.layouts)
-        ['dp', 'zero1', 'fsdp', 'hsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp', 'pp', 'pp+tp', 'pp+fsdp+tp']
+        ['dp', 'zero1', 'fsdp', 'hsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp', 'pp', 'pp+tp', 'pp+fsdp+tp', 'cp', 'fsdp+cp']
     """
     if model not in MODELS:
         problems = [f"there is no model {model!r}: {did_you_mean(model, MODELS)}", *remat_problems(remat)]
@@ -170,7 +170,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
     config = sizes.config
     train, test, token = text
     init_params, loss = language_model(config, token)
-    layouts, meshes = with_pipelines(*lm_layouts(config))
+    layouts, meshes = with_contexts(config, *with_pipelines(*lm_layouts(config)))
 
     def sample(program: Program, state: Any) -> str:
         return sampled_text(config, program, state, config.num_positions)
@@ -295,6 +295,28 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
         "fsdp+tp+sp": two_axes + heads + sequence_parallel() + data_parallel(),
     }
     return layouts, {"hsdp": "data=2,fsdp=-1", **{name: TWO_AXES for name in layouts if "tp" in name}}
+
+
+def with_contexts(
+    config: TransformerConfig, layouts: dict[str, Layout], meshes: dict[str, str]
+) -> tuple[dict[str, Layout], dict[str, str]]:
+    """Add layouts in which tokens are split over `context`: `cp` and `fsdp+cp`.
+
+    Args:
+        config: the transformer, for which of its parts there are to split.
+        layouts: layouts by name.
+        meshes: the meshes of some.
+    """
+    from outlay.layout.contexts import context
+
+    tokens = P("data", "context")
+    inner = [inside(name, tokens) for name in ("queries", "keys", "values", "residual")]
+    calls = Layout([Rule("@attention", context("context"), optional=True)])
+    split = functools.reduce(Layout.__add__, inner, calls)
+    split += Layout([("batch.**", tokens), *data_parallel().rules[1:]])
+    whole = inside("table" if config.tied else "head", P())
+    new = {"cp": split, "fsdp+cp": _kernels(fsdp, "params") + whole + split}
+    return layouts | new, meshes | dict.fromkeys(new, "data=-1,context=2")
 
 
 PIPELINED = ("dp", "tp", "fsdp+tp")

@@ -28,7 +28,10 @@ RECIPES: Mapping[str, str] = MappingProxyType(
 LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "digits": ("dp", "replicated", "zero1", "zero2", "fsdp", "fsdp+tp"),
-        "lm": ("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp", "pp", "pp+tp", "pp+fsdp+tp"),
+        "lm": (
+            *("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"),
+            *("pp", "pp+tp", "pp+fsdp+tp", "cp", "fsdp+cp"),
+        ),
         "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "lora": ("fsdp", "dp", "tp"),

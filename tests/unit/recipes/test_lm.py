@@ -27,7 +27,7 @@ def recipe_and_shapes(request):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_shapes, layout):
     recipe, state = recipe_and_shapes
-    assert list(recipe.layouts) == [*LAYOUTS, "pp", "pp+tp", "pp+fsdp+tp"]
+    assert list(recipe.layouts) == [*LAYOUTS, "pp", "pp+tp", "pp+fsdp+tp", "cp", "fsdp+cp"]
     plan = recipe.layouts[layout].plan(state, outlay.mesh(recipe.mesh_of(layout)), batch=recipe.data[0])
     kernels = [
         leaf

@@ -35,6 +35,8 @@ MACHINERY = (
     *("analysis", "arrays", "cli", "core", "devices", "graph", "layout", "program", "report", "search"),
     "train",
 )
+# What a program calls: its own line is named, not one of attention itself.
+_CALLED = ("models/attention/",)
 # Rows are exchanged because a layout splits them, not because a line of the user asks for it: Outlay's own line is
 # named.
 _EXCHANGE = _file_of(exchange_rows)
@@ -128,7 +130,7 @@ def is_users(file: str) -> bool:
     part = part_of_outlay(file)
     if part is not None:
         folder, is_in_one, _ = part.partition("/")
-        return bool(is_in_one) and folder not in MACHINERY
+        return bool(is_in_one) and folder not in MACHINERY and not part.startswith(_CALLED)
     return not (is_installed(file) or is_standard(file))
 
 

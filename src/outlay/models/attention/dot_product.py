@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from outlay.core import jax_kernels
+from outlay.core.attention_calls import AttentionCall, attended, is_attended
 from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import Mask, blockwise
 from outlay.models.attention.kernel_rules import num_pieces, refusal, split_by_layout
@@ -36,9 +37,9 @@ def attention(
     Compiled for an NVIDIA GPU, it is cuDNN's fused kernel; for a TPU, JAX's Pallas kernel; also if the hardware is only
     a target. Where those do not support the arguments, and on all other hardware, it runs block by block (online
     softmax) in plain JAX, with the same numbers up to rounding; fully masked blocks cost nothing. Batch and heads may
-    be split over devices in every mode; the sequence must be whole. Scores and their softmax are float32. Only
-    first-order reverse-mode gradients are defined. If a GPU or TPU gets no kernel, a warning and `outlay.explain` say
-    why.
+    be split over devices in every mode, the sequence by a rule with `outlay.layout.context`. Scores and their softmax
+    are float32. Only first-order reverse-mode gradients are defined. If a GPU or TPU gets no kernel, a warning and
+    `outlay.explain` say why.
 
     Args:
         query: (B, T, heads, head_dim).
@@ -67,6 +68,10 @@ def attention(
     """
     _check_arguments(query, key, value, causal, window, segment_ids)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    if is_attended():
+        call = AttentionCall("attention", query, key, value, causal, window, segment_ids, factor)
+        if (by_program := attended(call)) is not None:
+            return by_program
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     # Decide while tracing: jax.lax.platform_dependent would trace every implementation for every program, and all tools
     # that read traced programs would see all of them (decision 22).

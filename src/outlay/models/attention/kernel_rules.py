@@ -22,6 +22,10 @@ _RULES = {
         "the cuDNN kernel does not support segment_ids",
         "use one text per sequence, padded and weighted, instead of segment_ids",
     ),
+    "ring": (
+        "keys and values come from other devices piece by piece, and no kernel takes pieces",
+        'context("AXIS", "all_to_all"), with which a device has all tokens of some heads',
+    ),
     "platform": ("there is none for {0}", "use another target"),
     "capability": (
         "the cuDNN kernel needs compute capability 8.0 or higher, but this GPU has {0}.{1}",

@@ -1,0 +1,66 @@
+"""What a step says of its attention: that it is one, and of what; the layout of a program says who computes it.
+
+Outside a program, and where no rule speaks of attention, nothing changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of attention, of `outlay.attention` or of a function of JAX.
+
+    Attributes:
+        name: the function, such as `attention`.
+        query: (B, T, heads, head_dim).
+        key: (B, S, kv_heads, head_dim).
+        value: like `key`.
+        causal: a query attends to no key after itself.
+        window: a query attends to this many keys, itself included; None for all.
+        segment_ids: (B, T): a query attends only to keys of its own segment.
+        scale: the factor of the scores.
+        not_split: what else it was given, in words; it cannot be computed with its tokens split.
+    """
+
+    name: str
+    query: Any
+    key: Any
+    value: Any
+    causal: bool
+    window: int | None
+    segment_ids: Any
+    scale: float
+    not_split: tuple[str, ...] = ()
+
+
+Attend = Callable[[AttentionCall], Any]
+"""`attend(call)` returns the outputs, or None to leave the call to its function."""
+
+_attend: ContextVar[Attend | None] = ContextVar("outlay_attention", default=None)
+
+
+def attended(call: AttentionCall) -> Any:
+    """Return the outputs of a call as a program computes them; None if it leaves that to the function itself."""
+    attend = _attend.get()
+    return None if attend is None else attend(call)
+
+
+def is_attended() -> bool:
+    """Return whether a program takes the calls of attention that are traced here."""
+    return _attend.get() is not None
+
+
+@contextlib.contextmanager
+def use_attend(attend: Attend | None) -> Iterator[None]:
+    """Have calls of attention computed by a function while a step is traced; by themselves if it is None."""
+    token = _attend.set(attend)
+    try:
+        yield
+    finally:
+        _attend.reset(token)

@@ -1,0 +1,130 @@
+"""Which exchange a call of attention with split tokens takes, what it sends, and what keeps it from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.attention_calls import AttentionCall, use_attend
+from outlay.core.error_types import Problem
+from outlay.layout.contexts import Exchange
+from outlay.models.attention.blockwise import Mask
+from outlay.models.attention.dot_product import attention
+from outlay.models.attention.kernel_rules import Refusal
+from outlay.program.place_inside import Place
+from outlay.program.ring_attention import ring_attention
+from outlay.program.ring_chunks import Ring
+
+
+def mask_of(call: AttentionCall) -> Mask:
+    """Return the mask of a call."""
+    window = call.window if call.window is not None and call.window < call.query.shape[1] else None
+    return Mask(call.causal, window)
+
+
+def ring_of(call: AttentionCall, axis: str, num: int, place: Place, *, is_gathered: bool = False) -> Ring:
+    """Return the ring that computes a call."""
+    return Ring(axis, num, mask_of(call), call.scale, place, is_gathered)
+
+
+def numbers_sent(call: AttentionCall, ring: Ring) -> dict[Exchange, float]:
+    """Return how many numbers of a head a device sends for each of its tokens, forward, by each exchange that can be.
+
+    Gathering is among them where all keys and values are no more than a device's own queries.
+    """
+    heads, key_heads, num = call.query.shape[2], call.key.shape[2], ring.num
+    tokens = call.query.shape[1]
+    is_mirrored = ring.is_mirrored(tokens)
+    sent: dict[Exchange, float] = {}
+    if not any(_problems_of_heads(call, num)):
+        repeated = max(key_heads, num) if key_heads % num else key_heads
+        sent["all_to_all"] = 2 * (heads + repeated) * (num - 1) / num
+    if 2 * num * key_heads <= heads:
+        sent["gather"] = 2 * key_heads * (num - 1) + (heads if is_mirrored else 0)
+    sent["ring"] = 2 * key_heads * ring.num_hops(tokens) + (heads + key_heads if is_mirrored else 0)
+    return sent
+
+
+def problems(call: AttentionCall, exchange: Exchange | None, ring: Ring, at: str) -> Iterator[Problem]:
+    """Return what keeps a call from being computed with its tokens split.
+
+    Args:
+        call: the call.
+        exchange: the exchange that its rule asks for.
+        ring: its ring.
+        at: its source line.
+    """
+    num, axis = ring.num, f"{ring.axis}={ring.num}"
+    tokens, keys = call.query.shape[1], call.key.shape[1]
+    for given in call.not_split:
+        what = f"the call has {given}, and each device has only some tokens"
+        fix = (
+            "say it by causal=, window= or segment_ids= of outlay.attention, or write a rule that leaves this call out"
+        )
+        yield Problem("not by tokens", at, what, fix)
+    if (call.causal or call.segment_ids is not None) and tokens != keys:
+        what = f"{tokens} queries attend to {keys} keys with a mask, which only tokens of one sequence can"
+        yield Problem("other lengths", at, what, "leave the mask out, or write a rule that leaves this call out")
+        return
+    if exchange == "all_to_all":
+        yield from (Problem("uneven heads", at, *of) for of in _problems_of_heads(call, num, axis))
+    is_mirrored = exchange != "all_to_all" and ring.is_mirrored(tokens)
+    for count, name in ((tokens, "queries"), (keys, "keys"))[: 1 if tokens == keys else 2]:
+        parts = 2 * num if is_mirrored and name == "queries" else num
+        if count % parts:
+            why = f"2 chunks for each device of {axis}" if parts > num else axis
+            up = -(-count // parts) * parts
+            what = f"{count} {name if tokens != keys else 'tokens'} do not divide over {why}"
+            yield Problem("uneven tokens", at, what, f"pad the sequence to {up} tokens, or another number of devices")
+
+
+def _problems_of_heads(call: AttentionCall, num: int, axis: str = "") -> Iterator[tuple[str, str]]:
+    heads, key_heads = call.query.shape[2], call.key.shape[2]
+    fix = 'exchange="ring", which splits no heads, or another number of devices'
+    if heads % num:
+        yield f"all_to_all gives each device some heads, and {heads} heads do not divide over {axis}", fix
+    elif key_heads % num and num % key_heads:
+        yield f"all_to_all gives each device some heads, and {key_heads} key heads do not divide over {axis}", fix
+
+
+def computed(call: AttentionCall, exchange: Exchange, ring: Ring) -> jax.Array:
+    """Return the outputs of a call whose tokens are split."""
+    if exchange == "all_to_all":
+        return _by_heads(call, ring)
+    segments = None if call.segment_ids is None else (call.segment_ids,) * 2
+    with jax.named_scope("attention"), jax.named_scope(Refusal("ring").scope):
+        return ring_attention(call.query, call.key, call.value, segments, ring)
+
+
+def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
+    """Exchange tokens for heads, compute attention over all tokens of some heads, and exchange them back."""
+    num, axis, key_heads = ring.num, ring.axis, call.key.shape[2]
+    if key_heads % num:  # fewer key heads than devices: each is on several
+        key_heads = num
+    shared = call.query.shape[2] // key_heads
+
+    def to_heads(x: Any) -> jax.Array:
+        """Split heads in place of tokens: each device has every num-th key head, and the queries that share it."""
+        x = ring.place(x, P(P.UNCONSTRAINED, axis))
+        repeats = max(key_heads // x.shape[2], 1)
+        if repeats > 1:  # the copies, too, are split by tokens: XLA would gather them all to copy heads where they go
+            x = ring.place(jnp.repeat(x, repeats, axis=2), P(P.UNCONSTRAINED, axis))
+        parts = x.reshape(*x.shape[:2], key_heads // num, num, -1, x.shape[3])
+        parts = ring.place(jnp.swapaxes(parts, 2, 3), P(P.UNCONSTRAINED, None, axis))
+        return parts.reshape(x.shape)
+
+    with use_attend(None):
+        mixed = attention(
+            *map(to_heads, (call.query, call.key, call.value)),
+            causal=call.causal,
+            window=call.window,
+            segment_ids=call.segment_ids,
+            scale=call.scale,
+        )
+    parts = mixed.reshape(*mixed.shape[:2], num, key_heads // num, shared, mixed.shape[3])
+    parts = ring.place(parts, P(P.UNCONSTRAINED, None, axis))
+    return ring.place(jnp.swapaxes(parts, 2, 3).reshape(mixed.shape), P(P.UNCONSTRAINED, axis))
