@@ -91,7 +91,7 @@ def trained_alone(factor: float | None) -> Any:
     return jax.device_get((state.params, state.opt_state, metrics))
 
 
-@pytest.mark.some_cases(5, newest=2)
+@pytest.mark.some_cases(4, newest=2)
 @pytest.mark.parametrize("way", WAYS)
 def test_it_is_trained_as_on_one_device(way: str) -> None:
     one = program(way)
