@@ -65,6 +65,7 @@ WAYS = {
     "experts": ("data=2,expert=4", APART, "auto", 1, 1.0),
     "experts, fsdp, tensor, accumulated": ("data=2,expert=2,model=2", TENSOR + APART + FSDP, "auto", 2, 1.0),
     "experts, stages": ("stage=2,data=2,expert=2", STAGES + APART, "auto", 1, 1.0),
+    "experts, stages, tensor": ("stage=2,data=1,expert=2,model=2", STAGES + TENSOR + APART, "auto", 1, 1.0),
     "experts by hand": ("data=2,expert=4", APART, "manual", 1, 100.0),
     "no limit, fsdp": ("data=8", FSDP + outlay.data_parallel(), "auto", 1, None),
     "no limit, accumulated": ("data=4,model=2", TENSOR + outlay.data_parallel(), "auto", 2, None),
