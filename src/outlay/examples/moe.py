@@ -85,7 +85,7 @@ def moe(
     Example:
         >>> recipe = moe(sequence=64, experts=4)
         >>> list(recipe.layouts)
-        ['ep', 'ep+fsdp', 'ep+tp', 'pp+ep', 'dp', 'fsdp']
+        ['ep+fsdp', 'ep', 'ep+fsdp+tp', 'pp+ep+fsdp', 'dp', 'fsdp']
     """
     if model not in EXPERT_MODELS:
         raise RecipeError(f"moe cannot be made: there is no model {model!r}: {did_you_mean(model, EXPERT_MODELS)}")
@@ -206,13 +206,13 @@ def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:
     tensor = Layout([*hidden, ("params.layers.feed_forward.experts.down.kernel", P(None, None, "model"))])
     stages = Layout([("params.layers.**", pipeline("stage", microbatches=NUM_MICROBATCHES))])
     layouts = {
-        "ep": apart,
         "ep+fsdp": apart + rest,
-        "ep+tp": tensor + apart,
-        "pp+ep": stages + apart,
+        "ep": apart,
+        "ep+fsdp+tp": tensor + apart + rest,
+        "pp+ep+fsdp": stages + apart + rest,
     }
     two = "data=-1,expert=2"
-    meshes = {"ep": two, "ep+fsdp": two, "ep+tp": f"{two},model=2", "pp+ep": f"stage=2,{two}"}
+    meshes = {"ep+fsdp": two, "ep": two, "ep+fsdp+tp": f"{two},model=2", "pp+ep+fsdp": f"stage=2,{two}"}
     return layouts | alone, meshes
 
 

@@ -35,7 +35,7 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "lora": ("fsdp", "dp", "tp"),
-        "moe": ("ep", "ep+fsdp", "ep+tp", "pp+ep", "dp", "fsdp"),
+        "moe": ("ep+fsdp", "ep", "ep+fsdp+tp", "pp+ep+fsdp", "dp", "fsdp"),
     }
 )
 """The layouts of these recipes, for a shell that completes a command: to make a recipe takes a second."""

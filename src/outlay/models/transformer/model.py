@@ -58,7 +58,7 @@ class Transformer(nnx.Module):
         definition, stacked = nnx.split(self.layers)
 
         def layer(x: jax.Array, params: nnx.State) -> tuple[jax.Array, Any]:
-            results = nnx.merge(definition, params)(x, angles)
+            results: Any = nnx.merge(definition, params)(x, angles)
             return results if config.has_experts else (results, None)
 
         x, routing = jax.lax.scan(rematerialised(layer, config.remat), residual(branch_output(x)), stacked)
