@@ -53,6 +53,7 @@ def test_what_cannot_be_asked_for_is_all_named():
         within_limit(lambda program, state: {"dropped_share": 0.25}, 0.1)(None, None)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.thorough  # losses, metrics and layouts have tests of their own, and so do runs and checkpoints
 @pytest.mark.compiles
 def test_a_run_says_its_load_and_goes_on_under_another_layout(tmp_path):
     def metrics_of(layout, mesh, steps, folder, **other):
