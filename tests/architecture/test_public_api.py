@@ -20,8 +20,8 @@ RE_EXPORTED = {
     "train.as_model": "outlay.core.array_leaves",  # training gives a loss whole models by it
 }
 """Names that a facade has of a folder below it: its stub can import from its own folder only."""
-MOST_AT_THE_TOP = 36
-"""More than that nobody holds in mind; what is not for every day stands in a facade."""
+MOST_AT_THE_TOP = 38
+"""More than that nobody holds in mind; what is not for every day stands in a facade. Three are lines of a model."""
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
 

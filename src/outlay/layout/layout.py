@@ -90,11 +90,6 @@ class Layout(Report):
         # By attribute: a layout without pipelines does not import them.
         return tuple(axis for rule in self if (axis := getattr(rule.placement, "stage_axis", "")))
 
-    def ticks_of_pipelines(self, axis_sizes: Mapping[str, int]) -> frozenset[int]:
-        """Return how many ticks the pipelines of its rules take, on a mesh whose axes have these sizes."""
-        pipelines: list[Any] = [rule.placement for rule in self if getattr(rule.placement, "stage_axis", "")]
-        return frozenset(each.num_ticks(axis_sizes[each.axis]) for each in pipelines)
-
     @property
     def context_axes(self) -> tuple[str, ...]:
         """The mesh axes over which rules split the tokens of attention."""

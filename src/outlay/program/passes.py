@@ -78,11 +78,6 @@ class Planned:
         return any(self.mesh.shape[axis] > 1 for axis in self.layout.stage_axes)
 
     @property
-    def adds_up_gradients(self) -> bool:
-        """Whether gradients of a step that says where it sums over its batch come in parts: of microbatches."""
-        return self.traced.num_microbatches > 1 or (self.has_pipelines and self.traced.sums_over_batch)
-
-    @property
     def has_unlimited_experts(self) -> bool:
         """Whether the step takes tokens to experts without a limit, by the name that `outlay.experts` gives them."""
         return "expert_tokens.by_device" in self.traced.intermediates
@@ -168,6 +163,10 @@ class Pass:
         return importlib.import_module(f"outlay.program.{self.name.partition(':')[0]}")
 
 
+def _has_parts(of: Planned) -> bool:
+    return of.traced.num_microbatches > 1 or (of.has_pipelines and of.traced.sums_over_batch)
+
+
 PER_SHARD = (
     Pass("per_shard_operations", lambda of: of.is_placed_by_xla and bool(of.not_split), is_around=True),
     Pass("explicit_transforms", lambda of: is_explicit(of.mesh) and FFT in of.not_split, is_around=True),
@@ -183,7 +182,7 @@ PASSES = (
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),
     Pass("rematerialization", lambda of: of.stores, traces_anew=True),
     Pass("manual_gradients", lambda of: of.mode == "manual" and of.traced.sums_over_batch, traces_anew=True),
-    Pass("summed_once", lambda of: of.is_placed_by_xla and of.adds_up_gradients, traces_anew=True),
+    Pass("summed_once", lambda of: of.is_placed_by_xla and _has_parts(of), traces_anew=True),
     Pass("host_state:fetch", lambda of: of.has_state_on_host),
     *PER_SHARD,
     Pass("host_state:send", lambda of: of.has_state_on_host and of.returns_state, is_around=True),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from outlay.core.error_types import LayoutError, Problem
 from outlay.schedules.check_schedule import check_numbers
-from outlay.schedules.schedule import Schedule
+from outlay.schedules.stage_schedule import Schedule
 from outlay.schedules.timing import Step, in_order
 
 

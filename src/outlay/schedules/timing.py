@@ -8,7 +8,7 @@ from typing import Any
 from outlay.core.error_types import LayoutError, Problem
 from outlay.schedules.actions import LETTERS, Action, Kind
 from outlay.schedules.check_schedule import Job, check_numbers, in_words, needs
-from outlay.schedules.schedule import Schedule
+from outlay.schedules.stage_schedule import Schedule
 
 Step = tuple[Kind, int] | tuple[Kind, int, int]
 """What a stage does next: the kind and the microbatch, and the repeat if there are several."""

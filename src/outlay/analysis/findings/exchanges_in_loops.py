@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import user_line
@@ -39,7 +40,8 @@ def _is_pipeline(evidence: Evidence, loop: Loop) -> bool:
     if program is None or not program.pipelines:
         return False
     stages = set(program.layout.stage_axes)
-    if loop.trips not in program.layout.ticks_of_pipelines(program.mesh.shape):
+    pipelines: list[Any] = [rule.placement for rule in program.layout if getattr(rule.placement, "stage_axis", "")]
+    if loop.trips not in {each.num_ticks(program.mesh.shape[each.axis]) for each in pipelines}:
         return False
     return any(
         computation.name == loop.body.name and one.kind == "collective-permute" and set(one.axes) <= stages
