@@ -1,7 +1,7 @@
 """Attention whose tokens are split over devices: each computes its own queries, and keys and values come round.
 
-All devices are one computation, mapped over a leading dim that is split over the mesh axis (`jax.vmap`), as in
-`circular_schedule.py`; keys and values move on by `jnp.roll`, which XLA compiles to a permute of neighbours. Each piece
+All devices are one computation, with a leading dim that is split over the mesh axis, as in `circular_schedule.py`;
+keys and values move on by `jnp.roll`, which XLA compiles to a permute of neighbours. Each piece
 of the scores gives outputs and their log-sum-exp, by which pieces are added up. The backward pass goes round once more,
 and the gradients of keys and values go with them.
 Sources: Liu et al., Ring Attention (arXiv:2310.01889); Dao et al., FlashAttention (arXiv:2205.14135).

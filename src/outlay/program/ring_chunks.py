@@ -182,13 +182,13 @@ class Chunks:
             None if x is None else picked(x, pick)
             for x, pick in ((self._segments, step.query), (key_segments, step.key))
         ]
-        is_static = isinstance(step.ahead_by, int)
-        ahead_by = None if is_static else step.ahead_by
-
-        def of_device(ahead_by: Any, *args: Any) -> Any:
-            return one(step.ahead_by if is_static else ahead_by, *args)
-
-        return jax.vmap(of_device, spmd_axis_name=self.ring.axis)(ahead_by, *given, *segments, *rows)
+        # The devices become samples, which `Blocks` slices as on one device: `jax.vmap` would make a gather
+        # and a scatter of each slice.
+        num, batch = given[0].shape[:2]
+        ahead_by = step.ahead_by if isinstance(step.ahead_by, int) else jnp.repeat(step.ahead_by, batch)
+        merged = jax.tree.map(lambda x: x.reshape(num * batch, *x.shape[2:]), (given, segments, rows))
+        results = one(ahead_by, *merged[0], *merged[1], *merged[2])
+        return jax.tree.map(lambda x: self.place(x.reshape(num, batch, *x.shape[1:])), results)
 
     def _blocks(self, mask: Mask, ahead_by: Any, query: Any, key: Any, value: Any, own: Any, other: Any) -> Blocks:
         segments = None if own is None else (own, other)

@@ -171,8 +171,8 @@ class Blocks:
         mask: further conditions.
         scale: the factor of the scores.
         block: the queries and keys of a block.
-        ahead_by: the position of the first query, where the first key is at 0. If it is computed, no pair of blocks is
-            left out.
+        ahead_by: the position of the first query, where the first key is at 0; or that of each sample, (B,), and then
+            no pair of blocks is left out.
     """
 
     def __init__(
@@ -228,9 +228,10 @@ class Blocks:
         """Compute the scores (B, kv_heads, shared, queries, keys) of two blocks, and their mask."""
         queries, keys = self.queries_of(self.query, i), self.keys_of(self.key, j)
         scores = jnp.einsum("bqkgd,bskd->bkgqs", queries, keys, preferred_element_type=jnp.float32) * self.scale
-        rows = self._ahead_by + i * self.num_rows + jnp.arange(self.num_rows)[:, None]
-        cols = j * self.num_cols + jnp.arange(self.num_cols)[None]
-        seen = (self.mask.visible(rows, cols) & (cols < self.num_keys))[None, None, None]
+        ahead_by = self._ahead_by if isinstance(self._ahead_by, int) else self._ahead_by.reshape(-1, 1, 1, 1, 1)
+        rows = ahead_by + i * self.num_rows + jnp.arange(self.num_rows).reshape(1, 1, 1, -1, 1)
+        cols = j * self.num_cols + jnp.arange(self.num_cols).reshape(1, 1, 1, 1, -1)
+        seen = self.mask.visible(rows, cols) & (cols < self.num_keys)
         if self.segments is not None:
             of_queries, of_keys = self.queries_of(self.segments[0], i), self.keys_of(self.segments[1], j)
             seen = seen & (of_queries[:, None, None, :, None] == of_keys[:, None, None, None])
