@@ -131,6 +131,17 @@ def test_where_xla_does_not_place_values_it_is_refused() -> None:
         _program(lambda q, k, v: outlay.attention(q, k, v), _shapes(), mode="manual")
 
 
+def test_beside_a_pipeline_it_is_refused() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (outlay.attention(x * w, x, x), None), batch, state["layers"])
+        return state, x
+
+    rules = [("layers", outlay.layout.pipeline("stage", microbatches=2)), ("@attention", context()), ("batch.**", P())]
+    mesh = outlay.mesh(stage=2, context=2, devices=jax.devices()[:4])
+    with pytest.raises(ProgramError, match=r"(?s)the layout also has a pipeline.*leave one of the two rules out"):
+        outlay.program(step, lambda: {"layers": jnp.ones(4)}, _shapes()["q"], layout=outlay.Layout(rules), mesh=mesh)
+
+
 def test_on_one_device_of_its_axis_a_rule_changes_nothing() -> None:
     program = _program(lambda q, k, v: outlay.attention(q, k, v), _shapes(), context=1, data=2)
     assert (program.passes, program.contexts) == ((), "")
