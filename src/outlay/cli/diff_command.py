@@ -17,9 +17,9 @@ from outlay.cli.options import (
     JsonOption,
     load_recipe,
     own_options,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
-from outlay.cli.typer_options import with_options
 from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
@@ -122,10 +122,11 @@ def _of_two(
         return [read_report(Path(name)) for name in names]
     if options.layout is not None:
         raise typer.BadParameter("the layouts are A and B", param_hint="--layout")
+    from outlay.recipes.prepare import prepare_with
     from outlay.report.explain.explain import explain
 
     loaded = load_recipe(context, recipe, options)
-    programs = [replace(options, layout=layout).prepare(loaded).program for layout in names]
+    programs = [prepare_with(loaded, replace(options, layout=layout)).program for layout in names]
     return [explain(program, cache=cache).to_dict() for program in programs]
 
 

@@ -14,9 +14,9 @@ from outlay.cli.options import (
     RecipeArgument,
     TraceOption,
     prepare_program,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page, write_trace
-from outlay.cli.typer_options import with_options
 from outlay.recipes.program_options import ProgramOptions
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import JsonOption, RecipeArgument, load_recipe
+from outlay.cli.options import JsonOption, RecipeArgument, load_recipe, with_options
 from outlay.cli.output import ANSWERS, print_answer, print_facts, print_picture, say, warn_unread
-from outlay.cli.typer_options import with_options
 from outlay.core.option import flag_of
 from outlay.recipes.program_options import ProgramOptions
 from outlay.train.run_options import RunOptions
@@ -53,10 +52,12 @@ def run(
 
         listen()  # from the start: a request while the program is compiled counts too
     own = replace(program, devices=own_devices(program.devices, is_shared=is_shared))
-    prepared = own.prepare(load_recipe(context, recipe, own, record=options.patterns, stride=options.stride))
+    loaded = load_recipe(context, recipe, own, record=options.patterns, stride=options.stride)
+    from outlay.recipes.prepare import prepare_with
     from outlay.recipes.recipe_run import run_of
     from outlay.train.multihost import is_first
 
+    prepared = prepare_with(loaded, own)
     its = run_of(prepared, options)
     folder = its.open_folder()
     if is_first() and not as_json:

@@ -12,9 +12,9 @@ from outlay.cli.options import (
     JsonOption,
     RecipeArgument,
     prepare_program,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, write_page
-from outlay.cli.typer_options import with_options
 from outlay.recipes.program_options import ProgramOptions
 
 

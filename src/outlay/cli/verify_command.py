@@ -15,9 +15,9 @@ from outlay.cli.options import (
     JsonOption,
     RecipeArgument,
     load_recipe,
+    with_options,
 )
 from outlay.cli.output import check_outputs, print_facts, say, write_page
-from outlay.cli.typer_options import with_options
 from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
@@ -81,11 +81,12 @@ def verify(
         raise typer.BadParameter(f"{size!r} is not one of {', '.join(SIZES)}", param_hint="--size")
     from outlay.analysis.verify.verification import brief
     from outlay.analysis.verify.verify import verify as verify_program
+    from outlay.recipes.prepare import prepare_with
 
     loaded = load_recipe(context, recipe, options)
     if options.devices is None and options.target is None:
         _start_again_with_several_devices()
-    prepared = options.prepare(loaded)
+    prepared = prepare_with(loaded, options)
     program = prepared.program
 
     def progress(stage: str) -> None:

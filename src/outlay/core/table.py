@@ -41,7 +41,9 @@ class Visible:
     renderable: Any
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self.renderable, options):
+        # Cast here: rich would first ask for an attribute that nothing has, and a report would look for its like.
+        cast = getattr(self.renderable, "__rich__", None)
+        for segment in console.render(cast() if cast else self.renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 

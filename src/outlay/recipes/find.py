@@ -59,14 +59,15 @@ def find_recipe(
     'dp'
     """
     function = find_function(text)
-    takes_record = "record" in parameter_types(function)  # and may record something unless told not to
+    is_recorded = bool(record) or stride is not None
+    takes_record = is_recorded and "record" in parameter_types(function)  # else the recipe that it makes is told
     if takes_record:
         words = [*words, *(word for pattern in record for word in ("--record", pattern))]
         words += [] if stride is None else ["--stride", str(stride)]
-    arguments = recipe_arguments(function, text, words, known)
+    arguments = recipe_arguments(function, text, words, known) if words else {}
     _check_required(text, function, arguments)
     recipe = _made(text, function, arguments)
-    return recipe if takes_record else with_recording(recipe, record, stride)
+    return with_recording(recipe, record, stride) if is_recorded and not takes_record else recipe
 
 
 def name_of(recipe: str | Callable[..., Recipe]) -> str:

@@ -21,6 +21,7 @@ from outlay.program.compiler_options import RequestedOptions
 from outlay.program.make import program as make_program
 from outlay.program.modes import Mode
 from outlay.program.program import Program
+from outlay.recipes.program_options import ProgramOptions
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 from outlay.search.candidate import WITH_HOST
 from outlay.train.data import TrainData
@@ -86,6 +87,22 @@ def prepare(
         parts=recipe.parts,
     )
     return Prepared(recipe, name, program)
+
+
+def prepare_with(recipe: Recipe, options: ProgramOptions) -> Prepared:
+    """Plan a recipe's program as a user's options ask for it; the devices that they simulate are there already.
+
+    Raises:
+        OutlayError: something that was asked for does not exist or does not fit, as for `prepare`.
+    """
+    return prepare(
+        recipe,
+        layout=options.layout,
+        mesh=options.mesh,
+        mode=options.mode,
+        target=options.target,
+        compiler_options=options.compiler_options,
+    )
 
 
 def example_batch(recipe: Recipe) -> Any:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from outlay.program.compiler_options import RequestedOptions
-    from outlay.recipes.prepare import Prepared
-    from outlay.recipes.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +73,3 @@ class ProgramOptions:
     def words(self) -> list[str]:
         """Return the options that the user has given, as they are written on a command line."""
         return words_of_given(given_in(self))
-
-    def prepare(self, recipe: "Recipe") -> "Prepared":
-        """Return the program of a recipe: planned, not yet compiled; devices are simulated before the recipe is loaded.
-
-        Raises:
-            OutlayError: something that was asked for does not exist or does not fit.
-        """
-        from outlay.recipes.prepare import prepare  # imports JAX
-
-        return prepare(
-            recipe,
-            layout=self.layout,
-            mesh=self.mesh,
-            mode=self.mode,
-            target=self.target,
-            compiler_options=self.compiler_options,
-        )

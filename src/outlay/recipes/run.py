@@ -11,6 +11,7 @@ from outlay.core.option import takes_fields_of
 from outlay.devices.simulated import simulate
 from outlay.program.program import Program
 from outlay.recipes.find import find_recipe, name_of, with_recording
+from outlay.recipes.prepare import prepare_with
 from outlay.recipes.program_options import ProgramOptions
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.recipe_run import run_of
@@ -93,7 +94,7 @@ def run(arguments: RunArguments) -> Result:  # noqa: D417  # its parameters are 
         raise RecipeError(f"{', '.join(arguments.of_job)}: only with processes=\n  fix: processes=P too; P may be 1")
     if arguments.devices is not None:
         simulate(arguments.devices)
-    its = run_of(arguments.prepare(_recipe_of(arguments)), arguments)
+    its = run_of(prepare_with(_recipe_of(arguments), arguments), arguments)
     return its.run(its.open_folder())
 
 

@@ -12,9 +12,8 @@ from tests.unit.recipes import small
 from typer.testing import CliRunner
 
 import outlay
-from outlay.cli.options import RECIPE_OPTIONS
+from outlay.cli.options import RECIPE_OPTIONS, with_options
 from outlay.cli.run_command import run
-from outlay.cli.typer_options import with_options
 from outlay.core.option import takes_fields_of
 from outlay.recipes.prepare import prepare
 from outlay.recipes.program_options import ProgramOptions

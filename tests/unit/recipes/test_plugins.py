@@ -118,7 +118,7 @@ def test_a_recipe_that_is_not_installed_says_what_to_install(what, alone):
 
 
 def test_a_command_that_is_not_installed_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr("outlay.cli.failures.commands", dict)
+    monkeypatch.setattr("outlay.cli.main.commands", dict)
     answer = command_here("brain", "show", "model.toml", cwd=tmp_path)
     assert answer.exit_code == 2
     assert "fix: pip install 'outlay[brain]'" in answer.output

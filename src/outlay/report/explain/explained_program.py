@@ -85,7 +85,8 @@ def compile_or_read(
         ExplainError: the object cannot be explained, cannot be traced with these arguments, or the compiler rejects it
             for another reason than memory.
     """
-    if hasattr(x, "lower") and callable(x) and not isinstance(x, jax.stages.Traced) and not hasattr(x, "trace"):
+    is_stage = isinstance(x, (Program, jax.stages.Traced))
+    if not is_stage and hasattr(x, "lower") and callable(x) and not hasattr(x, "trace"):
         return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options, cache)
     if (args or kwargs) and not hasattr(x, "trace"):
         what = f"arguments are for a jitted function; {_kind(x)} has its own"
