@@ -151,12 +151,16 @@ def run_in_processes(options: RunOptions, devices: int | None, *, as_json: bool)
 
 
 def own_devices(devices: int | None, *, is_shared: bool) -> int | None:
-    """Join the job if this process is in one; return how many devices to simulate after that.
+    """Join the job if this process was started in one; return how many devices to simulate after that.
 
     Args:
         devices: the value of `--devices`.
         is_shared: whether the processes share these devices, and have them already.
     """
+    from outlay.jobs.process_info import read_process_info
+
+    if read_process_info(os.environ) is None:
+        return devices
     from outlay.jobs.join import join
 
     num_processes = join().num_processes

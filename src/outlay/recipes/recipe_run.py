@@ -16,8 +16,8 @@ from outlay.core.error_types import RecipeError
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, plural
 from outlay.devices.mesh_info import check_runnable
+from outlay.jobs import process_info
 from outlay.jobs.heartbeat import beat
-from outlay.jobs.job_folder import Flag, own_job_folder
 from outlay.program.program import Program
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.recipe import Recipe
@@ -338,11 +338,19 @@ def _check_ready(program: Program) -> None:
 
 def _has_begun() -> bool:
     """Return whether an earlier start of this job has taken the run folder, so that this one continues it."""
+    if process_info.JOB_DIR not in os.environ:
+        return False
+    from outlay.jobs.job_folder import Flag, own_job_folder
+
     folder = own_job_folder()
     return folder is not None and folder.has(Flag.BEGUN)
 
 
 def _mark_begun() -> None:
     """Mark that this job has taken the run folder, for later starts of it."""
+    if process_info.JOB_DIR not in os.environ:
+        return
+    from outlay.jobs.job_folder import Flag, own_job_folder
+
     if folder := own_job_folder():
         folder.set(Flag.BEGUN)

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
 import jinja2
@@ -33,8 +34,14 @@ def _templates() -> jinja2.Environment:
     # Strict, so that a misspelt name in a template is an error and not an empty place.
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"capital": _capital, "breaking": _breaking, "in_script": _in_script, "percent": _percent}
+    environment.globals |= {"text_of": functools.cache(_text_of)}
     environment.globals |= {"scatter_view": _scatter_view, "areas_view": _areas_view, "chart_view": _chart_view}
     return environment
+
+
+def _text_of(name: str) -> Markup:
+    """Return a style sheet or a script as it stands: it is no template."""
+    return Markup(resources.files("outlay.render").joinpath("templates", name).read_text(encoding="utf-8").rstrip("\n"))
 
 
 def _capital(text: str) -> str:

@@ -23,7 +23,14 @@ from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples
 from outlay.program.program import Program
 from outlay.train.check_step import num_samples
-from outlay.train.example_sources import as_examples
+
+
+def is_read_by_number(source: Any) -> bool:
+    """Return whether examples are plainly read by number: files, or arrays in a tree that is no list."""
+    if isinstance(source, Examples | list):
+        return isinstance(source, Examples)
+    leaves = jax.tree.leaves(source)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
 
 
 class Data(Protocol):
@@ -56,7 +63,10 @@ class TrainData:
 
     @called_as("outlay.TrainData(examples, batch_size=16)", shuffle="seed=: every epoch has an order of its own")
     def __init__(self, examples: Any, *, batch_size: int, seed: int = 0) -> None:
-        examples = as_examples(examples)
+        if not is_read_by_number(examples):
+            from outlay.train.example_sources import as_examples
+
+            examples = as_examples(examples)
         num_examples = num_of(examples)
         if not 0 < batch_size <= num_examples:
             where = f" of {examples.source}" if isinstance(examples, Examples) else ""

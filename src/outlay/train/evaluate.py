@@ -24,7 +24,7 @@ from outlay.jobs.heartbeat import beat
 from outlay.program.host_state import fetch_from_host
 from outlay.program.program import Program
 from outlay.train.check_step import as_metrics, num_samples
-from outlay.train.data import eval_batches, num_of, rows_of
+from outlay.train.data import eval_batches, is_read_by_number, num_of, rows_of
 from outlay.train.example_sources import chunks_of
 from outlay.train.metrics_file import as_numbers
 from outlay.train.objective import Loss, Objective, Reduction, sample_weights, weighted_sum
@@ -104,7 +104,7 @@ def evaluate(
     everywhere = jax.tree.map(lambda _: whole, in_batch)
     sums_of_batch, sums_of_rest = compiled(in_batch), compiled(everywhere)
     parts = []
-    for chunk in chunks_of(examples):
+    for chunk in [examples] if is_read_by_number(examples) else chunks_of(examples):
         _check_examples(program, chunk, batch_size)
         for batch, weights in eval_batches(chunk, batch_size, padded=reduction is None):
             beat(None, "evaluating")

@@ -98,11 +98,7 @@ class RunFolder(OneLine):
             RunFolderError: the configuration cannot be written.
         """
         if is_first() and self.earlier is None:
-            checkpoints = CheckpointFolder(self.checkpoints_path)
-            collected = checkpoints.own_steps()
-            if checkpoints.own.id is not None:
-                checkpoints.clear()
-                checkpoints.own.release()
+            collected = self._clear_checkpoints() if os.path.lexists(self.checkpoints_path) else []
             for name in sorted(self._own.names()):
                 self.remove(name, collected)
         self.write(_CONFIG, json.dumps(config, indent=1) + "\n")
@@ -110,6 +106,15 @@ class RunFolder(OneLine):
             self.will_write(_METRICS)
         if self._on_begin:
             self._on_begin()
+
+    def _clear_checkpoints(self) -> list[int]:
+        """Remove the checkpoints of the run that this one replaces; return their steps."""
+        checkpoints = CheckpointFolder(self.checkpoints_path)
+        steps = checkpoints.own_steps()
+        if checkpoints.own.id is not None:
+            checkpoints.clear()
+            checkpoints.own.release()
+        return steps
 
     def remove_old_results(self, results: Iterable[str], *, continued: bool, folders: Mapping[str, bool]) -> None:
         """Remove results of an earlier run that this one rewrites, and list the folders that it will write.

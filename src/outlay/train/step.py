@@ -30,8 +30,15 @@ from outlay.train.check_step import (
 )
 from outlay.train.gradients import per_example, sum_over_microbatches, summed
 from outlay.train.objective import Loss, Objective, Reduction, sample_weights, without_uncounted
-from outlay.train.optimizer_calls import as_optimized, optimizer_state, update
-from outlay.train.overwritten import check_overwritten, overwrite, overwritten_paths, without_overwritten
+from outlay.train.optimizer_calls import (
+    as_optimized,
+    check_overwritten,
+    optimizer_state,
+    overwrite,
+    overwritten_paths,
+    update,
+    without_overwritten,
+)
 
 
 @called_as(

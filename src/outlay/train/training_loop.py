@@ -168,7 +168,7 @@ class TrainingLoop(StepLoop):
         self._not_finite.look(self.step + 1, steps, results.batches)
         steps[-1] |= results.evaluated
         ordered = [dict(sorted(metrics.items(), key=lambda item: item[0] != "loss")) for metrics in steps]
-        return ordered, gather(results.leaves)
+        return ordered, gather(results.leaves) if results.leaves else {}
 
     def record(self, start: int, stop: int, fetched: tuple[list[dict[str, Any]], dict[str, np.ndarray]]) -> str:
         """Write and remember the metrics of the steps, and end training where they ask for it."""

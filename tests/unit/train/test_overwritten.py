@@ -13,7 +13,7 @@ from flax.training.train_state import TrainState
 
 import outlay
 from outlay.core.error_types import ProgramError
-from outlay.train.overwritten import overwritten_paths
+from outlay.train.optimizer_calls import overwritten_paths
 
 pytestmark = [pytest.mark.compiles, pytest.mark.filterwarnings("ignore:The Fp8DotGeneralOp is deprecated")]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outlay.core.commit import commit_of
+from outlay.recipes.run_config import commit_of
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
