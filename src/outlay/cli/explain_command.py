@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,10 +78,7 @@ def explain(
     be attached.
     """
     check_outputs(html, trace, force=force)
-    from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
-
-    sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
-    kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
+    limits = _limits(max_bytes, max_memory, forbid or ()) if max_bytes or max_memory or forbid else None
     ways: list[WayToFit] = []
     fixed: Fix | None = None
     if recipe.endswith((".hlo", ".txt")):
@@ -88,15 +87,17 @@ def explain(
         explanation = _of_file(context, recipe, options)
     else:
         from outlay.cli.interrupt import watch
-        from outlay.recipes.ways_to_fit import memory_options
         from outlay.report.explain.explain import explain as explain_program
 
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, target=options.target, cache=cache)
-        ways = memory_options(
-            prepared, explanation, recipe, context.args, options.target, str(options.compiler_options), cache=cache
-        )
+        if explanation.fits is False and options.target is not None:
+            from outlay.recipes.ways_to_fit import memory_options
+
+            ways = memory_options(
+                prepared, explanation, recipe, context.args, options.target, str(options.compiler_options), cache=cache
+            )
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 
@@ -107,11 +108,12 @@ def explain(
     if not as_json:
         if fixed:
             print_picture(fixed)
-        from outlay.recipes.ways_to_fit import describe_memory_options
+        if explanation.fits is False and options.target is not None:
+            from outlay.recipes.ways_to_fit import describe_memory_options
 
-        for line in describe_memory_options(explanation, ways, recipe, context.args, options.target):
-            say(line, err=True)
-    broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
+            for line in describe_memory_options(explanation, ways, recipe, context.args, options.target):
+                say(line, err=True)
+    broken = limits(explanation) if limits else ()
     for limit in broken:
         say(f"over budget: {limit}", err=True)
     write_page(html, explanation, force=force)
@@ -120,6 +122,17 @@ def explain(
 
         write_trace(trace, lambda: timeline_trace(explanation), force=force)
     raise typer.Exit(CHECK_FAILED if broken else 0)
+
+
+def _limits(
+    max_bytes: str | None, max_memory: str | None, forbid: Sequence[str]
+) -> Callable[[Explanation], tuple[str, ...]]:
+    """Read the limits that a program is asked to keep, and return what says which of them it exceeds."""
+    from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
+
+    sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
+    kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid]
+    return functools.partial(broken_budgets, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:

@@ -79,7 +79,7 @@ def mesh(
     if len(set(available)) < len(available):
         raise MeshError(f"devices= holds {len(available)} devices, but only {len(set(available))} different ones")
     hosts = [host_of(device) for device in available]
-    groups = [[*range(len(hosts))]] if len(set(hosts)) == 1 else group_by_host(hosts)
+    groups = _grouped(hosts)
     try:
         host = "host" if len(groups) == len(set(hosts)) else "group"
         resolved = requested.resolve(len(available), max(len(groups), 1), host=host)
@@ -115,9 +115,17 @@ def _target_mesh(requested: MeshSpec, target: Target | str, explicit: bool) -> M
         compile_only = sorted(
             compile_only, key=lambda device: (_slice_of(device), tuple(device.coords), device.core_on_chip)
         )
-    groups = group_by_host([island_of(device) for device in compile_only])
+    groups = _grouped([island_of(device) for device in compile_only])
     resolved = requested.resolve(len(compile_only), len(groups), target=str(target), host=target.island)
-    return _mesh_of(compile_only, arrange(resolved, groups, target.torus), resolved, explicit)
+    if len(groups) == 1 and not target.torus:
+        order = np.arange(len(compile_only)).reshape(tuple(resolved.axis_sizes.values()))
+    else:
+        order = arrange(resolved, groups, target.torus)
+    return _mesh_of(compile_only, order, resolved, explicit)
+
+
+def _grouped(hosts: Sequence[int]) -> list[list[int]]:
+    return [[*range(len(hosts))]] if len(set(hosts)) == 1 else group_by_host(hosts)
 
 
 def _slice_of(device: jax.Device) -> int:

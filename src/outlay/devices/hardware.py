@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -211,6 +212,16 @@ def _built_in() -> dict[str, Hardware]:
 
 @functools.cache
 def _built_in_tables() -> dict[str, Table]:
-    packaged = resources.files("outlay.devices") / "targets.toml"
-    with resources.as_file(packaged) as path:
-        return overlay({}, read_tables(path), path)
+    # Read as they are: that they make sense is a test's to see, while a user's file is checked.
+    written = tomllib.loads(resources.files("outlay.devices").joinpath("targets.toml").read_text(encoding="utf-8"))
+    return {key: _in_full(written, key) for key in written}
+
+
+def _in_full(written: Mapping[str, Table], key: str) -> Table:
+    """Return a built-in table with what it takes from the one that it is like; its own keys come first."""
+    own = dict(written[key])
+    like = own.pop("like", None)
+    if like is None:
+        return own
+    below, flops = _in_full(written, like), own.get("peak_flops", {})
+    return {**own, **below, **own, "peak_flops": {**flops, **below["peak_flops"], **flops}}

@@ -25,10 +25,10 @@ from outlay.models.transformer.config import (
     NormKind,
     Positions,
     TransformerConfig,
+    remat_problems,
 )
 from outlay.models.transformer.language_model import language_model, sample_tokens
 from outlay.models.transformer.published import MODELS, PublishedModel
-from outlay.models.transformer.remat import remat_problems
 from outlay.program.program import Program
 from outlay.recipes.corpus import bytes_like, corpus
 from outlay.recipes.pretrained import pretrained

@@ -1,7 +1,10 @@
+from importlib import resources
+
 import pytest
 
 from outlay.core.error_types import TargetError
-from outlay.devices.hardware import known_hardware
+from outlay.devices.hardware import BUILT_IN, hardware_of, known_hardware
+from outlay.devices.hardware_file import overlay, read_tables
 
 NEW = """
 [mi300x]
@@ -33,6 +36,12 @@ def no_file_of_ones_own(tmp_path_factory, monkeypatch):
 def problems(error):
     headline, *lines = str(error.value).splitlines()
     return headline, [line.strip() for line in lines]
+
+
+def test_what_is_built_in_makes_sense_and_is_read_as_a_users_file_would_be():
+    with resources.as_file(resources.files("outlay.devices") / "targets.toml") as path:
+        checked = overlay({}, read_tables(path), path)
+    assert known_hardware() == {key: hardware_of(key, table, BUILT_IN) for key, table in checked.items()}
 
 
 def test_the_hardware_that_is_built_in():

@@ -10,8 +10,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from outlay.analysis.attribution.leaf_roles import BATCH, OPTIMIZER, OTHER, PARAMS, role_by_path
-from outlay.analysis.attribution.leaves import Leaf
+from outlay.analysis.attribution.leaves import BATCH, OPTIMIZER, OTHER, PARAMS, Leaf, role_by_path
 from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, ValueFacts
 from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.cost.constants import constants_of

@@ -28,14 +28,19 @@ def with_rules(findings: Sequence[Finding], program: Program | None, seconds: fl
         program: the program, if there is one.
         seconds: what a step takes; for what takes less than a hundredth of it no rule is tried. None if unknown.
     """
-    if program is None or program.why_no_source_rules:
+    places = {
+        number: (one.source, one.spec)
+        for number, one in enumerate(findings)
+        if one.spec is not None and one.source is not None and not one.is_minor(seconds)
+    }
+    if program is None or not places or program.why_no_source_rules:
         return tuple(findings)
     offered: dict[int, Rule] = {}
     tried: set[str] = set()
-    for number, finding in enumerate(findings):
-        if finding.spec is None or finding.source is None or finding.is_minor(seconds) or len(tried) == MOST:
-            continue
-        rule = Rule(line_pattern(finding.source), finding.spec)
+    for number, (source, spec) in places.items():
+        if len(tried) == MOST:
+            break
+        rule = Rule(line_pattern(source), spec)
         if rule.pattern not in tried and _can_be_made(program, rule):
             offered[number] = rule
         tried.add(rule.pattern)

@@ -83,7 +83,9 @@ def dtype_of_product(instruction: Instruction, operands: Sequence[Shape]) -> str
         _config(instruction).get("gemm_backend_config", {}).get("precision_config", "")
     )
     # Transforms and factorizations do not run on the units for matrix products.
-    precise = precise or instruction.opcode in _EXACT or library_flops(custom_call_target(instruction), [(1, 1)] * 2)
+    precise = precise or instruction.opcode in _EXACT
+    if instruction.opcode == "custom-call":
+        precise = precise or library_flops(custom_call_target(instruction), [(1, 1)] * 2)
     return "float32-highest" if name == "float32" and precise else name
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-
-from outlay.models.transformer.config import TransformerConfig
 
 
 class Adapter(nnx.Param):
@@ -51,19 +48,6 @@ class AdaptedLinear(nnx.LinearGeneral):
         flat = x.reshape(*x.shape[: x.ndim - len(self.in_features)], -1).astype(out.dtype)
         low = flat @ self.down[...].astype(out.dtype)
         return out + (low @ self.up[...].astype(out.dtype)).reshape(out.shape)
-
-
-def projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
-    """Return the constructor of a layer's projections: `plain`, or `AdaptedLinear` if the config has adapters."""
-    if config.adapter_rank:
-        plain = functools.partial(AdaptedLinear, rank=config.adapter_rank, is_int8=config.is_int8)
-    return functools.partial(
-        plain,
-        use_bias=config.biases,
-        dtype=jnp.dtype(config.dtype),
-        param_dtype=jnp.dtype(config.param_dtype),
-        rngs=rngs,
-    )
 
 
 def quantise(kernel: jax.Array, num_inputs: int) -> tuple[jax.Array, jax.Array]:

@@ -5,12 +5,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from outlay.models.transformer.remat import remat_problems
+from outlay.core.suggest import did_you_mean
 
 Dtype = Literal["float32", "bfloat16"]
 Positions = Literal["rotary", "learned", "none"]
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "relu"]
+
+
+REMATS = ("none", "full", "attention", "products")
+"""The rematerialization policies, besides names of `KEPT`; see `TransformerConfig.remat`."""
+
+KEPT = (
+    *("branch_input", "queries", "keys", "values", "attention", "output", "branch_output", "residual"),
+    *("gate", "up", "down"),
+)
+"""The values of a layer that `remat` can save by name."""
+
+_PRODUCTS = "queries,keys,values,output,gate,up,down"
+ELSEWHERE = {
+    # MaxText's remat_policy, by what its decoders save.
+    "minimal": _PRODUCTS,
+    "minimal_with_context": f"{_PRODUCTS},attention",
+    "minimal_flash": f"{_PRODUCTS},attention",
+    "save_dot_with_context_except_mlp": "queries,keys,values,attention,output",
+    "save_dot_except_mlpwi": "queries,keys,values,output,down",
+    "save_dot_except_mlp": "queries,keys,values,output",
+    "save_qkv_proj": "queries,keys,values",
+    "save_out_proj": "output",
+    # torchtitan's selective_ac_option: attention, and every second of the products of a layer.
+    "op": "queries,values,attention,gate,down",
+    # Megatron's recompute-granularity and recompute-modules.
+    "selective": "attention",
+    "core_attn": "attention",
+}
+"""Policies by the names that MaxText, torchtitan and Megatron give them, and what they are called here."""
+
+_BY_RULES = {
+    "minimal_offloaded": _PRODUCTS,
+    "qkv_proj_offloaded": "queries,keys,values",
+}
 
 
 @dataclass(frozen=True)
@@ -139,3 +173,31 @@ class TransformerConfig:
     @property
     def _num_norm_params(self) -> int:
         return self.width * (2 if self.norm == "layer" and self.biases else 1)
+
+
+def remat_of(remat: str) -> str:
+    """Return a policy by the words of this package.
+
+    >>> remat_of("save_qkv_proj"), remat_of("full")
+    ('queries,keys,values', 'full')
+    """
+    return ELSEWHERE.get(remat, remat)
+
+
+def remat_problems(remat: str) -> list[str]:
+    """List the problems of a `TransformerConfig.remat`.
+
+    >>> remat_problems("queries,kesy")
+    ["remat names a value 'kesy' that no layer has: did you mean 'keys'?"]
+    """
+    if remat in REMATS or remat in ELSEWHERE:
+        return []
+    if remat in _BY_RULES:
+        rules = ", ".join(f'("**.{each}", outlay.layout.on_host())' for each in _BY_RULES[remat].split(","))
+        return [f"remat={remat!r} keeps values in the host's memory, which is for rules to say: {rules}"]
+    names = remat.split(",")
+    if len(names) == 1 and remat not in KEPT:
+        known = did_you_mean(remat, [*REMATS, *KEPT, *ELSEWHERE])
+        return [f"remat={remat!r} is neither a policy nor a value of a layer: {known}"]
+    wrong = [name for name in names if name not in KEPT]
+    return [f"remat names a value {name!r} that no layer has: {did_you_mean(name, KEPT)}" for name in wrong]

@@ -12,9 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from outlay.core.constrain import name, ruled_spec
 from outlay.models.attention.dot_product import attention
-from outlay.models.transformer.adapters import projection
-from outlay.models.transformer.config import TransformerConfig
-from outlay.models.transformer.remat import remat_of
+from outlay.models.transformer.config import TransformerConfig, remat_of
 
 EPSILON = 1e-5
 
@@ -69,7 +67,7 @@ class Attention(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        made = projection(config, nnx.LinearGeneral, rngs)
+        made = _projection(config, nnx.LinearGeneral, rngs)
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         self.query, self.key, self.value = (made(config.width, (number, config.head_dim)) for number in heads)
         self.output = made(
@@ -100,7 +98,7 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        made = projection(config, nnx.Linear, rngs)
+        made = _projection(config, nnx.Linear, rngs)
         self.gate = made(config.width, config.hidden) if config.gated else None
         self.up = made(config.width, config.hidden)
         self.down = made(config.hidden, config.width, kernel_init=branch_init(config))
@@ -213,3 +211,18 @@ def branch_input(x: jax.Array) -> jax.Array:
 def branch_output(x: jax.Array) -> jax.Array:
     """Name the output of a branch or of the embedding, which is added to the residual stream (B, T, width)."""
     return named(x, "branch_output")
+
+
+def _projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
+    """Return the constructor of a layer's projections: `plain`, or `AdaptedLinear` if the config has adapters."""
+    if config.adapter_rank:
+        from outlay.models.transformer.adapters import AdaptedLinear  # most models have none
+
+        plain = functools.partial(AdaptedLinear, rank=config.adapter_rank, is_int8=config.is_int8)
+    return functools.partial(
+        plain,
+        use_bias=config.biases,
+        dtype=jnp.dtype(config.dtype),
+        param_dtype=jnp.dtype(config.param_dtype),
+        rngs=rngs,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,9 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import constrain
-from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.config import TransformerConfig, remat_of
 from outlay.models.transformer.layer import Block, Norm, branch_input, branch_output, residual, rotation
-from outlay.models.transformer.remat import rematerialised
 
 
 class Transformer(nnx.Module):
@@ -135,3 +135,24 @@ class Positions(nnx.Module):
     def __call__(self, num_tokens: int) -> jax.Array:
         """Return the vectors of the first T positions, (T, width), in the compute dtype."""
         return self.embedding[:num_tokens].astype(jnp.dtype(self.dtype))
+
+
+def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
+    """Wrap a layer so that it saves what `TransformerConfig.remat` says for the backward pass, and recomputes the rest.
+
+    Args:
+        layer: the layer. It must run inside a scan, since XLA could otherwise merge the two passes.
+        remat: see `TransformerConfig`.
+    """
+    policies, remat = jax.checkpoint_policies, remat_of(remat)
+    if remat in ("none", "attention"):
+        return layer
+    if remat == "full":
+        policy = policies.nothing_saveable
+    elif remat == "products":
+        # The products of attention have batch dims, which the policy for products recomputes, so save them by name.
+        mixed = policies.save_only_these_names("attention")
+        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, mixed)
+    else:
+        policy = policies.save_only_these_names(*remat.split(","))
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)

@@ -12,8 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.analysis.attribution.collective_facts import collective_facts
 from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
-from outlay.analysis.attribution.leaf_roles import roles_of
-from outlay.analysis.attribution.leaves import Leaf, layout_facts, leaves_of
+from outlay.analysis.attribution.leaves import Leaf, layout_facts, leaves_of, roles_of
 from outlay.analysis.attribution.live_memory import live_memory
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts

@@ -12,7 +12,7 @@ from flax import linen, nnx
 from tests.contract.shared_models import WIDTH, X, as_step, separate, together
 
 import outlay
-from outlay.analysis.attribution.leaf_roles import roles_of
+from outlay.analysis.attribution.leaves import roles_of
 
 FLOAT, KEY_AND_COUNT = 4, 8 + 4
 

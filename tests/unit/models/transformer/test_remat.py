@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.config import TransformerConfig, remat_of
 from outlay.models.transformer.language_model import language_model
 from outlay.models.transformer.published import MODELS
-from outlay.models.transformer.remat import remat_of
 
 LAYERS, BATCH, LENGTH, WIDTH, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 3, 2, 16, 24, 4, 2, 8, 40
 CONFIG = TransformerConfig(11, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, dtype="float32", positions="none")
