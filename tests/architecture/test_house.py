@@ -24,8 +24,6 @@ ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
     "outlay.analysis.findings.computation": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.exchanges_in_loops": "one of the kinds of findings, each a file",
-    "outlay.analysis.findings.gathered_operands": "one of the kinds of findings, each a file",
-    "outlay.analysis.findings.indexed_operands": "one of the kinds of findings, each a file",
     "outlay.analysis.hlo.execute.solving": "one of the kinds of operations, each a table",
     "outlay.cli.command_guesses": "what people type first, which knows nothing of how commands end",
     "outlay.cli.slurm_checks": "looking for what a script names, which knows nothing of scripts",

@@ -19,13 +19,13 @@ from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.check_step import check_recordable
 from outlay.train.data import Data, TrainData, num_of
 from outlay.train.fit_result import Fit
-from outlay.train.loop import train
 from outlay.train.metrics_file import as_numbers, finite, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.recording import RecordedLeaves
 from outlay.train.run_folder import RunFolder
 from outlay.train.run_times import EVALUATE, current_times
+from outlay.train.training_loop import train
 
 
 class TrainingRun(RecipeRun):

@@ -1,38 +1,23 @@
-"""Train a program: batches by global step, metrics written as they arrive, evaluations in between."""
+"""`outlay.fit`: train a program on batches by global step, with metrics as they arrive and evaluations in between."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from outlay.core.called_as import called_as
-from outlay.core.error_types import ProgramError
-from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.train.check_fit import (
-    check_data,
-    check_evaluations,
     check_is_program,
-    check_steps,
-    check_steps_per_call,
 )
-from outlay.train.check_step import check_recordable
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.data import Data
 from outlay.train.fit_result import Fit
-from outlay.train.metrics_file import History, MetricsFile
-from outlay.train.multihost import is_first
 from outlay.train.patience import Patience
-from outlay.train.patience_counter import PatienceCounter
-from outlay.train.progress import Progress
-from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, RowTypes
+from outlay.train.recording import Recorder, RowTypes
 from outlay.train.run_options import RunOptions
-from outlay.train.saving import Saving
-from outlay.train.training_loop import Evaluate, OnStep, TrainingLoop
+from outlay.train.training_loop import Evaluate, OnStep, train
 
 
 @called_as(
@@ -159,88 +144,3 @@ def fit(
         read_ahead=read_ahead,
         recorder=recorder,
     )
-
-
-def train(
-    program: Program,
-    data: Data,
-    options: RunOptions,
-    *,
-    key: Any,
-    metrics_path: Path | None = None,
-    progress: bool = True,
-    checkpoints: Checkpoints | None = None,
-    start: tuple[int, Any] | None = None,
-    evaluate: Evaluate | None = None,
-    on_step: OnStep | None = None,
-    read_ahead: int = 0,
-    recorder: Callable[[RowTypes], Recorder] | None = None,
-) -> Fit:
-    """Train as `fit` does, which says what the arguments are.
-
-    Args:
-        program: the program.
-        data: its batches by global step.
-        options: the options of the run that `fit` takes as keywords.
-        key: as of `fit`, like all that follow.
-        metrics_path: the file of the metrics.
-        progress: whether progress is shown.
-        checkpoints: where the state is saved.
-        start: the step and the state to continue from.
-        evaluate: evaluates on held-out data.
-        on_step: gets the metrics of each step.
-        read_ahead: the number of batches that are read in advance.
-        recorder: creates the recorder.
-    """
-    first, state = start or (0, None)
-    steps = options.steps or 0
-    check_steps(steps, first, checkpoints, options.checkpoint_every)
-    if read_ahead < 0:
-        raise ProgramError(f"read_ahead={read_ahead}: the number of batches to read in advance cannot be negative")
-    check_evaluations(evaluate, options.evaluate_every, options.rule)
-    check_steps_per_call(program, data, 1 if options.steps_per_call is None else options.steps_per_call)
-    check_data(data, steps)
-    check_recordable(program.lowered.out_info[1])
-    recorded = RecordedLeaves(program, options.record, 1 if options.stride is None else options.stride)
-    samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
-    with contextlib.ExitStack() as stack:
-        writes = metrics_path if is_first() else None
-        writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
-        counter = PatienceCounter(options.rule) if options.rule else None
-        if counter:
-            counter.continue_after(writer.earlier if writer else (), first, from_file=metrics_path is not None)
-            # A run that patience has ended must not train on when it is resumed.
-            steps = first if counter.is_used_up else steps
-        history = History(writer.earlier if writer else ())
-        if writer:
-            writer.earlier.clear()  # the file has them
-        before = history.last or {"step": first, "seconds": 0.0}
-        since = 0 if history.last else first
-        saving = Saving(checkpoints, options.checkpoint_every) if checkpoints else None
-        rows = (recorder or (lambda types: MemoryRecorder(types, 1.0)))(recorded.types)
-        training = TrainingLoop(
-            program,
-            steps,
-            step=first,
-            state=state,
-            saving=saving,
-            options=options,
-            key=key,
-            data=data,
-            read_ahead=read_ahead,
-            history=history,
-            writer=writer,
-            recorded=recorded,
-            recorder=rows,
-            evaluate=evaluate,
-            on_step=on_step,
-            counter=counter,
-        )
-        training.run(_progress(steps, samples_a_step, before) if progress else None)
-    seconds = history.last["seconds"] if history.last else 0.0
-    return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since), rows.recording())
-
-
-def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Progress:
-    each = counted(samples_a_step, "sample")
-    return Progress(steps, each, lambda rate: f"{rate * samples_a_step:,.0f} samples/s", after=after)

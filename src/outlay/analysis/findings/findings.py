@@ -11,8 +11,7 @@ from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.computation import repeated_work, unfused_attention
 from outlay.analysis.findings.exchanges_in_loops import exchanges_in_loops
 from outlay.analysis.findings.finding import SEVERE, Evidence, Finding
-from outlay.analysis.findings.gathered_operands import gathered_operands
-from outlay.analysis.findings.indexed_operands import indexed_operands
+from outlay.analysis.findings.gathered_operands import gathered_operands, indexed_operands
 from outlay.analysis.findings.memory import (
     donated_in_vain,
     large_constants,

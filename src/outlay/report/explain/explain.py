@@ -22,10 +22,9 @@ from outlay.analysis.cost.links import locations_of
 from outlay.analysis.cost.price import check_num_devices, price, time_on_lanes
 from outlay.analysis.cost.schedule import schedule_of
 from outlay.analysis.findings.compiler_messages import message_findings
-from outlay.analysis.findings.finding import Evidence
+from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.findings.findings import find, ranked
 from outlay.analysis.findings.memory import gave_up
-from outlay.analysis.findings.offered_rules import with_rules
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_costs import explain_placed
@@ -174,7 +173,7 @@ def _explanation(
         estimate=estimated,
         timeline=timeline(timed, collectives) if timed else (),
         operations=costliest_operations(module, schedule, timed) if timed else (),
-        findings=with_rules(ranked([*find(evidence), *from_messages], seconds), subject.program, seconds),
+        findings=_with_rules(ranked([*find(evidence), *from_messages], seconds), subject.program, seconds),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
         notes=(*per_graph_step_notes(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
@@ -189,6 +188,15 @@ def _explanation(
         recomputed=recomputed(module, done),
         layout=layout_facts(subject.program.layout, subject.program.plan) if subject.program else None,
     )
+
+
+def _with_rules(findings: tuple[Finding, ...], program: Program | None, seconds: float | None) -> tuple[Finding, ...]:
+    """Offer rules with the findings, where one of them is about a value that a rule could place."""
+    if all(one.spec is None for one in findings):
+        return findings
+    from outlay.analysis.findings.offered_rules import with_rules
+
+    return with_rules(findings, program, seconds)
 
 
 def _of_failure(subject: ExplainedProgram, mesh: MeshInfo | None, target: Target | None, start: float) -> Explanation:
