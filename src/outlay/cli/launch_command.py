@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from outlay.cli.options import command_option
 from outlay.cli.output import raise_when_unread
+from outlay.cli.typer_options import command_option
 from outlay.train.run_options import RunOptions
 
 

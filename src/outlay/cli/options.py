@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlay.cli.interrupt import watch
+from outlay.cli.typer_options import command_option
 from outlay.core.option import Declared, options_in
 from outlay.recipes.plugins import FILE_WORDS
 from outlay.recipes.program_options import ProgramOptions
@@ -19,37 +20,6 @@ from outlay.recipes.program_options import ProgramOptions
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
     from outlay.recipes.recipe import Recipe
-
-
-def command_option(declaring: type, name: str) -> Any:
-    """Return an option as typer takes it, from the class that declares it.
-
-    Args:
-        declaring: the class of options.
-        name: the name of its field.
-    """
-    declared = options_in(declaring)[name]
-    option = declared.option
-    return typer.Option(
-        *(declared.flag, *option.also),
-        metavar=option.metavar or None,
-        help=option.help,
-        min=option.minimum,
-        parser=seconds if option.unit == "seconds" else None,
-    )
-
-
-def seconds(text: str) -> float:
-    """Return a number of seconds; infinity for `off`."""
-    if text == "off":
-        return float("inf")
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.1 <= number < float("inf"):
-        raise typer.BadParameter(f"{text!r} is neither a number of seconds, 0.1 or more, nor 'off'")
-    return number
 
 
 def _parameter(declared: Declared, declaring: type) -> Parameter:

@@ -26,8 +26,8 @@ from outlay.train.check_step import num_samples
 
 
 def is_read_by_number(source: Any) -> bool:
-    """Return whether examples are plainly read by number: files, or arrays in a tree that is no list."""
-    if isinstance(source, Examples | list):
+    """Return whether examples are plainly read by number: files, or arrays in a dictionary or a tuple."""
+    if not isinstance(source, dict | tuple | np.ndarray | jax.Array):
         return isinstance(source, Examples)
     leaves = jax.tree.leaves(source)
     return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
