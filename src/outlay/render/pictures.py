@@ -277,9 +277,13 @@ class MeshGrid:
 
 @dataclass(frozen=True)
 class DeviceGrid(Block):
-    """The devices of each mesh, in the colours of an `ArrayTable`; only the page can draw it."""
+    """The devices of each mesh, in the colours of an `ArrayTable`; only the page can draw it.
 
-    meshes: Sequence[MeshGrid]
+    Attributes:
+        meshes: makes the pictures, once the page is drawn.
+    """
+
+    meshes: Callable[[], Sequence[MeshGrid]]
 
 
 @dataclass(frozen=True)
@@ -336,11 +340,12 @@ class ArrayTable(Block):
     """Arrays to sort, filter and fold, with the picture of the chosen one's blocks; a page has one, drawn by a script.
 
     Attributes:
-        data: the leaves, their modules and pictures, and the colours of devices, as the script reads them.
+        data: makes, once the page is drawn, the leaves, their modules and pictures, and the colours of devices, as the
+            script reads them.
         of_one: whether there is one array, and only its picture is drawn.
         is_broad: whether the picture stands below the table, in its whole width.
     """
 
-    data: dict[str, Any]
+    data: Callable[[], dict[str, Any]]
     of_one: bool
     is_broad: bool

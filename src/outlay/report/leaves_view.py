@@ -1,7 +1,8 @@
-"""The data for the script on the page of `show`: the table of leaves and the block picture of each."""
+"""What only the page of `show` has: the data of its script, with the block picture of each leaf, and its devices."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -9,10 +10,14 @@ from outlay.core.equal_layers import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
 from outlay.core.table import MAX_UNFOLDED
-from outlay.render.pictures import BlockGrid
+from outlay.devices.mesh_info import MeshInfo
+from outlay.render.pictures import BlockGrid, DeviceCell, MeshGrid
 from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts
+
+MANY_DEVICES = 32
+"""Above this number, devices are drawn small, over the whole width of the page."""
 
 
 def leaves_view(facts: Facts) -> dict[str, Any]:
@@ -51,6 +56,47 @@ def leaves_view(facts: Facts) -> dict[str, Any]:
         "pictures": [_picture(draw(block)) for block in blocks],
         "colours": dict(zip(ids, device_colours(len(ids)), strict=True)),
     }
+
+
+def device_meshes(facts: Facts) -> list[MeshGrid]:
+    """Return the devices of each mesh as the page draws them."""
+    colours = dict(zip((d.id for d in facts.devices), device_colours(len(facts.devices)), strict=True))
+    held = {device.id: format_bytes(device.num_bytes) for device in facts.devices}
+    meshes = facts.meshes
+    # Arrays that are on no mesh: their devices as a row without a name.
+    if not meshes and facts.devices:
+        ids, hosts = tuple(d.id for d in facts.devices), tuple(d.host for d in facts.devices)
+        meshes = (MeshInfo((("", len(ids)),), ids, hosts, "attached"),)
+
+    def cell(mesh: MeshInfo, position: int) -> DeviceCell:
+        device, host = mesh.device_ids[position], mesh.hosts[position]
+        at = ", ".join(f"{axis}={i}" for axis, i in mesh.coordinates(position).items() if axis)
+        hint = f"device {device}{f' at {at}' if at else ''}, host {host}: {held[device]}"
+        remark = f"host {host}" if len(set(mesh.hosts)) > 1 else held[device]
+        # In a job a device prints as process:index; the page's script compares plain numbers.
+        return DeviceCell(int(device), str(device), colours[device], remark, hint)
+
+    return [_mesh(mesh, [cell(mesh, position) for position in range(mesh.num_devices)]) for mesh in meshes]
+
+
+def _mesh(mesh: MeshInfo, cells: list[DeviceCell]) -> MeshGrid:
+    """Draw the last axis across, the one before it down, and one panel for each index of the other axes.
+
+    A tall panel of many devices is turned to fit the screen.
+    """
+    *leading, (_, across) = mesh.axes
+    *leading, (_, down) = leading or [("", 1)]
+    turned = mesh.num_devices > MANY_DEVICES and down > across
+    panels = []
+    for number, coordinates in enumerate(itertools.product(*(range(length) for _, length in leading))):
+        start = number * across * down
+        rows = [cells[start + row * across :][:across] for row in range(down)]
+        title = ", ".join(f"{name}={i}" for (name, _), i in zip(leading, coordinates, strict=True))
+        panels.append((title, list(zip(*rows, strict=True)) if turned else rows))
+    ways = ["down", "across"] if turned else ["across", "down"]
+    ways = [*["by panel"] * (len(mesh.axes) - 2), *ways[: len(mesh.axes)][::-1]]
+    axes = {name: f"{size} {way}" for (name, size), way in zip(mesh.axes, ways, strict=True) if name}
+    return MeshGrid(axes, panels, mesh.num_devices > MANY_DEVICES)
 
 
 def _mark_alike(facts: Facts, leaves: list[dict[str, Any]], modules: list[dict[str, Any]]) -> None:

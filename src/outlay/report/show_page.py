@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import sys
 from collections.abc import Iterator
 
 from outlay.core.quantities import counted, format_bytes, plural
 from outlay.devices.device_identity import DeviceId, format_devices, format_ids
-from outlay.devices.mesh_info import MeshInfo
 from outlay.render.page import (
     ANY_WIDTH,
     Block,
@@ -26,10 +25,10 @@ from outlay.render.page import (
     Table,
     colour_of,
 )
-from outlay.render.pictures import ArrayTable, DeviceCell, DeviceGrid, HeatMap, HeatRow, MeshGrid, Stack
+from outlay.render.pictures import ArrayTable, DeviceGrid, HeatMap, HeatRow, Stack
 from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
-from outlay.report.leaves_view import device_colours, leaves_view
+from outlay.report.leaves_view import MANY_DEVICES, device_meshes, leaves_view
 from outlay.report.show_facts import Count, Facts
 
 _WIDTH_WITH_REASONS = 140
@@ -38,9 +37,6 @@ _WIDTH_WITH_REASONS = 140
 _NARROW, _WIDE = range(_WIDTH_WITH_REASONS), range(_WIDTH_WITH_REASONS, sys.maxsize)
 _MAX_SHARES = 6
 """The most layouts that the page shows one by one: as many as it has colours."""
-
-_MANY_DEVICES = 32
-"""Above this number, devices are drawn small, over the whole width of the page."""
 
 
 def show_page(facts: Facts) -> Page:
@@ -71,8 +67,8 @@ def _blocks(facts: Facts) -> Iterator[Block]:
     yield Notes(facts.notes, is_warning=True)
     if not leaf:
         yield from _shares(facts)
-    broad = len(facts.devices) > _MANY_DEVICES
-    arrays = ArrayTable(leaves_view(facts), of_one=leaf is not None, is_broad=broad, medium="html")
+    broad = len(facts.devices) > MANY_DEVICES
+    arrays = ArrayTable(functools.partial(leaves_view, facts), of_one=leaf is not None, is_broad=broad, medium="html")
     yield Columns(list(_pictures(facts, arrays)), "broad" if broad else "one" if leaf else "")
     if not leaf:
         yield arrays
@@ -140,9 +136,8 @@ def _rules(facts: Facts) -> list[str]:
 def _pictures(facts: Facts, arrays: ArrayTable) -> Iterator[Block]:
     if arrays.of_one:
         yield Section("which device holds which slice", [arrays], medium="html")
-    meshes = _meshes(facts)
-    if meshes:
-        yield Section("devices", [DeviceGrid(meshes)], medium="html")
+    if facts.meshes or facts.devices:
+        yield Section("devices", [DeviceGrid(functools.partial(device_meshes, facts))], medium="html")
     if not arrays.of_one and facts.heat.rows and facts.heat.modules:
         yield Section("bytes by device and module", [_heat(facts)])
 
@@ -241,46 +236,6 @@ def _shares(facts: Facts) -> Iterator[Block]:
     ]
     if len(segments) > 1:
         yield Section("how the bytes live", [Stack(segments)], medium="html")
-
-
-def _meshes(facts: Facts) -> list[MeshGrid]:
-    colours = dict(zip((d.id for d in facts.devices), device_colours(len(facts.devices)), strict=True))
-    held = {device.id: format_bytes(device.num_bytes) for device in facts.devices}
-    meshes = facts.meshes
-    # Arrays that are on no mesh: their devices as a row without a name.
-    if not meshes and facts.devices:
-        ids, hosts = tuple(d.id for d in facts.devices), tuple(d.host for d in facts.devices)
-        meshes = (MeshInfo((("", len(ids)),), ids, hosts, "attached"),)
-
-    def cell(mesh: MeshInfo, position: int) -> DeviceCell:
-        device, host = mesh.device_ids[position], mesh.hosts[position]
-        at = ", ".join(f"{axis}={i}" for axis, i in mesh.coordinates(position).items() if axis)
-        hint = f"device {device}{f' at {at}' if at else ''}, host {host}: {held[device]}"
-        remark = f"host {host}" if len(set(mesh.hosts)) > 1 else held[device]
-        # In a job a device prints as process:index; the page's script compares plain numbers.
-        return DeviceCell(int(device), str(device), colours[device], remark, hint)
-
-    return [_mesh(mesh, [cell(mesh, position) for position in range(mesh.num_devices)]) for mesh in meshes]
-
-
-def _mesh(mesh: MeshInfo, cells: list[DeviceCell]) -> MeshGrid:
-    """Draw the last axis across, the one before it down, and one panel for each index of the other axes.
-
-    A tall panel of many devices is turned to fit the screen.
-    """
-    *leading, (_, across) = mesh.axes
-    *leading, (_, down) = leading or [("", 1)]
-    turned = mesh.num_devices > _MANY_DEVICES and down > across
-    panels = []
-    for number, coordinates in enumerate(itertools.product(*(range(length) for _, length in leading))):
-        start = number * across * down
-        rows = [cells[start + row * across :][:across] for row in range(down)]
-        title = ", ".join(f"{name}={i}" for (name, _), i in zip(leading, coordinates, strict=True))
-        panels.append((title, list(zip(*rows, strict=True)) if turned else rows))
-    ways = ["down", "across"] if turned else ["across", "down"]
-    ways = [*["by panel"] * (len(mesh.axes) - 2), *ways[: len(mesh.axes)][::-1]]
-    axes = {name: f"{size} {way}" for (name, size), way in zip(mesh.axes, ways, strict=True) if name}
-    return MeshGrid(axes, panels, mesh.num_devices > _MANY_DEVICES)
 
 
 def _heat(facts: Facts) -> HeatMap:
