@@ -45,10 +45,15 @@ class TrainingRun(RecipeRun):
             "examples": num_of(data.examples) if isinstance(data, TrainData) else None,
         }
 
+    @property
+    def _is_recorded(self) -> bool:
+        return bool(self.recipe.record) or type(self.recipe.stride) is not int or self.recipe.stride != 1
+
     def check(self) -> None:
         """Raise if the outputs of the step cannot be metrics, or the leaves to record cannot be recorded."""
         check_recordable(self.program.lowered.out_info[1])
-        RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
+        if self._is_recorded:
+            RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
 
     def check_options(self) -> None:
         """Raise if several steps per call are impossible, or if training is never evaluated although patience needs it.
@@ -87,7 +92,7 @@ class TrainingRun(RecipeRun):
             start=start,
             evaluate=recipe.evaluate if self.options.evaluate_every else None,
             on_step=self.log,
-            recorder=self.recorder,
+            recorder=self.recorder if self._is_recorded else None,
         )
 
     def _result(self, done: Fit, problems: list[str]) -> TrainingResult:
@@ -100,7 +105,8 @@ class TrainingRun(RecipeRun):
             held_out = measured or {}
             if self.log and held_out:
                 self.log({"step": last["step"], **{f"{EVALUATED}{name}": held_out[name] for name in held_out}})
-        facts = self.result_facts(done.seconds, tuple(done.recording), len(done.recording.steps))
+        recorded = tuple(done.recording) if self._is_recorded else ()
+        facts = self.result_facts(done.seconds, recorded, len(done.recording.steps))
         return TrainingResult(
             **{**facts, "num_steps": last.get("step", self.num_steps)},
             of_steps=self.num_steps,

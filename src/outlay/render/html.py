@@ -24,7 +24,7 @@ _DOT = 20  # pixels from one number of a scatter to the next
 
 def html_of_page(page: Page) -> str:
     """Return the report as a complete page."""
-    return _templates().get_template("page.html.j2").render(page=page)
+    return _templates().get_template("page.html.j2").render(page=page).lstrip()
 
 
 @functools.cache

@@ -90,6 +90,10 @@ class Recording(Mapping[str, np.ndarray]):
         return cls(np.asarray(steps), dt, readers)
 
 
+NOTHING_RECORDED = Recording(np.zeros(0, np.int64), 1.0, {})
+"""The recording of a training run that records nothing, as most do."""
+
+
 class RecordedLeaves:
     """Copy the recorded leaves of a program's state every `stride` steps.
 

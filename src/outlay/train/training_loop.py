@@ -27,7 +27,7 @@ from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_
 from outlay.train.multihost import NotFinite, is_first
 from outlay.train.patience import EVALUATED, PatienceCounter
 from outlay.train.progress import Progress
-from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, RowTypes
+from outlay.train.recording import NOTHING_RECORDED, MemoryRecorder, RecordedLeaves, Recorder, RowTypes
 from outlay.train.run_options import RunOptions
 from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
@@ -62,7 +62,7 @@ class TrainingLoop(StepLoop):
         read_ahead: the number of batches that are read in advance.
         history: gets the metrics of each step.
         writer: writes them to a file; None in other processes than the first.
-        recorded: the leaves to record.
+        recorded: the leaves to record; None for nothing.
         recorder: gets their rows.
         evaluate: evaluates on held-out data; None for never.
         on_step: gets the metrics of each step too.
@@ -81,8 +81,8 @@ class TrainingLoop(StepLoop):
         read_ahead: int,
         history: History,
         writer: MetricsFile | None,
-        recorded: RecordedLeaves,
-        recorder: Recorder,
+        recorded: RecordedLeaves | None,
+        recorder: Recorder | None,
         evaluate: Evaluate | None,
         on_step: OnStep | None,
         counter: PatienceCounter | None,
@@ -122,7 +122,9 @@ class TrainingLoop(StepLoop):
 
     def next_stop(self, start: int) -> int:
         """Return the end of the call: several steps, unless something is due before."""
-        due = [self.num_steps, self._recorded.next_step(start)]
+        due = [self.num_steps]
+        if self._recorded:
+            due.append(self._recorded.next_step(start))
         if self._evaluation and self._every:
             due.append(start + self._every - start % self._every)
         if self.saving:
@@ -140,7 +142,8 @@ class TrainingLoop(StepLoop):
         else:
             program = self._programs.get(shapes_of(batches[0]), self.program)
             self.state, metrics = program(self.state, batches[0])
-        return _Results(len(batches), metrics, batches, self._recorded.of(self.state, stop))
+        leaves = self._recorded.of(self.state, stop) if self._recorded else {}
+        return _Results(len(batches), metrics, batches, leaves)
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
         """Return whether to evaluate the state after a call."""
@@ -176,7 +179,7 @@ class TrainingLoop(StepLoop):
     def record(self, start: int, stop: int, fetched: tuple[list[dict[str, Any]], dict[str, np.ndarray]]) -> str:
         """Write and remember the metrics of the steps, and end training where they ask for it."""
         metrics, (steps, leaves) = {}, fetched
-        if leaves:
+        if leaves and self._recorder:
             self._recorder.append(np.array([stop - 1]), {path: leaf[None] for path, leaf in leaves.items()})
         for step, numbers in enumerate(steps, start + 1):
             metrics = {"step": step, **numbers, "seconds": round(self.seconds, 4)}
@@ -239,7 +242,9 @@ def train(
     check_steps_per_call(program, data, 1 if options.steps_per_call is None else options.steps_per_call)
     check_data(data, steps)
     check_recordable(program.lowered.out_info[1])
-    recorded = RecordedLeaves(program, options.record, 1 if options.stride is None else options.stride)
+    stride = 1 if options.stride is None else options.stride
+    is_recorded = options.record or recorder or type(stride) is not int or stride != 1  # or is wrong, and is refused
+    recorded = RecordedLeaves(program, options.record, stride) if is_recorded else None
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
@@ -255,7 +260,7 @@ def train(
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
         saving = Saving(checkpoints, options.checkpoint_every) if checkpoints else None
-        rows = (recorder or (lambda types: MemoryRecorder(types, 1.0)))(recorded.types)
+        rows = (recorder or (lambda types: MemoryRecorder(types, 1.0)))(recorded.types) if recorded else None
         training = TrainingLoop(
             program,
             steps,
@@ -276,7 +281,8 @@ def train(
         )
         training.run(_progress(steps, samples_a_step, before) if progress else None)
     seconds = history.last["seconds"] if history.last else 0.0
-    return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since), rows.recording())
+    recording = rows.recording() if rows else NOTHING_RECORDED
+    return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since), recording)
 
 
 def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Progress:
