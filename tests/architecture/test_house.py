@@ -40,6 +40,7 @@ ON_THEIR_OWN = {
     "outlay.program.first_run": "waiting for a first run, which knows nothing of programs",
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
+    "outlay.train.patience_counter": "counting, which asks process 0; commands know the rule alone, without JAX",
     "outlay.recipes.in_processes": "what only runs in processes of their own enter",
     "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.by_rows": "what only graphs split by rows enter",

@@ -25,7 +25,8 @@ from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
 from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
 from outlay.train.multihost import NotFinite, is_first
-from outlay.train.patience import EVALUATED, PatienceCounter
+from outlay.train.patience import EVALUATED
+from outlay.train.patience_counter import PatienceCounter
 from outlay.train.progress import Progress
 from outlay.train.recording import NOTHING_RECORDED, MemoryRecorder, RecordedLeaves, Recorder, RowTypes
 from outlay.train.run_options import RunOptions

@@ -9,7 +9,8 @@ import outlay
 from outlay.core.error_types import ProgramError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
-from outlay.train.patience import Patience, PatienceCounter
+from outlay.train.patience import Patience
+from outlay.train.patience_counter import PatienceCounter
 
 LOSSES = [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 2.0, 1.0]
 """What is evaluated after steps 1 to 8: the third is not improved on until the seventh."""
