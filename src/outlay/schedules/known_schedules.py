@@ -125,7 +125,8 @@ def _alternating(
     first = min(first, total)
     forward = _turns(total, each_round, lambda turn: turn % num_repeats)
     backward = _turns(total, each_round, lambda turn: num_repeats - 1 - turn % num_repeats)
-    steps: list[Step] = [("forward", microbatch, repeat) for microbatch, repeat in forward[:first]]
+    steps: list[Step] = []
+    steps.extend(("forward", *job) for job in forward[:first])
     for number, job in enumerate(backward):
         if first + number < total:
             steps.append(("forward", *forward[first + number]))
@@ -133,7 +134,7 @@ def _alternating(
         if weights_after is not None and number >= weights_after:
             steps.append(("weights", *backward[number - weights_after]))
     if weights_after:
-        steps += [("weights", *job) for job in backward[max(0, total - weights_after) :]]
+        steps.extend(("weights", *job) for job in backward[max(0, total - weights_after) :])
     return steps
 
 
