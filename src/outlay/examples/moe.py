@@ -187,7 +187,7 @@ def _recipe(
 
 
 def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:
-    """Return layouts and meshes by name; without a capacity, only those that leave experts together."""
+    """Return layouts and meshes by name; without a capacity, only layouts that leave experts together."""
     alone = {
         "dp": inside("residual", P("data")) + data_parallel(),
         "fsdp": fsdp(pattern="params.**.kernel", min_size=1)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 
+from outlay.core.one_line import OneLine
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Routing:
+class Routing(OneLine):
     """What `outlay.experts` says of its routing, one entry for each group of tokens, such as each sample.
 
     Attributes:

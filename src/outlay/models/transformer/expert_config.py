@@ -79,7 +79,7 @@ class ExpertConfig(TransformerConfig):
 
     @property
     def num_active_params(self) -> int:
-        """The number of parameters that one token is multiplied with, and those of the embedding."""
+        """The number of parameters that one token is multiplied with, the embedding's included."""
         idle = self.num_layer_params - self._with_experts(self.top_k)
         return self.num_params - self.num_layers * idle
 

@@ -35,7 +35,7 @@ class ExpertBlock(Block):
 
 
 class Mixture(nnx.Module):
-    """Feed-forward layers, stacked, of which each token goes through a few, and perhaps one that all go through.
+    """Stacked feed-forward layers, a few for each token, and perhaps one more for all tokens.
 
     Args:
         config: the configuration.

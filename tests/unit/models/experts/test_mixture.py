@@ -83,7 +83,7 @@ def test_gradients_are_those_of_all_experts_on_all_tokens(factor):
     params, given = params_of(4), [rng.normal(size=(GROUPS, TOKENS, n)).astype(np.float32) for n in (WIDTH, 4)]
     shared = jnp.float32(0.5)
 
-    def ours(params, x, logits, shared):
+    def sparse(params, x, logits, shared):
         # The function closes over a value that is trained too.
         return outlay.experts(lambda p, t: shared * gated(p, t), params, x, logits, capacity_factor=factor)[0]
 
@@ -95,7 +95,7 @@ def test_gradients_are_those_of_all_experts_on_all_tokens(factor):
 
     left, right = (
         jax.jit(jax.value_and_grad(functools.partial(weighed, each), argnums=(0, 1, 2, 3)))(params, *given, shared)
-        for each in (ours, other)
+        for each in (sparse, other)
     )
     for got, expected in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
