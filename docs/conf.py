@@ -73,6 +73,7 @@ LONG_PAGES = [
 suppress_warnings = ["misc.highlighting_failure"]  # an error that a page shows is no program: JAX quotes with backticks
 if os.environ.get("OUTLAY_LONG_PAGES") == "off":
     nb_execution_excludepatterns = LONG_PAGES
+    html_theme = "basic"  # Furo's list of all pages, beside each of them, took more than a third of what Sphinx does
     suppress_warnings += ["myst-nb.lexer"]  # it is the kernel of a page that says in which language its cells are
 nb_merge_streams = True
 myst_enable_extensions = ["deflist"]
