@@ -9,6 +9,7 @@ from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.cost.links import NETWORK_SHARE, collective_seconds
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Event, Schedule
+from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware import known_hardware
 from outlay.devices.target import Target
 
@@ -32,6 +33,21 @@ HARDWARE = (
     ("Ironwood", "tpu-ironwood"),
     ("v6e", "tpu-v6e"),
 )
+
+
+COLUMNS = (
+    "id",
+    "hardware",
+    "outlay_target",
+    "what",
+    "devices",
+    "payload_bytes",
+    "measured",
+    "unit",
+    "measured_seconds",
+)
+UNITS = ("GB/s", "GB/s bus", "GB/s bus a chip", "TFLOP/s")
+"""What a measurement may be in. That of a collective counts by its seconds."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +77,39 @@ class Link:
 
 
 def links(path: Path = LINKS) -> list[Link]:
-    """Price all rows of a file."""
+    """Price all rows of a file.
+
+    Raises:
+        SystemExit: it is no such file, or rows of it cannot be priced; the message lists these with their lines.
+    """
     with open(path, newline="", encoding="utf-8") as file:
-        return [_link(row) for row in csv.DictReader(file)]
+        reader = csv.DictReader(file)
+        numbered = [(reader.line_num, row) for row in reader]
+    if lacking := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+        raise SystemExit(f"{path} is not a file of links: it lacks the columns {', '.join(lacking)}")
+    if problems := [f"  line {line}: {problem}" for line, row in numbered for problem in _problems(row)]:
+        raise SystemExit(
+            "\n".join([f"{path}: {len(problems)} of its {len(numbered)} rows cannot be priced", *problems])
+        )
+    return [_link(row) for _, row in numbered]
+
+
+def _problems(row):
+    """Yield why a row cannot be priced."""
+    if not any(name in row["hardware"] for name, _ in HARDWARE):
+        yield f"hardware {row['hardware']!r} names none of {', '.join(name for name, _ in HARDWARE)}"
+    if row["unit"] not in UNITS:
+        yield f"the unit {row['unit']!r}: {did_you_mean(row['unit'], UNITS)}"
+    for name in ("measured", "measured_seconds", "payload_bytes", "devices"):
+        if row[name] and not _is_number(row[name]):
+            yield f"{name} is {row[name]!r}, not a number"
+
+
+def _is_number(text):
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
 
 
 def _link(row) -> Link:

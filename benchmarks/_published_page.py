@@ -8,7 +8,7 @@ from _published_experts import section
 from _published_figures import APART, BARS, figures, memory_figures, pairs_in_order, plot, spearman_in_groups
 from _published_fit import left_out
 from _published_links import links
-from _published_rows import RUNS, read_rows
+from _published_rows import RUNS, obstacles, read_rows
 
 NAME = "predicted_against_measured"
 LAYOUTS = ("dp", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp")
@@ -164,13 +164,10 @@ def _links():
 
 
 def _refused(refused):
-    reasons = defaultdict(list)
-    for name, reason in refused.items():
-        reasons[reason].append(name)
-    yield f"## Not priced\n\n{len(refused)} rows of the file say what `lm` and its layouts cannot express.\n\n"
-    yield "| rows | why | such as |\n|---|---|---|\n"
-    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        yield f"| {len(names)} | {reason.splitlines()[0]} | `{names[0]}` |\n"
+    yield f"## Not priced\n\n{len(refused)} rows of the file say what `lm` and its layouts cannot express. *Alone*: of "
+    yield "so many rows it is all that stands in the way.\n\n| what | rows | alone | such as |\n|---|---|---|---|\n"
+    for kind, names, alone in obstacles(refused):
+        yield f"| {kind} | {len(names)} | {len(alone)} | `{(alone or names)[0]}` |\n"
     yield "\n"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outlay.core.error_types import OutlayError
 from outlay.devices.target import Target
-from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.config import TransformerConfig, remat_problems
 from outlay.models.transformer.published import MODELS
 
 RUNS = Path(__file__).parent / "data" / "published_runs.csv"
@@ -46,8 +46,45 @@ KERNELS = {
 KEEPS_ALL = ("nanotron",)
 
 
+NARROW = ("FP8", "FP4", "FLOAT8", "FLOAT4", "F8", "E4M3", "E5M2", "INT8")
+"""Of a precision whose products take narrower numbers than 16 bits, by any of their names."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """What stands in the way of a row.
+
+    Attributes:
+        kind: what it has in common with those of other rows.
+        text: what it is here.
+    """
+
+    kind: str
+    text: str
+
+
 class CannotExpressError(Exception):
-    """A row that `lm` and the layouts have no words for; the message says why."""
+    """A row that `lm` and the layouts have no words for; the message says all that stands in the way."""
+
+    def __init__(self, *obstacles: Obstacle) -> None:
+        super().__init__("; ".join(one.text for one in obstacles))
+        self.obstacles = obstacles
+
+
+def obstacles(refused):
+    """Return each kind of obstacle with the rows that have it, and those that have no other, the most such first.
+
+    Args:
+        refused: why rows cannot be expressed, by name.
+    """
+    kinds = {one.kind for error in refused.values() for one in error.obstacles}
+    every = {kind: [name for name, error in refused.items() if kind in _kinds(error)] for kind in kinds}
+    alone = {kind: [name for name in names if len(_kinds(refused[name])) == 1] for kind, names in every.items()}
+    return sorted(((kind, every[kind], alone[kind]) for kind in kinds), key=lambda one: (-len(one[2]), -len(one[1])))
+
+
+def _kinds(error):
+    return {one.kind for one in error.obstacles}
 
 
 @dataclass(frozen=True)
@@ -188,29 +225,38 @@ def run_of(row) -> Run:
     Raises:
         CannotExpressError: there are none for it.
     """
-    reasons = [*_not_expressed(row)]
-    if reasons:
-        raise CannotExpressError("; ".join(reasons))
-    assumed = []
-    layout = _layout(row)
-    words = _words(row, layout, assumed)
-    target = _target(row, assumed)
+    in_the_way, assumed = [*_not_expressed(row)], []
+    if not any(one.kind == NOT_PRINTED for one in in_the_way):
+        layout, words, target = (_or_obstacles(make, in_the_way, row, assumed) for make in (_layout, _words, _target))
+    if in_the_way:
+        raise CannotExpressError(*dict.fromkeys(in_the_way))
     return Run(row, words, layout, target, tuple(assumed))
 
 
+def _or_obstacles(make, in_the_way, *args):
+    """Return what a function makes of a row; or None, with what stands in its way."""
+    try:
+        return make(*args)
+    except CannotExpressError as error:
+        in_the_way += error.obstacles
+        return None
+
+
+NOT_PRINTED = "not printed"
+
+
 def _not_expressed(row):
-    precision = row["precision"].upper()
-    if any(narrow in precision for narrow in ("FP8", "FP4")):
-        yield f"{row['precision']} products"
+    if any(narrow in row["precision"].upper() for narrow in NARROW):
+        yield Obstacle("products of 8 bits or fewer", f"{row['precision']} products")
     for column, what in (("pp", "a pipeline"), ("ep", "experts over devices"), ("cp", "context parallelism")):
         if _int(row, column, 1) > 1:
-            yield f"{what} of {row[column]}"
+            yield Obstacle(what, f"{what} of {row[column]}")
     lacking = [name for name in ("layers", "width", "heads", "ffn_hidden", "seq_len", "num_devices") if not row[name]]
     lacking += [] if row["global_batch_seqs"] or row["microbatch_seqs"] else ["global_batch_seqs"]
     if lacking:
-        yield f"not printed: {', '.join(lacking)}"
+        yield Obstacle(NOT_PRINTED, f"not printed: {', '.join(lacking)}")
     elif row["params_b"] and float(row["params_b"]) > 1.5 * config_of(row).num_params / 1e9:
-        yield "experts"
+        yield Obstacle("experts", "experts")
 
 
 def _int(row, column, default):
@@ -242,12 +288,13 @@ def config_of(row) -> TransformerConfig:
     )
 
 
-def _layout(row) -> Layout:
-    devices, model = _int(row, "num_devices", 1), _int(row, "tp", 1)
+def _layout(row, assumed=None) -> Layout:
+    # Those that stages and parts of sequences take are no replicas.
+    devices, model = _int(row, "num_devices", 1) // _int(row, "pp", 1) // _int(row, "cp", 1), _int(row, "tp", 1)
     data, stage = devices // model, row["zero_stage"]
     inside = _int(row, "fsdp", data if stage == "3" else 1)
     if inside * model > devices or devices % (inside * model):
-        raise CannotExpressError(f"{devices} devices are not {inside} x {model} or a multiple of it")
+        raise _does_not_divide(f"{devices} devices are not {inside} x {model} or a multiple of it")
     hybrid = 1 < inside < data
     mesh = {"data": data // inside, "fsdp": inside} if hybrid else {"data": data}
     # MaxText splits the features of the residual stream, where sequence parallelism splits its places: as many bytes.
@@ -262,24 +309,28 @@ def _layout(row) -> Layout:
     )
 
 
-def _words(row, layout, assumed):
-    config = config_of(row)
+def _does_not_divide(text):
+    return CannotExpressError(Obstacle("sizes that do not divide", text))
+
+
+def _words(row, assumed):
+    config, layout = config_of(row), _layout(row)
     replicas = math.prod(size for axis, size in layout.mesh.items() if axis != "model")
     batch, micro, pieces = (_int(row, name, 0) for name in ("global_batch_seqs", "microbatch_seqs", "grad_accum"))
     if not batch:
         batch = micro * replicas * max(pieces, 1)
     if batch % replicas:
-        raise CannotExpressError(f"a batch of {batch} does not divide over {replicas} replicas")
+        raise _does_not_divide(f"a batch of {batch} does not divide over {replicas} replicas")
     each = batch // replicas
     if not micro and not pieces:
         micro = next(size for size in range(min(MICROBATCH, each), 0, -1) if each % size == 0)
         assumed.append(f"microbatch of {micro}")
     pieces = pieces or max(1, each // micro)
     if each % pieces:
-        raise CannotExpressError(f"{each} sequences of a replica are not {pieces} microbatches")
-    remat = REMAT.get(row["remat"])
-    if remat is None:
-        raise CannotExpressError(f"remat {row['remat']!r}")
+        raise _does_not_divide(f"{each} sequences of a replica are not {pieces} microbatches")
+    remat = REMAT.get(row["remat"], row["remat"])
+    if problems := remat_problems(remat, config.num_layers):
+        raise CannotExpressError(*(Obstacle("remat by a name that is unknown", problem) for problem in problems))
     if row["remat"] in ("", "not stated"):
         assumed.append("no remat")
     if not row["vocab"]:
@@ -344,9 +395,11 @@ def _target(row, assumed):
     try:
         target = Target.parse(text)
     except OutlayError as error:
-        raise CannotExpressError(f"target {row['outlay_target']!r}: {str(error).splitlines()[0]}") from None
+        text = f"target {row['outlay_target']!r}: {str(error).splitlines()[0]}"
+        raise CannotExpressError(Obstacle("no such target", text)) from None
     if target.num_devices != devices:
-        raise CannotExpressError(f"{text} has {target.num_devices} devices, the run {devices}")
+        text = f"{text} has {target.num_devices} devices, the run {devices}"
+        raise CannotExpressError(Obstacle("a target of another size", text))
     return str(target)
 
 

@@ -22,9 +22,9 @@ from _published_figures import (
     spearman_in_groups,
 )
 from _published_fit import fit, inside_share, left_out, table_for
-from _published_links import links
+from _published_links import LINKS, links
 from _published_page import write_page
-from _published_rows import RUNS, CannotExpressError, read_rows, run_of
+from _published_rows import RUNS, CannotExpressError, obstacles, read_rows, run_of
 
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Schedule
@@ -36,14 +36,14 @@ NO_FACTS = "no facts in the repository"
 def main():
     options = _options()
     if options.links:
-        sys.exit(print_links())
+        sys.exit(print_links(options.links))
     runs, refused = expressed(options)
     if not options.known:
         compile_rows(runs, options.cache, options.jobs, options.runs)
     results, failed = priced(runs, options)
     timed = [one for one in results if one.run.is_timed]
     print_runs(results)
-    print_refused({**refused, **failed})
+    print_refused(refused, failed)
     if results:
         print_figures(timed or results, results)
         print("\nexperts' choices:")
@@ -71,7 +71,14 @@ def _options():
     parser.add_argument("--known", action="store_true", help="only rows whose facts are in the repository; no compiler")
     parser.add_argument("--row", action="append", default=[], metavar="ID", help="only this row; may be repeated")
     parser.add_argument("--quality", default="AB", help="only rows of these qualities (default AB)")
-    parser.add_argument("--links", action="store_true", help="collectives, products and copies instead of runs")
+    parser.add_argument(
+        "--links",
+        type=Path,
+        nargs="?",
+        const=LINKS,
+        metavar="FILE",
+        help="collectives, products and copies instead of runs: those published, or of a file with the same columns",
+    )
     parser.add_argument("--fit", action="store_true", help="fit the constants, and leave out each source once")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many to compile at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help=f"where facts are kept ({CACHE})")
@@ -93,7 +100,7 @@ def expressed(options):
         try:
             runs.append(run_of(row))
         except CannotExpressError as error:
-            refused[row["id"]] = str(error)
+            refused[row["id"]] = error
     return in_order(runs), refused
 
 
@@ -152,14 +159,24 @@ def print_runs(results):
         )
 
 
-def print_refused(reasons):
-    if reasons:
-        print(f"\n{len(reasons)} rows are not priced:")
+def print_refused(refused, failed):
+    """Print what stands in the way of rows, and of how many it is the only thing that does."""
+    if refused:
+        print(f"\n{len(refused)} rows cannot be expressed; by what stands in the way, and where it stands there alone:")
+        print("  rows  alone")
+    for kind, names, alone in obstacles(refused):
+        print(f"  {len(names):4} {len(alone):6}  {kind}: {_some(alone or names)}")
+    if failed:
+        print(f"\n{len(failed)} rows are not priced:")
     by_reason = {}
-    for name, reason in reasons.items():
+    for name, reason in failed.items():
         by_reason.setdefault(reason.splitlines()[0][:160], []).append(name)
     for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
-        print(f"  {len(names):3} {reason}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
+        print(f"  {len(names):3} {reason}: {_some(names)}")
+
+
+def _some(names):
+    return f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
 
 
 def print_figures(timed, results):
@@ -203,8 +220,8 @@ def print_fit(results):
         )
 
 
-def print_links():
-    measurements = links()
+def print_links(path):
+    measurements = links(path)
     print(f"{'what':44} {'published':>11} {'low':>11} {'middle':>11} {'high':>11}")
     for one in measurements:
         numbers = " ".join(f"{value:11.4g}" for value in (one.published, one.low, one.middle, one.high))

@@ -36,6 +36,20 @@ def test_most_published_links_lie_in_the_range(scripts):
     assert max(one.high / one.low for one in links) <= 1.6
 
 
+def test_a_file_of_links_is_read_or_its_lines_are_refused(scripts, tmp_path):
+    links = scripts("_published_links")
+    lines = links.LINKS.read_text(encoding="utf-8").splitlines()
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(lines[:3]), encoding="utf-8")
+    assert [one.unit for one in links.links(path)] == ["s", "s"]
+    wrong = lines[1].replace("GB/s bus", "Gbit/s bus"), lines[2].replace("A100", "A1000").replace("A1000", "P4")
+    path.write_text("\n".join([lines[0], *wrong]), encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"mine.csv: 2 of its 2 rows cannot be priced") as error:
+        links.links(path)
+    assert "line 2: the unit 'Gbit/s bus': did you mean 'GB/s bus'?" in str(error.value)
+    assert "line 3: hardware 'P4 SXM NVLink3' names none of GH200, GB200" in str(error.value)
+
+
 def test_every_row_is_expressed_or_says_why_not(rows, known):
     expressed, refused = 0, set()
     for row in known.values():
@@ -46,6 +60,43 @@ def test_every_row_is_expressed_or_says_why_not(rows, known):
     assert expressed == 177
     assert "a pipeline of 12" in refused
     assert any(reason.startswith("fp8 products") for reason in refused)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "float8 tensorwise", "MXFP8", "NVFP4", "E4M3"])
+def test_a_row_of_narrow_products_is_refused_by_any_of_their_names(rows, known, precision):
+    row = {**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "precision": precision}
+    with pytest.raises(rows.CannotExpressError, match=f"{precision} products"):
+        rows.run_of(row)
+
+
+def test_of_each_obstacle_is_said_where_it_stands_alone(rows, known):
+    """A row says all that stands in its way, not what is met first."""
+    row = known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"]
+    changes = {
+        "alone": {"precision": "fp8"},
+        "both": {"precision": "fp8", "remat": "save_qkv_porj"},
+        "four": {"pp": "2", "num_devices": "16", "global_batch_seqs": "47", "outlay_target": "a100-90gb:2x8"},
+    }
+    refused = {}
+    for name, change in changes.items():
+        with pytest.raises(rows.CannotExpressError) as error:
+            rows.run_of({**row, **change})
+        refused[name] = error.value
+    by_kind = {kind: (names, alone) for kind, names, alone in rows.obstacles(refused)}
+    assert by_kind["products of 8 bits or fewer"] == (["alone", "both"], ["alone"])
+    assert by_kind["remat by a name that is unknown"] == (["both"], [])
+    assert "did you mean 'save_qkv_proj'" in str(refused["both"])
+    assert {one.kind for one in refused["four"].obstacles} == {
+        "a pipeline",
+        "sizes that do not divide",
+        "no such target",
+    }
+
+
+def test_a_row_with_a_remat_policy_of_others_is_built(rows, known):
+    row = {**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "remat": "minimal_offloaded"}
+    words = rows.run_of(row).words
+    assert words[words.index("--remat") + 1] == "minimal_offloaded"
 
 
 def test_what_a_row_says_is_what_is_built(rows, known):

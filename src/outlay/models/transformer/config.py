@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -33,18 +34,34 @@ ELSEWHERE = {
     "save_dot_except_mlp": "queries,keys,values,output",
     "save_qkv_proj": "queries,keys,values",
     "save_out_proj": "output",
-    # torchtitan's selective_ac_option: attention, and every second of the products of a layer.
+    "minimal_offloaded": ",".join(f"{name}=offload" for name in _PRODUCTS.split(",")),
+    "qkv_proj_offloaded": "queries=offload,keys=offload,values=offload",
+    # torchtitan's selective_ac_option: attention, and every second of the products of a layer. By layer: all of them.
     "op": "queries,values,attention,gate,down",
+    "layer": "full",
     # Megatron's recompute-granularity and recompute-modules.
     "selective": "attention",
     "core_attn": "attention",
 }
 """Policies by the names that MaxText, torchtitan and Megatron give them, and what they are called here."""
 
-_BY_RULES = {
-    "minimal_offloaded": _PRODUCTS,
-    "qkv_proj_offloaded": "queries,keys,values",
+TENSORS = {
+    "decoder_layer_input": "residual",
+    "query_proj": "queries",
+    "key_proj": "keys",
+    "value_proj": "values",
+    "context": "attention",
+    "out_proj": "output",
+    "mlpwi_0": "gate",
+    "mlpwi_1": "up",
+    "mlpwo": "down",
 }
+"""What MaxText's custom policy calls the values of a layer."""
+
+_STORED = ("device", "offload", "remat")
+"""Where MaxText's custom policy keeps a value: here, in the host's memory, or nowhere."""
+
+_EVERY_NTH = re.compile(r"layer:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -73,8 +90,10 @@ class TransformerConfig:
         remat: what the backward pass recomputes in each layer to save memory. `none`: only norms, rotations and
             activations, which are cheap; `attention`: also the attention; `products`: everything but matrix products
             and attention; `full`: the whole layer. Or the names of values to save, with everything else recomputed:
-            some of `KEPT`, as in `queries,keys,values`. Or a policy by the name that MaxText, torchtitan or Megatron
-            give it, such as `save_qkv_proj`, `op` or `selective`.
+            some of `KEPT`, as in `queries,keys,values`, each also with where MaxText's custom policy keeps it, as in
+            `gate=offload,up=offload` for the host's memory. Or a policy by the name that MaxText, torchtitan or
+            Megatron give it, such as `save_qkv_proj`, `minimal_offloaded`, `op`, `layer` (`layer:2`: of every second
+            layer) or `selective`.
         loss_chunks: the number of chunks in which the loss processes a sequence, so that only the logits of one chunk
             are in memory at a time.
         adapter_rank: the rank of low-rank adapters for the projections of a layer; 0 for none.
@@ -147,7 +166,7 @@ class TransformerConfig:
         for name, words in known.items():
             if getattr(self, name) not in words:
                 yield f"{name}={getattr(self, name)!r} is not one of {', '.join(words)}"
-        yield from remat_problems(self.remat)
+        yield from remat_problems(self.remat, self.num_layers)
 
     @property
     def has_experts(self) -> bool:
@@ -178,26 +197,44 @@ class TransformerConfig:
 def remat_of(remat: str) -> str:
     """Return a policy by the words of this package.
 
-    >>> remat_of("save_qkv_proj"), remat_of("full")
-    ('queries,keys,values', 'full')
+    >>> remat_of("save_qkv_proj"), remat_of("layer"), remat_of("full")
+    ('queries,keys,values', 'full', 'full')
     """
     return ELSEWHERE.get(remat, remat)
 
 
-def remat_problems(remat: str) -> list[str]:
+def remat_problems(remat: str, num_layers: int = 0) -> list[str]:
     """List the problems of a `TransformerConfig.remat`.
+
+    Args:
+        remat: the policy.
+        num_layers: the number of layers; 0 if unknown.
 
     >>> remat_problems("queries,kesy")
     ["remat names a value 'kesy' that no layer has: did you mean 'keys'?"]
     """
+    if turns := remat_turns(remat):
+        odd = num_layers % turns
+        return [f"remat={remat!r} recomputes one of {turns} layers, which do not divide {num_layers}"] if odd else []
     if remat in REMATS or remat in ELSEWHERE:
         return []
-    if remat in _BY_RULES:
-        rules = ", ".join(f'("**.{each}", outlay.layout.on_host())' for each in _BY_RULES[remat].split(","))
-        return [f"remat={remat!r} keeps values in the host's memory, which is for rules to say: {rules}"]
-    names = remat.split(",")
-    if len(names) == 1 and remat not in KEPT:
-        known = did_you_mean(remat, [*REMATS, *KEPT, *ELSEWHERE])
+    if "," not in remat and "=" not in remat and remat not in _known_values():
+        known = did_you_mean(remat, [*REMATS, *_known_values(), *ELSEWHERE])
         return [f"remat={remat!r} is neither a policy nor a value of a layer: {known}"]
-    wrong = [name for name in names if name not in KEPT]
-    return [f"remat names a value {name!r} that no layer has: {did_you_mean(name, KEPT)}" for name in wrong]
+    parts = [part.partition("=") for part in remat.split(",")]
+    wrong = [name for name, _, _ in parts if name not in _known_values()]
+    strange = [(name, stored) for name, given, stored in parts if given and stored not in _STORED]
+    return [
+        *(f"remat names a value {name!r} that no layer has: {did_you_mean(name, _known_values())}" for name in wrong),
+        *(f"remat keeps {name!r} in {stored!r}: {did_you_mean(stored, _STORED)}" for name, stored in strange),
+    ]
+
+
+def _known_values() -> tuple[str, ...]:
+    return (*KEPT, *TENSORS)
+
+
+def remat_turns(remat: str) -> int:
+    """Return every how many layers one is recomputed by a policy such as `layer:2`; 0 for any other policy."""
+    match = _EVERY_NTH.fullmatch(remat)
+    return int(match[1]) if match else 0

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import constrain
-from outlay.models.transformer.config import TransformerConfig, remat_of
+from outlay.models.transformer.config import TENSORS, TransformerConfig, remat_of, remat_turns
 from outlay.models.transformer.layer import Block, Norm, branch_input, branch_output, residual, rotation
 
 
@@ -61,7 +61,7 @@ class Transformer(nnx.Module):
             results: Any = nnx.merge(definition, params)(x, angles)
             return results if config.has_experts else (results, None)
 
-        x, routing = jax.lax.scan(rematerialised(layer, config.remat), residual(branch_output(x)), stacked)
+        x, routing = over_layers(layer, residual(branch_output(x)), stacked, config.remat)
         return branch_input(self.norm(x)), routing
 
     def head_kernel(self, table: jax.Array) -> jax.Array:
@@ -137,6 +137,34 @@ class Positions(nnx.Module):
         return self.embedding[:num_tokens].astype(jnp.dtype(self.dtype))
 
 
+def over_layers(layer: Callable[..., Any], x: jax.Array, stacked: Any, remat: str) -> tuple[jax.Array, Any]:
+    """Apply stacked layers one after the other, with what `TransformerConfig.remat` says for the backward pass.
+
+    Args:
+        layer: `layer(x, params) -> (x, more)`, one of them.
+        x: what goes into the first.
+        stacked: their parameters, with a leading dim of layers.
+        remat: see `TransformerConfig`.
+
+    Returns:
+        What comes out of the last, and what each gives besides, with a leading dim of layers.
+    """
+    if not (turns := remat_turns(remat)):
+        return jax.lax.scan(rematerialised(layer, remat), x, stacked)
+    first = rematerialised(layer, "full")
+
+    def some(x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        every = []
+        for number in range(turns):
+            x, more = (layer if number else first)(x, jax.tree.map(lambda leaf, number=number: leaf[number], params))
+            every.append(more)
+        return x, jax.tree.map(lambda *each: jnp.stack(each), *every)
+
+    apart = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, turns, *leaf.shape[1:])), stacked)
+    x, more = jax.lax.scan(some, x, apart)
+    return x, jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, *leaf.shape[2:])), more)
+
+
 def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     """Wrap a layer so that it saves what `TransformerConfig.remat` says for the backward pass, and recomputes the rest.
 
@@ -154,5 +182,21 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
         mixed = policies.save_only_these_names("attention")
         policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, mixed)
     else:
-        policy = policies.save_only_these_names(*remat.split(","))
+        policy = _by_name(remat)
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+
+
+def _by_name(remat: str) -> Callable[..., Any]:
+    """Return the policy of values by name, each with where it is kept."""
+    parts = [part.partition("=") for part in remat.split(",")]
+    places = {TENSORS.get(name, name): stored or "device" for name, _, stored in parts}
+    on_host = [name for name, stored in places.items() if stored == "offload"]
+    here = [name for name, stored in places.items() if stored == "device"]
+    if not on_host:
+        return jax.checkpoint_policies.save_only_these_names(*here)
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=here,
+        names_which_can_be_offloaded=on_host,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )

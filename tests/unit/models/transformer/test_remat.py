@@ -1,10 +1,13 @@
 """Policies of rematerialization by the names of others: what of a layer is saved, counted from its shapes."""
 
 import dataclasses
+import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from outlay.models.transformer.config import TransformerConfig, remat_of
@@ -62,13 +65,48 @@ def test_megatrons_selective_recomputation_is_that_of_attention():
     assert num_saved("selective") == num_saved("attention")
 
 
+def gradient_of(remat):
+    """The gradient of a mean loss, as a function, and where it is taken."""
+    init, loss = language_model(dataclasses.replace(CONFIG, remat=remat))
+    batch = {"tokens": jnp.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) % 11}
+    return jax.grad(lambda params: loss(params, batch, None)[0].mean()), jax.jit(init)(jax.random.key(0))
+
+
+def test_one_of_several_layers_is_recomputed_by_itself():
+    gradient, params = gradient_of("layer:3")
+    plainly, _ = gradient_of("none")
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, jax.jit(gradient)(params), jax.jit(plainly)(params))
+    names = [str(jax.make_jaxpr(gradient_of(remat)[0])(params)).count("policy=") for remat in ("none", "layer:3")]
+    assert names[0] < names[1]
+    assert num_saved("layer") == num_saved("full")
+
+
+@pytest.mark.parametrize(
+    ("remat", "products"),
+    [
+        ("qkv_proj_offloaded", "query key value"),
+        ("minimal_offloaded", "query key value out wi_0 wi_1 wo"),
+        ("query_proj=offload,mlpwi_0=remat,context=device", "query"),
+    ],
+)
+def test_what_others_keep_in_the_memory_of_the_host_goes_there(remat, products):
+    gradient, params = gradient_of(remat)
+    stacked = re.findall(rf"\w+:f32<host>\[{LAYERS},{BATCH},{LENGTH}", str(jax.make_jaxpr(gradient)(params)))
+    expected = len(products.split())  # of which the last product of a branch may not be needed again
+    assert len(stacked) in {expected, expected - products.count("wo")}
+
+
 @pytest.mark.parametrize(
     ("remat", "message"),
     [
         ("fulll", "remat='fulll' is neither a policy nor a value of a layer: did you mean 'full'"),
         ("save_qkv_projs", "did you mean 'save_qkv_proj'"),
         ("minimal_with_contexts_2", "did you mean 'minimal_with_context'"),
-        ("qkv_proj_offloaded", r"rules to say: \(\"\*\*.queries\", outlay.layout.on_host\(\)\), "),
+        ("minimal_offload", "did you mean 'minimal_offloaded'"),
+        ("query_prj=offload", "remat names a value 'query_prj' that no layer has: did you mean 'query_proj'"),
+        ("queries=ofload,up", "remat keeps 'queries' in 'ofload': did you mean 'offload'"),
+        ("layer:3", "remat='layer:3' recomputes one of 3 layers, which do not divide 4"),
     ],
 )
 def test_a_policy_that_is_none_is_answered_with_the_nearest(remat, message):
