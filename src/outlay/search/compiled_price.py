@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.core.error_types import ExplainError
+from outlay.core.memory_pool import MEM_FRACTION
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import format_range
 from outlay.devices.target import Target
@@ -37,6 +38,8 @@ class Price(OneLine):
         crossing: the axes among them that run between hosts.
         num_findings: the number of findings of `outlay.explain`.
         compile_seconds: how long the compiler took.
+        mem_fraction: the share of a GPU's memory that JAX must be told to take for it; None where that which it takes
+            by itself suffices.
     """
 
     seconds: float
@@ -53,6 +56,12 @@ class Price(OneLine):
     crossing: tuple[str, ...]
     num_findings: int
     compile_seconds: float
+    mem_fraction: float | None = None
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """What the environment of a run must say, as words before its command."""
+        return () if self.mem_fraction is None else (f"{MEM_FRACTION}={self.mem_fraction:.2f}",)
 
     @property
     def range_in_words(self) -> str:
@@ -117,6 +126,7 @@ def compiled_price(program: Program, target: Target) -> tuple[Price, bool]:
         crossing=_crossing(explanation),
         num_findings=len(explanation.findings),
         compile_seconds=seconds,
+        mem_fraction=memory.fraction if memory else None,
     )
     return price, explanation.from_cache
 

@@ -22,13 +22,39 @@ def is_tie(one: Price, other: Price) -> bool:
     return abs(one.seconds - other.seconds) <= _ALIKE * min(one.seconds, other.seconds)
 
 
+def among_ties(one: Price, fastest: Price) -> tuple[bool, float, float]:
+    """Return by what candidates are ordered that are as fast, as far as anybody knows.
+
+    What fits into the memory that JAX takes comes first, and of that what waits least for exchanges: where they
+    overlap, a slower network costs less. Where memory is scarce, more of it left is worth more.
+    """
+    is_scarce = one.peak_bytes > one.room
+    waiting = 0.0 if is_scarce else round(_waiting(one) / (fastest.seconds or 1.0), 2)
+    return is_scarce, waiting, float(one.peak_bytes)
+
+
+def _waiting(price: Price) -> float:
+    return price.parts.get("communication", 0.0)
+
+
+def why_chosen(chosen: Price, fastest: Price) -> str:
+    """Say why a candidate is chosen."""
+    if chosen.seconds <= fastest.seconds:
+        return "the fastest that fits"
+    if chosen.peak_bytes > chosen.room or _waiting(chosen) >= _waiting(fastest):
+        return "as fast as the fastest, as far as an estimate knows, with the least memory"
+    return "as fast as the fastest, as far as an estimate knows, and more of what it sends overlaps"
+
+
 def why_slower(loser: Price, winner: Price) -> str:
     """Say what makes a candidate slower that fits."""
     if is_tie(loser, winner):
-        return (
-            f"as fast, as far as an estimate knows, with {format_bytes(loser.peak_bytes)} of memory against "
-            f"{format_bytes(winner.peak_bytes)}"
-        )
+        first, second = among_ties(loser, winner), among_ties(winner, winner)
+        against = f"{format_bytes(loser.peak_bytes)} of memory against {format_bytes(winner.peak_bytes)}"
+        if first[0] == second[0] and first[1] != second[1]:
+            waits = f"{format_seconds(_waiting(loser))} of waiting for exchanges"
+            against = f"{waits} against {format_seconds(_waiting(winner))}"
+        return f"as fast, as far as an estimate knows, with {against}"
     # Not its largest part, but the one by which it loses most.
     part = max(loser.parts, key=lambda name: loser.parts[name] - winner.parts.get(name, 0.0))
     reasons = {"communication": _communication, "products": _compute, "kernels": _compute}

@@ -6,10 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
-
-from rich import progress as bars
-from rich.console import Console
+from typing import Any
 
 from outlay.core import error_types as errors
 from outlay.core.disk_cache import cache_folder
@@ -19,8 +16,18 @@ from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.compiled_price import Price
-from outlay.search.reasons import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
+from outlay.search.reasons import (
+    among_ties,
+    is_tie,
+    nothing_fits,
+    nothing_to_compile,
+    why_chosen,
+    why_not_compiled,
+    why_slower,
+    why_too_big,
+)
 from outlay.search.screening import Screened, in_order, next_to_compile, screen, without_preset
+from outlay.search.search_progress import Progress, counting
 from outlay.search.selection import Considered, Selection, Verdict
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
@@ -75,7 +82,8 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         KeyboardInterrupt: on Ctrl-C; what was compiled is kept for the next time.
     """
     start = time.monotonic()
-    passed, ruled_out = screen(question.candidates, question.layouts, question.workload_of, question.target)
+    every = counting(question.candidates, str(question.target))
+    passed, ruled_out = screen(every, question.layouts, question.workload_of, question.target)
     if not passed:
         raise nothing_to_compile(question.target, ruled_out)
     workers = Workers(question.command, num_processes, timeout)
@@ -204,15 +212,16 @@ def _toml(question: Question, chosen: Considered) -> str | None:
     recipe = " ".join(["outlay choose", question.recipe, *asked, "--target", str(question.target)])
     what = f"layout {candidate.layout}, {price.range_in_words} a step by the estimate"
     memory = f"{format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
-    run = " ".join(["outlay run", question.recipe, *question.words, *candidate.all_words, "--layout", "THIS_FILE"])
+    words = [question.recipe, *question.words, *candidate.all_words, "--layout", "THIS_FILE"]
+    run = " ".join([*price.environment, "outlay run", *words])
     return write_layout(layout, mesh=candidate.mesh, comment=f"Chosen by {recipe}\n{what}, {memory}\n{run}")
 
 
 def ranked(compiled: Sequence[Considered]) -> list[Considered]:
     """Rank candidates: what fits by time, the first of them chosen; what does not fit by memory; then failures.
 
-    Times are per example, since batches may differ. If the estimates cannot tell which is fastest, the one that needs
-    the least memory is chosen.
+    Times are per example, since batches may differ. If the estimates cannot tell which is fastest, the one that waits
+    least for exchanges is chosen, since more of it overlaps; where memory is scarce, the one that needs the least.
     """
     priced = [(each, price) for each in compiled if (price := each.price_per_sample)]
     fitting = sorted((pair for pair in priced if pair[1].fits), key=lambda pair: pair[1].seconds)
@@ -220,9 +229,9 @@ def ranked(compiled: Sequence[Considered]) -> list[Considered]:
     ranking = []
     if fitting:
         fastest = fitting[0][1]
-        # As fast, as far as anybody knows: then more memory left is worth more.
-        first, _ = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
-        ranking.append(replace(first, verdict="chosen", why="the fastest that fits"))
+        alike = [pair for pair in fitting if is_tie(pair[1], fastest)]
+        first, price = min(alike, key=lambda pair: among_ties(pair[1], fastest))
+        ranking.append(replace(first, verdict="chosen", why=why_chosen(price, fastest)))
         ranking += [replace(each, why=_why_slower(each, first)) for each, _ in fitting if each is not first]
     return [*ranking, *(each for each, _ in too_big), *(each for each in compiled if each.price is None)]
 
@@ -233,60 +242,3 @@ def _why_slower(loser: Considered, winner: Considered) -> str:
     assert winner.price is not None
     why = why_slower(loser.price.times(winner.num_samples / loser.num_samples), winner.price)
     return why if loser.num_samples == winner.num_samples else f"{why}, for as many examples"
-
-
-class Progress:
-    """Show what is being compiled, its results, and how many are left.
-
-    Args:
-        total: how many candidates will be compiled.
-        what: what they are compiled for, such as the target.
-        console: where to; stderr by default.
-    """
-
-    def __init__(self, total: int, what: str, console: Console | None = None) -> None:
-        self._total = total
-        self._done = 0
-        self._what = what
-        self._console = console or Console(stderr=True, highlight=False)
-        self._running: list[str] = []
-        self._bar: bars.Progress | None = None
-        self._task = bars.TaskID(0)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            columns = ("{task.completed}/{task.total}", bars.BarColumn(), bars.TimeElapsedColumn())
-            self._bar = bars.Progress(*columns, "{task.fields[running]}", console=self._console, transient=True)
-            self._task = self._bar.add_task("", total=self._total, running="")
-            self._bar.start()
-        else:
-            # A log has no width: no line of it is broken.
-            self._console.print(f"compiling {self._total} candidates for {self._what}", soft_wrap=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def started(self, candidate: Candidate) -> None:
-        """Report that a candidate is being compiled."""
-        self._running.append(str(candidate))
-        self._show()
-
-    def ended(self, candidate: Candidate, ended: Ended, what: str) -> None:
-        """Report that a candidate is done.
-
-        Args:
-            candidate: the candidate.
-            ended: how its process ended.
-            what: its result in words.
-        """
-        self._running.remove(str(candidate))
-        self._done += 1
-        self._show()
-        line = f"{self._done}/{self._total}  {candidate}: {what} ({ended.seconds:.0f} s)"
-        self._console.print(line, markup=False, soft_wrap=True)
-
-    def _show(self) -> None:
-        if self._bar:
-            self._bar.update(self._task, completed=self._done, running=", ".join(self._running))

@@ -146,10 +146,11 @@ class Selection(Report):
         is_given = chosen.compiler_options is None and self.compiler_options != "preset"
         compiler_words = ("--compiler-options", self.compiler_options) if is_given else ()
         recipe = [self.recipe, *self.words, *chosen.all_words, *compiler_words]
+        environment = self.chosen.price.environment if self.chosen.price else ()
         layout = ["--layout", file] if file else ["--layout", chosen.layout, "--mesh", chosen.mesh]
         return (
             shlex.join(["outlay", "explain", *recipe, *layout, "--target", self.target]),
-            shlex.join(["outlay", "run", *recipe, *layout, *self._devices()]),
+            shlex.join([*environment, "outlay", "run", *recipe, *layout, *self._devices()]),
         )
 
     def _devices(self) -> list[str]:
@@ -211,6 +212,12 @@ class Selection(Report):
             yield (
                 f"the ranges of {counted(len(near), 'slower one')} overlap that of the first: an estimate ranks, a "
                 "measurement decides"
+            )
+        price = self.chosen.price
+        if price and price.mem_fraction is not None:
+            yield (
+                f"the chosen one needs {price.mem_fraction:.0%} of the memory, more than JAX takes by itself: its "
+                f"command sets {price.environment[0]}"
             )
         if self.is_per_sample:
             yield "batches differ, so times of an example are compared"

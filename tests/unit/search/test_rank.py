@@ -33,6 +33,26 @@ def test_of_two_as_fast_the_smaller_is_chosen():
     assert second.why == "as fast, as far as an estimate knows, with 40.0 GiB of memory against 20.0 GiB"
 
 
+def test_of_two_as_fast_the_one_that_overlaps_is_chosen_where_there_is_memory_enough():
+    """Without the preset a step needs less memory and waits more; that was chosen with 47 of 79 GiB used."""
+    overlapping = compiled(screened("a"), price(1, peak=50, parts=parts(communication=0.1)))
+    waiting = compiled(screened("b"), price(0.98, peak=40, parts=parts(communication=0.3)))
+    first, second = ranked([waiting, overlapping])
+    assert first.candidate.layout == "a"
+    assert first.why == "as fast as the fastest, as far as an estimate knows, and more of what it sends overlaps"
+    assert second.why == "as fast, as far as an estimate knows, with 300 ms of waiting for exchanges against 100 ms"
+
+
+def test_of_two_as_fast_the_one_that_needs_less_is_chosen_where_memory_is_scarce():
+    overlapping = compiled(screened("a"), price(0.98, peak=70, parts=parts(communication=0.1)))
+    waiting = compiled(screened("b"), price(1, peak=65, parts=parts(communication=0.3)))
+    fits_by_itself = compiled(screened("c"), price(1.01, peak=59, parts=parts(communication=0.4)))
+    first, _ = ranked([overlapping, waiting])
+    assert first.candidate.layout == "b"
+    assert first.why == "as fast as the fastest, as far as an estimate knows, with the least memory"
+    assert ranked([overlapping, waiting, fits_by_itself])[0].candidate.layout == "c"
+
+
 def test_a_program_that_does_not_fit_says_what_it_needs():
     (only,) = ranked([compiled(screened("a"), price(peak=96))])
     assert (only.verdict, only.why) == ("does not fit", "needs 96.0 GiB of 80.0 GiB a device")

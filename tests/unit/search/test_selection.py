@@ -110,6 +110,17 @@ def test_the_commands_say_which_options_of_the_compiler(selection):
     assert given.commands()[1] == "outlay run lm --size 3b --compiler-options none --layout fsdp --mesh data=8"
 
 
+def test_the_fraction_of_the_memory_that_the_chosen_one_needs_is_said_and_set(selection):
+    first, *others = selection.considered
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in f"{selection}{selection.commands()}"
+    big = replace(first, price=replace(first.price, mem_fraction=0.9))
+    given = replace(selection, considered=(big, *others))
+    setting = "XLA_PYTHON_CLIENT_MEM_FRACTION=0.90"
+    assert given.commands()[1] == f"{setting} outlay run lm --size 3b --layout fsdp --mesh data=8"
+    assert given.commands()[0].startswith("outlay explain")
+    assert "needs 90% of the memory, more than JAX takes by itself" in re.sub(r"\s+", " ", str(given))
+
+
 def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
     tried = ranked([compiled(screened("dp"), price(peak=300)), compiled(screened("fsdp"), price(peak=96))])
     message = str(nothing_fits(TARGET, tried, num_left=5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.one_line import OneLine
 
 Verdict = Literal["fits", "may not fit", "does not fit"]
+_LARGEST_POOL = 0.95
 Phase = Literal["forward", "backward", "optimizer", "other"]
 
 
@@ -187,6 +189,14 @@ class MemoryFacts(OneLine):
         if self.needed <= self.pool:
             return "fits"
         return "may not fit" if self.peak <= self.most else "does not fit"
+
+    @property
+    def fraction(self) -> float | None:
+        """The share of a GPU's memory that JAX must be told to take; None where that which it takes suffices."""
+        if self.verdict != "may not fit":
+            return None
+        # A larger pool would leave too little for CUDA and its libraries.
+        return min(_LARGEST_POOL, math.ceil(100 * self.needed / (self.capacity or 1)) / 100)
 
     @property
     def fits(self) -> bool | None:

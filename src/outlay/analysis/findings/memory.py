@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +10,7 @@ from outlay.analysis.attribution.provenance import is_users, read_op_name
 from outlay.analysis.findings.compiler_messages import size_bytes
 from outlay.analysis.findings.finding import Evidence, Finding, first_source
 from outlay.analysis.hlo.hlo_module import SourceLine, read_shapes, total_bytes
+from outlay.core.memory_pool import MEM_FRACTION
 from outlay.core.quantities import counted, format_bytes, listed
 
 SHARE = 0.1
@@ -37,14 +37,12 @@ _NUM_SHOWN = 3
 
 def too_large(memory: MemoryFacts) -> Iterator[Finding]:
     """Find steps that need more memory than the device has, or than JAX takes by default."""
-    if memory.verdict == "may not fit":
-        # A larger pool would leave too little for CUDA and its libraries.
-        share = min(0.95, math.ceil(100 * memory.needed / (memory.capacity or 1)) / 100)
+    if (share := memory.fraction) is not None:
         text = (
             f"the step needs about {format_bytes(memory.needed)}, but JAX as it is set takes only "
             f"{format_bytes(memory.pool)} of the device's {format_bytes(memory.capacity or 0)}"
         )
-        fix = f"set XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
+        fix = f"set {MEM_FRACTION}={share:.2f}; or {_FIX}"
         yield Finding("tight-memory", text, fix, max(0, memory.needed - memory.pool), first_source(memory.largest))
     if memory.verdict != "does not fit":
         return

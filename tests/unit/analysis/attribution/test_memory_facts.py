@@ -115,7 +115,8 @@ def test_the_verdict_is_what_jax_can_take(monkeypatch):
     gib = 2**30
     assert facts(50 * gib).verdict == "fits"
     tight = facts(65 * gib)
-    assert (tight.verdict, tight.fits) == ("may not fit", True)
+    assert (tight.verdict, tight.fits, tight.fraction) == ("may not fit", True, 0.85)
+    assert (facts(50 * gib).fraction, facts(78 * gib).fraction) == (None, None)
     (finding,) = too_large(tight)
     assert finding.fix.startswith("set XLA_PYTHON_CLIENT_MEM_FRACTION=0.85; or ")
     assert facts(78 * gib).verdict == "does not fit"
