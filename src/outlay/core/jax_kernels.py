@@ -10,6 +10,7 @@ import contextvars
 import math
 import threading
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,29 @@ def splitting_samples(axes: tuple[str, ...]) -> Iterator[None]:
 def sample_axes() -> tuple[str, ...] | None:
     """Return the axes of `splitting_samples`; None outside of it."""
     return _sample_axes.get()
+
+
+_missed: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("missed_kernels", default=None)
+
+
+@contextlib.contextmanager
+def holding_missed_kernels() -> Iterator[list[str]]:
+    """Collect what `warn_of_missed_kernel` is told in this context, where a step may be traced again before it runs."""
+    held: list[str] = []
+    before = _missed.set(held)
+    try:
+        yield held
+    finally:
+        _missed.reset(before)
+
+
+def warn_of_missed_kernel(text: str) -> None:
+    """Warn that an operation has no kernel of its own on the hardware that is compiled for."""
+    held = _missed.get()
+    if held is None:
+        warnings.warn(text, stacklevel=3)
+    else:
+        held.append(text)
 
 
 def compiled_for() -> jax.Device:

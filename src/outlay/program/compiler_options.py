@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -11,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jaxlib
@@ -27,7 +28,6 @@ from outlay.core.jax_compat import (
     take_packed_arrays,
     without_compilation_cache,
 )
-from outlay.core.memory_pool import asked_fraction
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
@@ -151,6 +151,8 @@ def _within_pool(values: Mapping[str, Value], mesh: Mesh | None) -> Mapping[str,
     """Give the scheduler the memory that a run will have: that of its pool."""
     if SCHEDULER_MEMORY not in values or mesh is None:
         return values
+    from outlay.core.memory_pool import asked_fraction
+
     if asked := asked_fraction():
         return {**values, SCHEDULER_MEMORY: int(asked.share * 100 / SCHEDULER_SHARE)}
     if is_compile_only(mesh.devices.flat[0]):
@@ -228,7 +230,7 @@ def compile_with(
         from outlay.program.compiler_faults import faults_in_reach
 
         options = options.avoiding(faults_in_reach(lowered))
-    with without_compilation_cache(device):
+    with without_compilation_cache(device), _progress(lowered, device):
         # Each turn leaves out an option or sets one for good, so that this ends.
         while True:
             try:
@@ -247,6 +249,23 @@ def compile_with(
                 from outlay.program.compiler_aborts import abort_error
 
                 raise abort_error(error, lowered) from None
+
+
+def _progress(lowered: jax.stages.Lowered, device: jax.Device | None) -> contextlib.AbstractContextManager[None]:
+    """Return the context that says on a terminal what is compiled, if that takes long; it never does for CPUs."""
+    if device is None or device.platform == "cpu":
+        return contextlib.nullcontext()
+    from outlay.core.slow_progress import progress_on_terminal
+
+    return progress_on_terminal(lambda: _in_words(lowered, device))
+
+
+def _in_words(lowered: jax.stages.Lowered, device: jax.Device | None) -> str:
+    """Say what is compiled, and for what."""
+    attributes: Any = cast(Any, lowered.compiler_ir("stablehlo")).operation.attributes
+    name = str(attributes["sym_name"]).strip('"').removeprefix("jit_")
+    num = str(attributes["mhlo.num_partitions"]).partition(" ")[0]
+    return f"compiling {name} for {counted(int(num), 'device')}" + (f" of {device.device_kind}" if device else "")
 
 
 def _other_options(options: CompilerOptions, message: str) -> CompilerOptions | None:

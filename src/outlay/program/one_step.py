@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,8 +91,9 @@ class OneStep:
         is_asked = planned.is_placed_by_xla and mesh.devices.flat[0].platform == "tpu"
         self._sample_axes = sample_axes(layout, self.batch_shapes, mesh) if is_asked else None
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
+        missed: list[str] = []
         with explaining_mesh_errors(named(self.step), mesh, mode):
-            traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode))
+            traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode, missed))
         _check_leaks(traced.jaxpr, self.step, named(self.step))
         check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.named_shapes: dict[str, Any] = traced.intermediates
@@ -126,6 +128,9 @@ class OneStep:
         check(self.planned, self._passes)
         if self.runs_per_shard or any(one.refuses_in_trace for one in self._passes):
             self._check_traced()
+        # Rules for values inside may give a kernel what it needs: a step that is traced anew warns then, if at all.
+        for text in dict.fromkeys(missed) if self._is_as_traced else ():
+            warnings.warn(text, stacklevel=4)
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         instead = self._init_per_shard if planned.is_placed_by_xla else None
@@ -226,14 +231,21 @@ class OneStep:
 
         return per_shard_in(jaxpr, shardings(self.plan, self.state_shapes, self._mesh), self._mesh, names)
 
-    def _trace(self, mode: str) -> Traced:
+    def _trace(self, mode: str, missed: list[str]) -> Traced:
         device, answers = self._mesh.devices.flat[0], contextlib.nullcontext()
+        held: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext(missed)
+        if device.platform != "cpu":  # where there are kernels to miss
+            from outlay.core.jax_kernels import holding_missed_kernels
+
+            held = holding_missed_kernels()
         if is_compile_only(device):
             from outlay.core.jax_kernels import as_if_attached
 
             answers = as_if_attached(device)
-        with fresh_traces(), answers, self._for_attention():
-            return abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
+        with fresh_traces(), answers, self._for_attention(), held as texts:
+            traced = abstract_step(self.step, self.state_shapes, self.batch_shapes, mode)
+        missed[:] = texts
+        return traced
 
     @property
     def _is_as_traced(self) -> bool:

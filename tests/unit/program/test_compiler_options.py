@@ -13,7 +13,7 @@ from outlay.core.error_types import ExplainError, ProgramError
 from outlay.core.runtime_flags import typed_flags
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
-from outlay.program.compiler_options import CompilerOptions, compile_with, compiler_options
+from outlay.program.compiler_options import CompilerOptions, _in_words, compile_with, compiler_options
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
 from outlay.train.step import sum_over_microbatches
@@ -70,6 +70,13 @@ def test_on_gpus_that_are_here_the_scheduler_plans_with_the_pool_that_jax_takes(
     assert "xla_gpu_memory_limit_slop_factor" not in compiler_options("preset", attached).values
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     assert compiler_options("preset", attached).values["xla_gpu_memory_limit_slop_factor"] == 118
+
+
+@pytest.mark.any_jax
+def test_what_is_compiled_is_named_where_it_takes_long():
+    on = mesh(data=8)
+    words = _in_words(make(on).lowered, on.devices.flat[0])
+    assert words == "compiling step for 8 devices of cpu"
 
 
 def test_a_program_is_compiled_with_its_options_and_says_so():

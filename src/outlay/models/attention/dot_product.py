@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +82,7 @@ def attention(
     no_kernel = refusal(device, query, key, segment_ids, split)
     missed = None if device.platform == "cpu" else no_kernel  # no warning on CPUs, which have no kernel
     if missed is not None:
-        warnings.warn(f"attention runs block by block on {device.device_kind}: {missed.why}", stacklevel=2)
+        jax_kernels.warn_of_missed_kernel(f"attention runs block by block on {device.device_kind}: {missed.why}")
     with jax.named_scope("attention"):
         if no_kernel is None:
             given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]

@@ -17,6 +17,7 @@ import outlay
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import compiled_work
 from outlay.core import jax_kernels
+from outlay.core.constrain import ruled_spec
 from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import BLOCK, Mask, blockwise
 from outlay.models.attention.dot_product import _filled_up
@@ -249,6 +250,32 @@ def test_on_tpus_that_are_not_here_the_layout_splits_it_where_nobody_says_how(he
     assert set(re.findall(r"%splash_mha_fwd\w* = \(?bf16\[([\d,]+)\]", text)) <= {"2,2,128,64"}
     assert ("splash_mha" in text) == divides
     assert jax_kernels.sample_axes() is None
+
+
+def test_there_is_no_warning_where_a_rule_gives_the_kernel_what_it_needs():
+    """Three heads do not divide over the axis `model`, which a first trace without the rules would split them over."""
+
+    def step(state, x):
+        def loss(state):
+            heads = outlay.constrain((x @ state["query"]).reshape(*x.shape[:2], 3, 64), "queries", optional=True)
+            split = ruled_spec("queries")
+            return outlay.attention(heads, heads, heads, causal=True, split=split).astype(jnp.float32).sum()
+
+        return jax.tree.map(jnp.subtract, state, jax.grad(loss)(state)), {}
+
+    mesh = outlay.mesh(data=4, model=2, target="tpu-v5e:2x4")
+    init, batch = (
+        lambda key: {"query": jnp.ones((64, 192), jnp.bfloat16)},
+        jax.ShapeDtypeStruct((8, 128, 64), jnp.bfloat16),
+    )
+    layout = outlay.Layout([("query", P("data")), ("queries", P("data"))]) + outlay.data_parallel()
+    program = outlay.program(step, init, batch, layout=layout, mesh=mesh)
+    assert "no_kernel" not in program.lowered.as_text(debug_info=True)
+    without = outlay.Layout([("query", P("data"))]) + outlay.data_parallel()
+    with pytest.warns(UserWarning, match="cannot partition the Pallas kernel"):
+        assert "no_kernel" in outlay.program(step, init, batch, layout=without, mesh=mesh).lowered.as_text(
+            debug_info=True
+        )
 
 
 @pytest.mark.compiles
