@@ -10,7 +10,7 @@ import typer
 import outlay
 from outlay.cli.main import app
 
-ONLY_OPTIONS = {"run": {"--json", "--plan"}, "choose": {"--json", "--html", "--output", "--force"}}
+ONLY_OPTIONS = {"run": {"--json", "--plan"}, "choose": {"--json", "--html", "--output", "--force", "--all"}}
 """What becomes of a result, which in Python is a method of it. What the recipe takes itself are `options` in Python."""
 OF_SEVERAL = {"layouts": "layout", "meshes": "mesh"}
 """An option is given several times where Python has a sequence."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
-from outlay.cli.output import check_outputs, print_facts, say, write_page
+from outlay.cli.options import AllOption, ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
+from outlay.cli.output import check_outputs, print_facts_or_brief, say, write_page
 from outlay.search.workers import NUM_CANDIDATES, TIMEOUT
 
 if TYPE_CHECKING:
+    from outlay.render.report import Report
     from outlay.search.placement.choice import PlacementChoice
     from outlay.search.selection import Selection
 
@@ -63,6 +64,7 @@ def choose(
     html: HtmlOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
+    print_all: AllOption = False,
 ) -> None:
     """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
 
@@ -86,11 +88,19 @@ def choose(
         processes=processes,
         timeout=timeout,
     )
-    print_facts(selection, as_json=as_json)
+    print_facts_or_brief(selection, lambda: _brief(selection), as_json=as_json, print_all=print_all)
     write_page(html, selection, force=force)
     file = _write(output, selection, force=force)
     if not as_json:
         say("\n" + "\n".join(selection.commands(file)))
+
+
+def _brief(selection: Selection | PlacementChoice) -> Report:
+    """Return what a terminal shows of a long choice."""
+    from outlay.search.brief_selection import BriefSelection
+    from outlay.search.selection import Selection
+
+    return BriefSelection(selection) if isinstance(selection, Selection) else selection
 
 
 def _write(path: Path, selection: Selection | PlacementChoice, *, force: bool) -> str | None:

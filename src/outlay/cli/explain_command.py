@@ -11,6 +11,7 @@ import typer
 
 from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import (
+    AllOption,
     CacheOption,
     ForceOption,
     HtmlOption,
@@ -19,7 +20,7 @@ from outlay.cli.options import (
     prepare_program,
     with_options,
 )
-from outlay.cli.output import check_outputs, print_facts, print_picture, say, write_page, write_trace
+from outlay.cli.output import check_outputs, print_facts_or_brief, print_picture, say, write_page, write_trace
 from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from outlay.analysis.hlo.hlo_collectives import CollectiveKind
     from outlay.recipes.ways_to_fit import WayToFit
+    from outlay.report.explain.brief_explanation import BriefExplanation
     from outlay.report.explain.explanation import Explanation
     from outlay.search.fix_activations import Fix
 
@@ -47,6 +49,7 @@ def explain(
     force: ForceOption = False,
     cache: CacheOption = True,
     as_json: JsonOption = False,
+    print_all: AllOption = False,
     fix: Annotated[
         bool,
         typer.Option(
@@ -104,7 +107,13 @@ def explain(
             fixed = fix_activations(prepared.program, explanation=explanation)
     with_fix = {"fix": fixed.to_dict()} if fixed else {}
 
-    print_facts(explanation, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways], **with_fix)
+    def brief() -> BriefExplanation | Explanation:
+        from outlay.report.explain.brief_explanation import BriefExplanation
+
+        return explanation if explanation.by_parts is not None else BriefExplanation(explanation)
+
+    ways_as_json = [way.to_dict() for way in ways]
+    print_facts_or_brief(explanation, brief, as_json=as_json, print_all=print_all, ways_to_fit=ways_as_json, **with_fix)
     if not as_json:
         if fixed:
             print_picture(fixed)

@@ -100,6 +100,11 @@ CacheOption = Annotated[
     bool,
     typer.Option("--cache/--no-cache", help="Whether to reuse what was compiled before; by default yes."),
 ]
+AllOption = Annotated[
+    bool,
+    typer.Option("--all", help="Print all of it; by default what is longer than 60 lines is cut to what matters most."),
+]
+"""The option `--all` of a command whose answer may be long."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 """The option `--json` of a command that answers."""
 

@@ -188,6 +188,35 @@ def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
         say(str(facts))
 
 
+def print_facts_or_brief(facts: Any, brief: Callable[[], Any], *, as_json: bool, print_all: bool, **more: Any) -> None:
+    """Print what a command found as `print_facts` does, or of what is too long for a terminal what matters most.
+
+    Args:
+        facts: all of it.
+        brief: makes what is printed instead of more than `MOST_LINES` lines.
+        as_json: whether JSON was asked for.
+        print_all: whether all of it was asked for.
+        **more: further entries of the JSON document.
+    """
+    if not as_json and not print_all:
+        from outlay.core.table import to_text
+
+        width = max(_LEAST_WIDTH, _console_width()) if sys.stdout.isatty() else _PIPED_WIDTH
+        if to_text(facts, width=width).count("\n") >= MOST_LINES:
+            facts = brief()
+    print_facts(facts, as_json=as_json, **more)
+
+
+MOST_LINES = 60
+"""The lines of an answer up to which a terminal shows all of it."""
+
+
+def _console_width() -> int:
+    from rich.console import Console
+
+    return Console().width
+
+
 def print_answer(folder: Path) -> None:
     """Print the JSON document of a job's last start, or that it ended without one."""
     documents = sorted(folder.glob("*.json"))

@@ -35,6 +35,7 @@ from outlay.search.analytic_cost import Expectation
 from outlay.search.candidate import Candidate
 from outlay.search.compiled_price import Price
 
+_NUM_REASONS = 12
 Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "not compiled", "ruled out"]
 
 
@@ -169,6 +170,14 @@ class Selection(Report):
     _text_width = 160
 
     def _page(self) -> Page:
+        return self.laid_out()
+
+    def laid_out(self, limit: int | None = None) -> Page:
+        """Lay it out.
+
+        Args:
+            limit: of how many candidates the text tells, and of how many reasons; None for as many as are worth it.
+        """
         price = self.chosen.price
         assert price is not None
         answer, notes = f"{self.chosen.candidate}", list(self._notes())
@@ -182,9 +191,9 @@ class Selection(Report):
                 self._stats(price),
                 Notes(notes, is_warning=True, medium="html"),
                 *self._plot(),
-                Section("what was compiled", [self._table(), Legend(segments_of_time(price.parts))]),
+                Section("what was compiled", [self._table(limit), Legend(segments_of_time(price.parts))]),
                 Notes(self._from_earlier(), medium="html"),
-                *self._left_out(),
+                *self._left_out(_NUM_REASONS if limit is None else limit),
                 Line("", medium="text"),
                 Notes([*notes, *self._from_earlier()], is_warning=True, medium="text"),
                 Section("continue with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
@@ -274,7 +283,7 @@ class Selection(Report):
         """Return the price whose times are compared: per example if batches differ."""
         return each.price_per_sample if self.is_per_sample else each.price
 
-    def _table(self) -> Table:
+    def _table(self, limit: int | None) -> Table:
         front, tried = self.pareto, self._tried
 
         def verdict(each: Considered) -> str:
@@ -298,7 +307,7 @@ class Selection(Report):
             (Column("memory", "number"), lambda each: format_bytes(each.price.peak_bytes) if each.price else ""),
             (Column("", "words", is_key=True), verdict),
         ]
-        return Table.of(tried, columns, style=lambda each: "strong" if each is self.chosen else "")
+        return Table.of(tried, columns, style=lambda each: "strong" if each is self.chosen else "", limit=limit)
 
     def _parts(self, each: Considered, slowest: float) -> list[Segment]:
         """Return what the time of a candidate is made of; bars of all candidates have one scale."""
@@ -307,7 +316,7 @@ class Selection(Report):
             return []
         return [replace(part, share=part.share * price.seconds / slowest) for part in segments_of_time(price.parts)]
 
-    def _left_out(self) -> list[Block]:
+    def _left_out(self, limit: int) -> list[Block]:
         """List candidates that were not compiled by their reasons, the most frequent first."""
         waiting = [each for each in self if each.verdict == "not compiled"]
         reasons = Counter(each.why for each in self if each.verdict == "ruled out").most_common()
@@ -317,7 +326,7 @@ class Selection(Report):
             blocks.append(Details(what, [f"{each.candidate}: {each.why}" for each in waiting], limit=1, what="of them"))
         if reasons:
             what = f"{counted(sum(count for _, count in reasons), 'candidate')} that the arithmetic rules out"
-            blocks.append(Details(what, [f"{count} x {why}" for why, count in reasons], what="reasons"))
+            blocks.append(Details(what, [f"{count} x {why}" for why, count in reasons], limit, what="reasons"))
         return [Section("what was not compiled", blocks)] if blocks else []
 
 

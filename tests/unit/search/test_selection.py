@@ -7,6 +7,7 @@ from tests.unit.search.pretend import compiled, price, screened
 
 from outlay.core.error_types import ChooseError
 from outlay.devices.target import Target
+from outlay.search.brief_selection import BriefSelection
 from outlay.search.candidate import Candidate
 from outlay.search.reasons import nothing_fits, nothing_to_compile
 from outlay.search.search import ranked
@@ -108,6 +109,21 @@ def test_the_commands_say_which_options_of_the_compiler(selection):
     without = replace(first, candidate=replace(first.candidate, compiler_options="none"))
     given = replace(given, considered=(without, *others))
     assert given.commands()[1] == "outlay run lm --size 3b --compiler-options none --layout fsdp --mesh data=8"
+
+
+def test_in_brief_the_best_are_shown_and_the_others_counted(selection):
+    chosen, *others = selection.considered
+    slower = ranked([compiled(screened(f"l{number}"), price(2 + number)) for number in range(40)])
+    reasons = [Considered(Candidate("pp", f"data={n}"), "ruled out", f"{n} layers do not divide") for n in range(50)]
+    long = replace(
+        selection, considered=(chosen, *(replace(one, verdict="slower") for one in slower), *others, *reasons)
+    )
+    assert len(str(long).splitlines()) > 60
+    brief = str(BriefSelection(long)).splitlines()
+    assert len(brief) <= 60
+    assert brief[0] == str(long).splitlines()[0]
+    assert any("and 37 more" in line for line in brief)
+    assert brief[-1] == "all candidates and reasons: --all, or --html FILE"
 
 
 def test_the_fraction_of_the_memory_that_the_chosen_one_needs_is_said_and_set(selection):

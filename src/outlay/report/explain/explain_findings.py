@@ -9,21 +9,24 @@ from typing import Any
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.findings.finding import SEVERE, Finding
 from outlay.core.equal_layers import as_pattern, fold_numbers, without_layers
-from outlay.core.quantities import format_bytes, how_often
-from outlay.render.page import Advice, Advices, Block, Medium, Section
+from outlay.core.quantities import counted, format_bytes, how_often
+from outlay.render.page import Advice, Advices, Block, Line, Medium, Section
 from outlay.report.explain.explain_tables import short_source
 
 _SMALL = 100
 """Findings that cost this many times less than the most expensive one are folded into one line."""
 
 
-def finding_blocks(findings: Sequence[Finding], estimate: Estimate | None, medium: Medium) -> Iterator[Block]:
+def finding_blocks(
+    findings: Sequence[Finding], estimate: Estimate | None, medium: Medium, limit: int | None = None
+) -> Iterator[Block]:
     """Lay out findings: the expensive ones with their fixes, all others in one line.
 
     Args:
         findings: the findings.
         estimate: the time of a step, if known.
         medium: where they are shown.
+        limit: of how many expensive ones all is said; None for all of them.
     """
     if not findings:
         return
@@ -42,7 +45,9 @@ def finding_blocks(findings: Sequence[Finding], estimate: Estimate | None, mediu
     title = f"{'and ' if major else ''}{len(minor)} that each cost less than 1% of the "
     title += "step" if any(is_short) else "first"
     num = str(len(findings)) if len(groups) == len(findings) else f"{len(findings)} in {len(groups)} groups"
-    yield Section("findings", [Advices(major, minor, title)], num, medium=medium)
+    left = len(major[limit:]) if limit is not None else 0
+    more = [Line(f"and {counted(left, 'finding')} that cost less")] if left else []
+    yield Section("findings", [Advices(major[:limit], minor, title), *more], num, medium=medium)
 
 
 def _is_minor(group: Sequence[Finding], step: float | None) -> bool:

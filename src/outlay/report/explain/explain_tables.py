@@ -79,6 +79,24 @@ def collective_tables(
     if not lines:
         yield Section("collectives", [], "none")
         return
+    table, often = _collectives(lines, bytes_per_step, _MAX_ROWS, with_time=with_time)
+    # In text each sum is a line; the page has the modules, which may be many, as a table.
+    yield Section("collectives", [table, *(_sums(title, sums[title], "text") for title in sums)], often)
+    modules = Section("by module", [_modules(sums["by module"])])
+    others = [_sums(title, totals, "both") for title, totals in sums.items() if title != "by module"]
+    beside = Section("sums", others)
+    yield Columns([modules, beside], medium="html")
+
+
+def dearest_collectives(facts: Sequence[CollectiveFacts], bytes_per_step: int, limit: int) -> Iterator[Block]:
+    """List so many lines of collectives, those that send most."""
+    if lines := rows(facts):
+        table, often = _collectives(lines, bytes_per_step, limit, with_time=False)
+        yield Section("collectives", [table], often)
+
+
+def _collectives(lines: Sequence[Any], bytes_per_step: int, limit: int, *, with_time: bool) -> tuple[Table, str]:
+    """Return the table of collectives by line, and what it has in all."""
     columns = [
         (Column("kind"), lambda row: Cell(row.kind, colour=colour_of_kind(row.kind))),
         (Column("axis"), lambda row: row.axes),
@@ -90,16 +108,10 @@ def collective_tables(
         (Column("module", "words", widths=_WIDE), lambda row: row.module),
         (Column("line", "code", is_key=True), lambda row: line_cell(row.source)),
     ]
-    rest = _rest(lines, lambda row: row.total.bytes_per_step, format_bytes)
+    rest = _rest(lines, lambda row: row.total.bytes_per_step, format_bytes, limit)
     runs = counted(sum(row.total.num_runs for row in lines), "run")
     often = f"{runs} a step, a device sends {format_bytes(bytes_per_step)}"
-    table = Table.of(lines, columns, limit=_MAX_ROWS, rest=rest)
-    # In text each sum is a line; the page has the modules, which may be many, as a table.
-    yield Section("collectives", [table, *(_sums(title, sums[title], "text") for title in sums)], often)
-    modules = Section("by module", [_modules(sums["by module"])])
-    others = [_sums(title, totals, "both") for title, totals in sums.items() if title != "by module"]
-    beside = Section("sums", others)
-    yield Columns([modules, beside], medium="html")
+    return Table.of(lines, columns, limit=limit, rest=rest), often
 
 
 def _seconds(total: Total) -> str:
@@ -177,8 +189,8 @@ def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
     yield Section("copies to and from the host", [table], remark)
 
 
-def operations(facts: Sequence[OperationFacts]) -> Iterator[Block]:
-    """List the most expensive lines of a step."""
+def operations(facts: Sequence[OperationFacts], limit: int = _MAX_OPERATIONS) -> Iterator[Block]:
+    """List the most expensive lines of a step, so many of them."""
     if not facts:
         return
     columns = [
@@ -191,7 +203,7 @@ def operations(facts: Sequence[OperationFacts]) -> Iterator[Block]:
         (Column("what", is_key=True), lambda operation: operation.what),
         (Column("line", "code", is_key=True), lambda operation: line_cell(operation.source)),
     ]
-    table = Table.of(facts, columns, limit=_MAX_OPERATIONS)
+    table = Table.of(facts, columns, limit=limit)
     yield Section("where the time goes", [table], "by line; communication counts only while the device waits for it")
 
 
@@ -211,9 +223,9 @@ def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
     yield Section("recomputed in the backward pass", [table], remark)
 
 
-def _rest(rows: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str]) -> str:
+def _rest(rows: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str], limit: int = _MAX_ROWS) -> str:
     """Sum up the rows beyond the limit."""
-    rest = rows[_MAX_ROWS:]
+    rest = rows[limit:]
     return f"and {counted(len(rest), 'more line')}, together {words(sum(map(size, rest)))} a step"
 
 

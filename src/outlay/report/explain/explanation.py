@@ -212,8 +212,8 @@ def _explain_page(facts: Explanation) -> Page:
         headline=f"{facts.name} on {devices_in_words(facts.mesh, facts.target)}",
         chips=list(_chips(facts)),
         blocks=[
-            *_verdict(facts),
-            *_compiler_options(facts),
+            *verdict_lines(facts),
+            *compiler_options_line(facts),
             _stats(facts),
             *_of_cpus(facts),
             # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
@@ -253,7 +253,7 @@ def _of_cpus(facts: Explanation) -> Iterator[Block]:
         yield Notes(["memory is that of a program for CPUs; on a GPU or TPU it differs: name a target"], medium="html")
 
 
-def _verdict(facts: Explanation) -> Iterator[Block]:
+def verdict_lines(facts: Explanation) -> Iterator[Block]:
     """State the answer in a line or two."""
     memory, estimate = facts.memory, facts.estimate
     if facts.fits is False:
@@ -278,7 +278,8 @@ def _verdict(facts: Explanation) -> Iterator[Block]:
         yield Line(f"{step}: {parts}", medium="text")
 
 
-def _compiler_options(facts: Explanation) -> Iterator[Block]:
+def compiler_options_line(facts: Explanation) -> Iterator[Block]:
+    """Say which options of the compiler the program has, if any."""
     options = facts.compiler_options
     if options is not None and (options.values or options.notes):
         parts = [f"{options.source} ({len(options.values)} of them)", *options.notes]
