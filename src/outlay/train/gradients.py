@@ -13,6 +13,7 @@ from outlay.core.constrain import Gradient, constrain, per_device, use_gather
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.program.compiler_options import MICROBATCHES
+from outlay.train.added_in_loops import added
 from outlay.train.objective import at_least
 
 Sums = Callable[..., tuple[dict[str, jax.Array], Any]]
@@ -133,8 +134,8 @@ def sum_over_microbatches(
 
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
         total, carried = so_far
-        shapes, carried = sums(microbatch, carried)
-        return (placed(jax.tree.map(jnp.add, total, shapes)), carried), None
+        total, carried = added(sums, total, microbatch, carried)
+        return (placed(total), carried), None
 
     # Evaluate on the values, not on their shapes: on Explicit axes, shardings are part of the types.
     shapes = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
