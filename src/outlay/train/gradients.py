@@ -13,7 +13,6 @@ from outlay.core.constrain import Gradient, constrain, per_device, use_gather
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.program.compiler_options import MICROBATCHES
-from outlay.train.added_in_loops import added
 from outlay.train.objective import at_least
 
 Sums = Callable[..., tuple[dict[str, jax.Array], Any]]
@@ -130,6 +129,8 @@ def sum_over_microbatches(
     if num_microbatches == 1:
         return sums(samples, carried)
     _check_divisible(jax.tree.leaves(samples)[0].shape[0], num_microbatches)
+    from outlay.train.added_in_loops import added
+
     microbatches = jax.tree.map(lambda x: strided(x, num_microbatches), samples)
 
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
