@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,6 +96,8 @@ def explain(
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, target=options.target, cache=cache)
+        if explanation.by_parts is None:
+            explanation = replace(explanation, asked=_asked(recipe, context.args, options))
         if explanation.fits is False and options.target is not None:
             from outlay.recipes.ways_to_fit import memory_options
 
@@ -142,6 +145,16 @@ def _limits(
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid]
     return functools.partial(broken_budgets, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
+
+
+def _asked(recipe: str, words: Sequence[str], options: ProgramOptions) -> str:
+    """Say what was asked for, and of which versions."""
+    import shlex
+
+    from outlay.core.runtime_flags import versions
+
+    installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax")).items() if version)
+    return f"{shlex.join([recipe, *words, *options.words()])} ({installed})"
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:

@@ -10,7 +10,12 @@ from outlay.render.page import Block, Line, Notes, Page
 from outlay.render.report import Report
 from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_tables import dearest_collectives, devices_in_words, operations
-from outlay.report.explain.explanation import Explanation, compiler_options_line, verdict_lines
+from outlay.report.explain.explanation import (
+    Explanation,
+    asked_and_throughput,
+    compiler_options_line,
+    verdict_lines,
+)
 
 NUM_LINES = 5
 """How many of the dearest lines are shown, and of how many findings all is said."""
@@ -36,6 +41,7 @@ class BriefExplanation(Report):
 
 def _blocks(facts: Explanation) -> Iterator[Block]:
     yield from verdict_lines(facts)
+    yield from asked_and_throughput(facts)
     yield from compiler_options_line(facts)
     if facts.operations:
         yield from operations(facts.operations, NUM_LINES)

@@ -43,6 +43,7 @@ from outlay.program.compiler_options import RequestedOptions
 from outlay.program.program import Program
 from outlay.report.explain.explained_program import ExplainedProgram, compile_or_read
 from outlay.report.explain.explanation import Explanation
+from outlay.report.explain.throughput import throughput_of
 
 
 def explain(
@@ -161,6 +162,7 @@ def _explanation(
         tuple(timed.stretches) if timed else (),
         subject.options,
     )
+    again = recomputed(module, done)
     from_messages = message_findings(subject.messages, module, leaves, output.text, mesh)
     return Explanation(
         name=subject.name,
@@ -185,7 +187,10 @@ def _explanation(
         hlo=module,
         schedule=schedule,
         host_copies=host_copies(module, leaves),
-        recomputed=recomputed(module, done),
+        recomputed=again,
+        throughput=throughput_of(subject.program.plan, estimated, target, work, again)
+        if subject.program and estimated and target
+        else None,
         layout=layout_facts(subject.program.layout, subject.program.plan) if subject.program else None,
     )
 

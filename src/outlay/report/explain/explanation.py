@@ -55,6 +55,7 @@ from outlay.report.explain.explain_tables import (
     operations,
     recomputed,
 )
+from outlay.report.explain.throughput import Throughput, throughput_line
 
 _THIN = 0.0005
 """The smallest share of the step that is drawn; anything shorter would be thinner than a line."""
@@ -92,6 +93,8 @@ class Explanation(Report):
         host_copies: copies to and from the host, most bytes first.
         recomputed: products that the backward pass recomputes, most FLOPs first.
         layout: the layout, and the leaves that are placed alike, with their dtypes; None if it is not a program's step.
+        throughput: what the time of a step means; None without a target, or for what is not a program's step.
+        asked: what was asked for, in the words of the command line, and the versions; empty in Python.
         by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
             program are then empty. None in any other mode.
     """
@@ -123,6 +126,8 @@ class Explanation(Report):
     host_copies: tuple[HostCopyFacts, ...] = ()
     recomputed: tuple[RecomputedFacts, ...] = ()
     layout: LayoutFacts | None = None
+    throughput: Throughput | None = None
+    asked: str = ""
     by_parts: PlacedExplanation | None = None
 
     @property
@@ -213,6 +218,7 @@ def _explain_page(facts: Explanation) -> Page:
         chips=list(_chips(facts)),
         blocks=[
             *verdict_lines(facts),
+            *asked_and_throughput(facts),
             *compiler_options_line(facts),
             _stats(facts),
             *_of_cpus(facts),
@@ -276,6 +282,13 @@ def verdict_lines(facts: Explanation) -> Iterator[Block]:
         parts = ", ".join(f"{name} {format_seconds(part)}" for name, part in estimate.parts.items() if part)
         step = f"a step would take {format_seconds(estimate.seconds)} ({low} to {high})"
         yield Line(f"{step}: {parts}", medium="text")
+
+
+def asked_and_throughput(facts: Explanation) -> Iterator[Block]:
+    """Say what was asked for, and what the time of a step means."""
+    if facts.asked:
+        yield Line(facts.asked, "dim")
+    yield from throughput_line(facts.throughput)
 
 
 def compiler_options_line(facts: Explanation) -> Iterator[Block]:

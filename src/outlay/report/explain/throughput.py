@@ -1,0 +1,92 @@
+"""What the time of a step means: samples and tokens a second, the share of the hardware that is used, device hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from outlay.analysis.attribution.program_facts import RecomputedFacts, WorkFacts
+from outlay.analysis.cost.constants import product_speed
+from outlay.analysis.cost.estimate import Estimate
+from outlay.core.one_line import OneLine
+from outlay.devices.target import Target
+from outlay.layout.plan import Plan
+from outlay.render.page import Block, Line
+
+_TOKENS = "batch.tokens"
+_BILLION = 1e9
+
+
+@dataclass(frozen=True)
+class Throughput(OneLine):
+    """The throughput of a program on a target, estimated.
+
+    Attributes:
+        unit: `tokens` if the batch has a leaf of that name, else `samples`.
+        per_second: how many of them all devices take a second.
+        per_device: how many one device does.
+        mfu: the share of the products' peak that is for the model: without what is computed again; None if unknown.
+        hfu: the share that is for all that is computed; None if unknown.
+        dtype: the dtype of the products whose peak it is.
+        hours_per_billion: device hours for a billion of them.
+    """
+
+    unit: str
+    per_second: float
+    per_device: float
+    mfu: float | None
+    hfu: float | None
+    dtype: str
+    hours_per_billion: float
+
+
+def throughput_of(
+    plan: Plan, estimate: Estimate, target: Target, work: WorkFacts, recomputed: Sequence[RecomputedFacts]
+) -> Throughput | None:
+    """Return the throughput of a program; None if its batch does not say how many samples it has.
+
+    Args:
+        plan: where its batch lives.
+        estimate: the time of its step.
+        target: the hardware.
+        work: what a device computes.
+        recomputed: the products that are computed again.
+    """
+    unit, num = _size(plan)
+    if not num or not estimate.seconds:
+        return None
+    each, again = num / estimate.seconds, sum(one.flops_per_step for one in recomputed)
+    dtype = max(work.flops_by_dtype, key=lambda name: work.flops_by_dtype[name], default="")
+    is_known = bool(dtype) and target.hardware.kind != "cpu"
+    peak = product_speed(target.hardware, dtype)[0] * estimate.seconds if is_known else 0.0
+    own = min(work.flops or work.flops_compiled, work.flops_compiled - again)
+    return Throughput(
+        unit,
+        each,
+        each / target.num_devices,
+        own / peak if peak else None,
+        work.flops_compiled / peak if peak else None,
+        dtype,
+        estimate.seconds * target.num_devices / 3600 * _BILLION / num,
+    )
+
+
+def _size(plan: Plan) -> tuple[str, int]:
+    """Return what a step takes, and how many of that; 0 if its leaves do not agree."""
+    batch = plan.of_kind("batch")
+    tokens = next((leaf.shape for leaf in batch if leaf.path == _TOKENS and len(leaf.shape) == 2), None)
+    if tokens is not None:
+        return "tokens", tokens[0] * tokens[1]
+    first = {leaf.shape[0] if leaf.shape else 0 for leaf in batch}
+    return "samples", first.pop() if len(first) == 1 else 0
+
+
+def throughput_line(facts: Throughput | None) -> Iterator[Block]:
+    """Lay it out as a sentence."""
+    if facts is None:
+        return
+    words = [f"{facts.per_second:,.4g} {facts.unit}/s, {facts.per_device:,.4g} a device"]
+    if facts.mfu is not None and facts.hfu is not None:
+        words.append(f"MFU {facts.mfu:.0%}, HFU {facts.hfu:.0%} of {facts.dtype}")
+    words.append(f"{facts.hours_per_billion:,.4g} device hours for a billion {facts.unit}")
+    yield Line("; ".join(words))

@@ -1,0 +1,46 @@
+"""What a step's time means is computed from the batch, the products and the target."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import outlay
+from outlay.analysis.attribution.program_facts import RecomputedFacts
+from outlay.report.explain.throughput import throughput_of
+
+DEVICES, TOKENS, WIDTH = 8, 64 * 16, 32
+
+
+@pytest.fixture(scope="module")
+def program():
+    def step(state, batch):
+        x = jax.nn.one_hot(batch["tokens"], WIDTH, dtype=jnp.float32)
+        return {"w": state["w"] - 0.1 * jnp.einsum("btw,btv->wv", x, x @ state["w"])}, {}
+
+    batch = {"tokens": np.zeros((64, 16), np.int32)}
+    init = lambda key: {"w": jnp.ones((WIDTH, WIDTH))}  # noqa: E731
+    return outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=DEVICES))
+
+
+def test_a_batch_of_tokens_is_counted_in_tokens(program):
+    facts = outlay.explain(program, target="h100:1x8", cache=False)
+    estimate, work, target = facts.estimate, facts.work, facts.target
+    speed = facts.throughput
+    assert speed.unit == "tokens"
+    assert speed.per_second == pytest.approx(TOKENS / estimate.seconds)
+    assert speed.per_device == pytest.approx(speed.per_second / DEVICES)
+    assert speed.hours_per_billion == pytest.approx(1e9 / speed.per_second * DEVICES / 3600)
+    assert speed.hfu == pytest.approx(work.flops_compiled / estimate.seconds / target.hardware.peak_flops["tf32"])
+    again = [RecomputedFacts("", None, 1, work.flops_compiled / 4)]
+    assert throughput_of(program.plan, estimate, target, work, again).mfu == pytest.approx(0.75 * speed.hfu)
+    text = str(replace(facts, asked="lm --model tiny (jax 0)"))
+    assert "lm --model tiny (jax 0)" in text
+    assert f"{speed.per_second:,.4g} tokens/s, {speed.per_device:,.4g} a device; MFU" in text
+    assert "device hours for a billion tokens" in facts.to_html()
+
+
+def test_without_hardware_there_is_no_share_of_its_peak(program):
+    assert outlay.explain(program, cache=False).throughput.mfu is None
