@@ -24,6 +24,7 @@ ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
     "outlay.analysis.findings.computation": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.exchanges_in_loops": "one of the kinds of findings, each a file",
+    "outlay.analysis.findings.synchronous_loops": "one of the kinds of findings, each a file",
     "outlay.analysis.hlo.execute.solving": "one of the kinds of operations, each a table",
     "outlay.cli.slurm_checks": "looking for what a script names, which knows nothing of scripts",
     "outlay.cli.slurm_init": "the questions of `outlay slurm init`, which `run` has no need of",
@@ -66,6 +67,9 @@ ON_THEIR_OWN = {
     "outlay.analysis.verify.static.where_lost": "a look at what was followed, once it was",
     "outlay.analysis.verify.static.expected_spreads": "what a plan says, beside what a program does",
     "outlay.analysis.verify.static.neighbours": "arithmetic of permutations, which knows nothing of values",
+    "outlay.program.compile_progress": "imported only for what takes long to compile",
+    "outlay.search.search_progress": "what a search shows, which knows nothing of what it searches",
+    "outlay.train.added_in_loops": "imported only where there are microbatches",
 }
 """... but for these, and why."""
 

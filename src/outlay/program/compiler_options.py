@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib
@@ -40,15 +40,6 @@ _DISABLED_PASSES = "xla_disable_hlo_passes"  # with commas between them
 
 MICROBATCHES = "microbatches"
 """The scope that `outlay.train_step` opens around its loop over microbatches, by which the loop is known."""
-
-SCHEDULER_MEMORY = "xla_gpu_memory_limit_slop_factor"
-"""The option that says with how much memory XLA's scheduler plans: hundredths of `SCHEDULER_SHARE` of a GPU's."""
-
-SCHEDULER_SHARE = 0.8
-"""What XLA takes a GPU's memory to be, before what goes in and out of a program is subtracted."""
-
-SCHEDULER_DEFAULT = 95
-"""XLA's own value of `SCHEDULER_MEMORY`."""
 
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _UNKNOWN = re.compile(r"No such compile option: '([^']*)'")
@@ -140,24 +131,15 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
         return CompilerOptions(str(requested), _of_file(Path(requested)))
     kind = mesh.devices.flat[0].platform if mesh is not None else ""
     set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
-    values = _within_pool(_presets().get(kind, {}), mesh)
+    values = _presets().get(kind, {})
+    if mesh is not None and kind == "gpu":
+        from outlay.program.scheduler_memory import within_pool
+
+        values = within_pool(values, mesh)
     left_out = [name for name in values if name in set_already]
     remaining = {name: value for name, value in values.items() if name not in set_already}
     notes = (f"set by the environment: {', '.join(left_out)}",) if left_out else ()
     return CompilerOptions(f"preset for {kind}" if kind else "none", remaining, notes)
-
-
-def _within_pool(values: Mapping[str, Value], mesh: Mesh | None) -> Mapping[str, Value]:
-    """Give the scheduler the memory that a run will have: that of its pool."""
-    if SCHEDULER_MEMORY not in values or mesh is None:
-        return values
-    from outlay.core.memory_pool import asked_fraction
-
-    if asked := asked_fraction():
-        return {**values, SCHEDULER_MEMORY: int(asked.share * 100 / SCHEDULER_SHARE)}
-    if is_compile_only(mesh.devices.flat[0]):
-        return values  # the report says which pool to ask for
-    return {name: value for name, value in values.items() if name != SCHEDULER_MEMORY}
 
 
 @functools.cache
@@ -230,7 +212,12 @@ def compile_with(
         from outlay.program.compiler_faults import faults_in_reach
 
         options = options.avoiding(faults_in_reach(lowered))
-    with without_compilation_cache(device), _progress(lowered, device):
+    progress: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if device is not None and device.platform != "cpu":  # for which nothing takes long
+        from outlay.program.compile_progress import compile_progress
+
+        progress = compile_progress(lowered, device)
+    with without_compilation_cache(device), progress:
         # Each turn leaves out an option or sets one for good, so that this ends.
         while True:
             try:
@@ -249,23 +236,6 @@ def compile_with(
                 from outlay.program.compiler_aborts import abort_error
 
                 raise abort_error(error, lowered) from None
-
-
-def _progress(lowered: jax.stages.Lowered, device: jax.Device | None) -> contextlib.AbstractContextManager[None]:
-    """Return the context that says on a terminal what is compiled, if that takes long; it never does for CPUs."""
-    if device is None or device.platform == "cpu":
-        return contextlib.nullcontext()
-    from outlay.core.slow_progress import progress_on_terminal
-
-    return progress_on_terminal(lambda: _in_words(lowered, device))
-
-
-def _in_words(lowered: jax.stages.Lowered, device: jax.Device | None) -> str:
-    """Say what is compiled, and for what."""
-    attributes: Any = cast(Any, lowered.compiler_ir("stablehlo")).operation.attributes
-    name = str(attributes["sym_name"]).strip('"').removeprefix("jit_")
-    num = str(attributes["mhlo.num_partitions"]).partition(" ")[0]
-    return f"compiling {name} for {counted(int(num), 'device')}" + (f" of {device.device_kind}" if device else "")
 
 
 def _other_options(options: CompilerOptions, message: str) -> CompilerOptions | None:

@@ -15,6 +15,7 @@ from .show_facts import HeatRow as HeatRow
 # what a program moves, holds and computes
 from .explain.explanation import Explanation as Explanation
 from .explain.explanation import CompilerOptions as CompilerOptions
+from .explain.throughput import Throughput as Throughput
 
 # what it takes
 from .profile.profiled import Profile as Profile

@@ -1,4 +1,4 @@
-"""What a terminal shows of a choice that is long: the chosen one, the next best, and the first reasons."""
+"""A choice in brief: the chosen one, the next best, and the first reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUM_SHOWN = 6
 
 @dataclass(frozen=True)
 class BriefSelection(Report):
-    """A choice of which the terminal shows what matters most.
+    """A choice in brief, for a terminal.
 
     Attributes:
         facts: all of it.

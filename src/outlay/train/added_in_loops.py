@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax.extend.core import Var, jaxprs_in_params
 from jax.sharding import AxisType
 
-from outlay.core.jax_tracing import CALLS, SCAN, rerun_scan_onto, run_jaxpr, scan_operands
+from outlay.core.jax_scan_sums import rerun_scan_onto
+from outlay.core.jax_tracing import CALLS, SCAN, run_jaxpr, scan_operands
 from outlay.core.primitives import KINDS
 
 _PLACES, _CASTS = "sharding_constraint", "convert_element_type"

@@ -13,7 +13,8 @@ from outlay.core.error_types import ExplainError, ProgramError
 from outlay.core.runtime_flags import typed_flags
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
-from outlay.program.compiler_options import CompilerOptions, _in_words, compile_with, compiler_options
+from outlay.program.compile_progress import in_words
+from outlay.program.compiler_options import CompilerOptions, compile_with, compiler_options
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
 from outlay.train.step import sum_over_microbatches
@@ -75,7 +76,7 @@ def test_on_gpus_that_are_here_the_scheduler_plans_with_the_pool_that_jax_takes(
 @pytest.mark.any_jax
 def test_what_is_compiled_is_named_where_it_takes_long():
     on = mesh(data=8)
-    words = _in_words(make(on).lowered, on.devices.flat[0])
+    words = in_words(make(on).lowered, on.devices.flat[0])
     assert words == "compiling step for 8 devices of cpu"
 
 

@@ -11,7 +11,7 @@ from outlay.analysis.findings.finding import Evidence, Finding, first_source
 from outlay.core.memory_pool import MEM_FRACTION
 from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.core.runtime_flags import read_flags
-from outlay.program.compiler_options import SCHEDULER_DEFAULT, SCHEDULER_MEMORY, SCHEDULER_SHARE
+from outlay.program.scheduler_memory import SCHEDULER_DEFAULT, SCHEDULER_MEMORY, SCHEDULER_SHARE
 
 _NEAR = 0.99
 """The share of its limit from which the scheduler was short of memory: it stops short of it, or gives up above it."""

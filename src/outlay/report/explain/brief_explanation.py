@@ -1,4 +1,4 @@
-"""What a terminal shows of an explanation that is long: the answer, the dearest lines, the findings."""
+"""An explanation in brief: the answer, the dearest lines, the findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUM_NOTES = 3
 
 @dataclass(frozen=True)
 class BriefExplanation(Report):
-    """An explanation of which the terminal shows what matters most.
+    """An explanation in brief, for a terminal.
 
     Attributes:
         facts: all of it.

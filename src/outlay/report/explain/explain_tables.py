@@ -89,7 +89,7 @@ def collective_tables(
 
 
 def dearest_collectives(facts: Sequence[CollectiveFacts], bytes_per_step: int, limit: int) -> Iterator[Block]:
-    """List so many lines of collectives, those that send most."""
+    """List the collectives that send most, so many lines of them."""
     if lines := rows(facts):
         table, often = _collectives(lines, bytes_per_step, limit, with_time=False)
         yield Section("collectives", [table], often)
