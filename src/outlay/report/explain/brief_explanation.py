@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from outlay.core.quantities import counted
 from outlay.render.page import Block, Line, Notes, Page
 from outlay.render.report import Report
 from outlay.report.explain.explain_findings import finding_blocks
+from outlay.report.explain.explain_memory import memory_of_device
 from outlay.report.explain.explain_tables import dearest_collectives, devices_in_words, operations
 from outlay.report.explain.explanation import (
     Explanation,
@@ -20,7 +21,10 @@ from outlay.report.explain.explanation import (
 NUM_LINES = 5
 """How many of the dearest lines are shown, and of how many findings all is said."""
 
-_NUM_NOTES = 3
+MOST_LINES = 60
+"""The lines that it has at most, on a terminal of usual width."""
+
+_NUM_NOTES, _WIDTH = 3, 120
 
 
 @dataclass(frozen=True)
@@ -34,19 +38,35 @@ class BriefExplanation(Report):
     facts: Explanation
 
     def _page(self) -> Page:
-        facts = self.facts
-        headline = f"{facts.name} on {devices_in_words(facts.mesh, facts.target)}"
-        return Page(title=headline, headline=headline, blocks=list(_blocks(facts)))
+        # What does not fit any more is left out, first what is named first here.
+        for left_out in ((), ("memory",), ("memory", "collectives")):
+            page = _page_without(self.facts, left_out)
+            if _num_lines(page) <= MOST_LINES:
+                break
+        return page
 
 
-def _blocks(facts: Explanation) -> Iterator[Block]:
+def _num_lines(page: Page) -> int:
+    from outlay.core.table import Lines, to_text
+    from outlay.render.text import text_of_page
+
+    return to_text(Lines(lambda width: text_of_page(page, width)), width=_WIDTH).count("\n")
+
+
+def _page_without(facts: Explanation, left_out: Sequence[str]) -> Page:
+    headline = f"{facts.name} on {devices_in_words(facts.mesh, facts.target)}"
+    return Page(title=headline, headline=headline, blocks=list(_blocks(facts, left_out)))
+
+
+def _blocks(facts: Explanation, left_out: Sequence[str]) -> Iterator[Block]:
     yield from verdict_lines(facts)
     yield from asked_and_throughput(facts)
     yield from compiler_options_line(facts)
-    if facts.operations:
-        yield from operations(facts.operations, NUM_LINES)
-    else:  # without a target no line has a time
+    if "collectives" not in left_out or not facts.operations:  # without a target no line has a time
         yield from dearest_collectives(facts.collectives, facts.bytes_per_step, NUM_LINES)
+    if "memory" not in left_out:
+        yield from memory_of_device(facts.memory)
+    yield from operations(facts.operations, NUM_LINES)
     yield from finding_blocks(facts.findings, facts.estimate, "text", NUM_LINES)
     yield Line("")
     yield Notes(facts.incomplete[:_NUM_NOTES], "incomplete", is_warning=True)
