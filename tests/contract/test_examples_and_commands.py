@@ -93,7 +93,7 @@ def run(tmp_path: Path, command: str, name: str, *options: str, code: int = 0) -
 @pytest.mark.parametrize("name", ALL)
 def test_show_and_explain_of_every_example(name, tmp_path):
     assert "device" in run(tmp_path, "show", name)
-    assert "memory of a device" in run(tmp_path, "explain", name)
+    assert "memory of a device" in run(tmp_path, "explain", name, "--all")
 
 
 @pytest.mark.some_cases(2)
