@@ -96,13 +96,19 @@ def repriced(one: Priced, constants) -> Priced:
     return dataclasses.replace(one, seconds=estimate.seconds, low=estimate.seconds_low, high=estimate.seconds_high)
 
 
-def left_out(results):
-    """Return the figures of each source, priced with constants that were fitted to the other sources."""
+def without_its_source(results):
+    """Return the runs of each source, priced with constants that were fitted to the other sources."""
     every = {}
     for source in dict.fromkeys(one.run.source for one in results):
         own, others = ([one for one in results if (one.run.source == source) == is_own] for is_own in (True, False))
         usual = {name: {"products": INSIDE * alone} for name, alone in ALONE.items()}
         every[source] = [repriced(one, {**usual, **fit(others)}) for one in own]
+    return every
+
+
+def left_out(results):
+    """Return the figures of each source, priced with constants that were fitted to the other sources."""
+    every = without_its_source(results)
     together = [one for some in every.values() for one in some]
     return {**{source: figures(some) for source, some in every.items()}, "all": figures(together)}
 

@@ -10,6 +10,7 @@ import math
 import sys
 from pathlib import Path
 
+from _published_evidence import write_evidence
 from _published_experts import lines
 from _published_facts import CACHE, KNOWN, cached_facts, compile_rows, facts_in, known_facts, write_known
 from _published_figures import (
@@ -55,6 +56,8 @@ def main():
         facts = {run.id: facts for run in runs if (facts := cached_facts(run, options.cache))}
         write_known({**known_facts(), **facts})
         print(f"facts of {len(facts)} runs kept in {KNOWN}")
+    if options.evidence:
+        print(f"{write_evidence(timed)} runs written to the package, for what explain shows beside a price")
     if options.page:
         write_page(
             results,
@@ -83,6 +86,7 @@ def _options():
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many to compile at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help=f"where facts are kept ({CACHE})")
     parser.add_argument("--keep", action="store_true", help="put the facts of these rows into the repository")
+    parser.add_argument("--evidence", action="store_true", help="put runs and prices into the package, for explain")
     parser.add_argument("--page", type=Path, metavar="DIR", help="write the page and its plot into this folder of docs")
     return parser.parse_args()
 
