@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 from outlay.core.one_line import OneLine
 from outlay.devices.hardware import Hardware
@@ -79,7 +80,8 @@ def published_runs() -> tuple[PublishedRun, ...]:
 
 def _read(row: dict[str, str]) -> PublishedRun:
     numbers = {"devices": int} | dict.fromkeys(("flops", "published", "predicted", "low", "high", "left_out"), float)
-    return PublishedRun(**{name: numbers.get(name, str)(value) for name, value in row.items()})
+    values: dict[str, Any] = {name: numbers.get(name, str)(value) for name, value in row.items()}
+    return PublishedRun(**values)
 
 
 def nearest_runs(
@@ -112,7 +114,10 @@ def nearest_runs(
         return doublings + (not alike) * _OTHER_LAYOUT + (not same_chip) * _OTHER_HARDWARE
 
     of_kind = [run for run in published_runs() if Target.parse(run.target).hardware.kind == hardware.kind]
-    return sorted(of_kind, key=distance)[:most]
+    alike: dict[tuple[str, str, str], PublishedRun] = {}
+    for run in sorted(of_kind, key=distance):
+        alike.setdefault((run.model, run.target, run.layout), run)  # runs that differ in the batch alone are one
+    return list(alike.values())[:most]
 
 
 def _splits(layout: str) -> set[str]:

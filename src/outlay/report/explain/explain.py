@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.sharding import AbstractMesh, Mesh
 
@@ -44,6 +44,9 @@ from outlay.program.program import Program
 from outlay.report.explain.explained_program import ExplainedProgram, compile_or_read
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.throughput import throughput_of
+
+if TYPE_CHECKING:
+    from outlay.analysis.cost.evidence import PublishedRun
 
 
 def explain(
@@ -191,6 +194,7 @@ def _explanation(
         throughput=throughput_of(subject.program.plan, estimated, target, work, again)
         if subject.program and estimated and target
         else None,
+        nearest_published=_nearest_published(subject.program, target, work),
         layout=layout_facts(subject.program.layout, subject.program.plan) if subject.program else None,
     )
 
@@ -202,6 +206,14 @@ def _with_rules(findings: tuple[Finding, ...], program: Program | None, seconds:
     from outlay.analysis.findings.offered_rules import with_rules
 
     return with_rules(findings, program, seconds)
+
+
+def _nearest_published(program: Program | None, target: Target | None, work: WorkFacts) -> tuple[PublishedRun, ...]:
+    if program is None or target is None or target.hardware.kind == "cpu":
+        return ()
+    from outlay.report.explain.explain_evidence import evidence_of
+
+    return evidence_of(program.plan, target, work)
 
 
 def _of_failure(subject: ExplainedProgram, mesh: MeshInfo | None, target: Target | None, start: float) -> Explanation:

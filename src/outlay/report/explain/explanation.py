@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlay.analysis.attribution.collective_facts import Total, totals
 from outlay.analysis.attribution.leaves import LayoutFacts
@@ -57,6 +57,9 @@ from outlay.report.explain.explain_tables import (
 )
 from outlay.report.explain.throughput import Throughput, throughput_line
 
+if TYPE_CHECKING:
+    from outlay.analysis.cost.evidence import PublishedRun
+
 _THIN = 0.0005
 """The smallest share of the step that is drawn; anything shorter would be thinner than a line."""
 
@@ -95,6 +98,8 @@ class Explanation(Report):
         layout: the layout, and the leaves that are placed alike, with their dtypes; None if it is not a program's step.
         throughput: what the time of a step means; None without a target, or for what is not a program's step.
         asked: what was asked for, in the words of the command line, and the versions; empty in Python.
+        nearest_published: the published training runs that are most like this step, with what was measured and what is
+            predicted of them; empty for simulated CPUs, and for what trains nothing.
         by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
             program are then empty. None in any other mode.
     """
@@ -127,6 +132,7 @@ class Explanation(Report):
     recomputed: tuple[RecomputedFacts, ...] = ()
     layout: LayoutFacts | None = None
     throughput: Throughput | None = None
+    nearest_published: tuple[PublishedRun, ...] = ()
     asked: str = ""
     by_parts: PlacedExplanation | None = None
 
@@ -235,6 +241,7 @@ def _explain_page(facts: Explanation) -> Page:
             *operations(facts.operations),
             *_work(facts.work),
             *recomputed(facts.recomputed),
+            *_evidence(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="text"),
             *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
             *([Line("", medium="text")] if facts.incomplete or facts.notes else []),
@@ -289,6 +296,17 @@ def asked_and_throughput(facts: Explanation) -> Iterator[Block]:
     if facts.asked:
         yield Line(facts.asked, "dim")
     yield from throughput_line(facts.throughput)
+    if facts.nearest_published:  # there is none of simulated CPUs
+        from outlay.report.explain.explain_evidence import evidence_line
+
+        yield from evidence_line(facts.nearest_published, facts.work)
+
+
+def _evidence(facts: Explanation) -> Iterator[Block]:
+    if facts.nearest_published:
+        from outlay.report.explain.explain_evidence import evidence_table
+
+        yield from evidence_table(facts.nearest_published)
 
 
 def compiler_options_line(facts: Explanation) -> Iterator[Block]:
