@@ -47,7 +47,6 @@ ON_THEIR_OWN = {
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
     "outlay.train.patience_counter": "counting, which asks process 0; commands know the rule alone, without JAX",
     "outlay.recipes.in_processes": "what only runs in processes of their own enter",
-    "outlay.report.explain.explain_findings": "the blocks of findings, apart from those of all else",
     "outlay.program.by_rows": "what only graphs split by rows enter",
     "outlay.program.own_meshes": "the words for meshes that a model names, which nobody needs where a trace succeeds",
     "outlay.program.leaked_values": "a search through what Python objects hold, which knows nothing of programs",
