@@ -1,4 +1,4 @@
-"""Calls of `jax.nn.dot_product_attention`, taken while a step is traced: by whoever imported it, under any name.
+"""Calls of `jax.nn.dot_product_attention`, taken while a step is traced, also where a library has imported it.
 
 Private JAX: the functions that it calls are replaced for the block, as modules may hold a reference to itself.
 """

@@ -137,7 +137,7 @@ class Chunks:
         return [self._full(source > devices, source > devices, source), crossed]
 
     def _full(self, query: jax.Array, key: jax.Array, source: jax.Array) -> Step:
-        """Return the piece of two chunks of which one comes after the other."""
+        """Return the piece of two chunks, one after the other."""
         if self.ring.mask.window is None:
             return Step(query, key, Mask())
         last = 2 * self.ring.num - 1

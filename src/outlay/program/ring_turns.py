@@ -52,7 +52,7 @@ def go_round(chunks: Chunks, add: Add, state: Any, moving: Any) -> tuple[Any, An
 
 
 def _num_alike(chunks: Chunks) -> int:
-    """Return the first hop behind the loop: of a window, those of which it sees only some."""
+    """Return the first hop behind the loop: the first keys that a window sees in part."""
     window = chunks.ring.mask.window
     if window is None or chunks.is_mirrored:
         return chunks.num_hops
