@@ -20,7 +20,6 @@ from outlay.analysis.findings.memory import (
     too_large,
     whole_leaves,
 )
-from outlay.analysis.findings.synchronous_loops import synchronous_loops
 from outlay.core.quantities import counted, format_bytes
 
 _CAUSES = ("gathered-batch", "all-to-all-in-fsdp")
@@ -32,6 +31,16 @@ _AT_A_LINE = ("resharding", FULL_REMATERIALIZATION)
 _OF_ANOTHER_CAUSE = ("resharding", "gathered-batch")
 """Kinds whose advice would not help where a line gathers a value because it is indexed."""
 
+
+def _synchronous_loops(evidence: Evidence) -> Iterator[Finding]:
+    """Find loops that wait for each exchange, which only the scheduler for GPUs makes of them."""
+    if evidence.target is None or evidence.target.hardware.kind != "gpu":
+        return
+    from outlay.analysis.findings.synchronous_loops import synchronous_loops
+
+    yield from synchronous_loops(evidence)
+
+
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     back_and_forth,
     whole_parameters,
@@ -40,7 +49,7 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     gathered_operands,
     indexed_operands,
     exchanges_in_loops,
-    synchronous_loops,
+    _synchronous_loops,
     whole_leaves,
     large_constants,
     donated_in_vain,
