@@ -1,6 +1,6 @@
 # a recipe, prepared
-from .arrays.check_arrays import host_memory as host_memory
-from .arrays.check_arrays import memory_problems as memory_problems
+from .arrays.init_sharded import host_memory as host_memory
+from .arrays.init_sharded import memory_problems as memory_problems
 from .arrays.shardings import shardings as shardings
 from .cli.options import ForceOption as ForceOption
 from .cli.options import JsonOption as JsonOption

@@ -108,7 +108,7 @@ OPTIONAL = {
     "operations per shard": "program/per_shard_operations.py",
     "stacked layers": "layout/check_stacks.py",
     "attention kernels": "core/jax_kernels.py",
-    "hosts": "devices/device_identity.py",
+    "names of devices in texts": "devices/device_names.py",
     "jobs of several processes": "jobs/current_job.py",
     "agreement of processes": "program/consistency.py",
     "flags of XLA": "core/flag_check.py",

@@ -1,29 +1,22 @@
-"""Check arrays before they are placed: shapes fit the sharding, a tree has the plan's leaves, memory suffices."""
+"""Check arrays before they are placed: shapes fit the sharding, and a tree has the plan's leaves."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
+from jax.sharding import AbstractMesh, NamedSharding, Sharding
 
 from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths, under
-from outlay.core.quantities import counted, format_bytes
-from outlay.core.sizes import num_bytes
-from outlay.core.suggest import or_renamed
+from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_dims, spec_text
-from outlay.layout.plan import Plan
 
 Shape = tuple[int, ...]
-
-_MAX_NAMED = 4
 
 _MAX_COMPARED = 20
 """Leaves that are compared with all that the other side lacks; two states without a common name have thousands."""
@@ -102,6 +95,8 @@ def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -
 
 def _one_sided(kind: str, paths: Sequence[str], what: str, edit: str, others: Sequence[str]) -> Iterator[Problem]:
     """Yield a problem for each leaf that one side lacks; the first ones with the names that are near."""
+    from outlay.core.suggest import or_renamed
+
     for number, path in enumerate(paths):
         yield Problem(kind, path, what, or_renamed(edit, path, others) if number < _MAX_COMPARED else edit)
 
@@ -136,37 +131,3 @@ def _fix_of_shape(shape: Shape, planned: LeafPlan) -> str:
             "only full batches"
         )
     return "make a new plan for arrays of this shape"
-
-
-def host_memory() -> int | None:
-    """Return the bytes of memory that this machine has; None where the system does not say."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-
-
-def memory_problems(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem]] | None:
-    """Say that a plan's state needs more memory than this machine has, and name its largest leaves; None if it fits.
-
-    Only CPU devices are checked, which share the host's memory: XLA aborts the process when an allocation fails there,
-    while other devices raise an error of their own.
-
-    Args:
-        plan: the plan of the state.
-        mesh: the mesh of the plan.
-        fix: the edit that makes a leaf smaller.
-    """
-    devices = mesh.devices.flat
-    here = {at for at, device in enumerate(devices) if device.process_index == jax.process_index()}
-    memory = host_memory()
-    if devices[0].platform != "cpu" or memory is None:
-        return None
-    sizes = {
-        leaf: num_bytes(leaf.local_shape, leaf.dtype) * len(here.intersection(leaf.device_ids)) for leaf in plan.state
-    }
-    needed = sum(sizes.values())
-    if needed <= memory:
-        return None
-    problems = []
-    for leaf in sorted(sizes, key=lambda leaf: -sizes[leaf])[:_MAX_NAMED]:
-        what = f"{leaf.dtype}{list(leaf.shape)} needs {format_bytes(sizes[leaf])} on the devices of this machine"
-        problems.append(Problem("too large", leaf.path, what, fix))
-    return f"the state needs {format_bytes(needed)}, and this machine has {format_bytes(memory)}", problems

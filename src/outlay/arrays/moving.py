@@ -26,8 +26,8 @@ from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
-from outlay.devices.device_identity import host_of
 from outlay.devices.hardware import Hardware
+from outlay.devices.mesh_info import host_of
 from outlay.layout.plan import Plan
 from outlay.render.page import Column, Line, Page, Row, Table
 from outlay.render.report import Report

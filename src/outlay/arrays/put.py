@@ -1,11 +1,10 @@
-"""Initialize arrays where a plan puts them, put host arrays there, and move arrays to another plan."""
+"""Put host arrays where a plan says, and move arrays to another plan."""
 
 from __future__ import annotations
 
 import collections
 import functools
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,79 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from outlay.arrays.shardings import given_arrays, shardings, target_shardings
-from outlay.core.array_leaves import arrays_only, merge_objects, placed_by_plan, split_objects
+from outlay.arrays.shardings import given_arrays, target_shardings
+from outlay.core.array_leaves import arrays_only, merge_objects, split_objects
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.layout.plan import Plan
-
-Instead = Callable[[Any], "Callable[..., Any] | None"]
-"""Takes a traced function, and may return another of the same arguments, which returns its leaves."""
-
-
-def init_sharded(
-    init: Callable[..., Any],
-    shapes: Any,
-    plan: Plan,
-    mesh: Mesh,
-    instead: Instead | None = None,
-) -> Callable[..., Any]:
-    """Compile `init` so that every leaf of its result is computed piece by piece, where the plan puts it.
-
-    Args:
-        init: creates the tree; a pure function.
-        shapes: the abstract result of `init`, as from `jax.eval_shape`.
-        plan: where each leaf lives.
-        mesh: the mesh that the plan was made for.
-        instead: may return a function to run in place of the traced `init`.
-
-    Example:
-        >>> mesh = outlay.mesh(data=8)
-        >>> shapes = {"w": jax.ShapeDtypeStruct((16, 4), jnp.float32)}
-        >>> plan = outlay.fsdp(min_size=8).plan(shapes, mesh)
-        >>> init = init_sharded(lambda key: {"w": jax.random.normal(key, (16, 4))}, shapes, plan, mesh)
-        >>> init(jax.random.key(0))["w"].sharding.spec
-        P('data', None)
-    """
-    # What a tree holds besides arrays (an optimizer's functions) is created anew by each trace of `init`, and JAX takes
-    # trees with different functions for different trees: so every state gets the structure of the shapes.
-    structure = jax.tree.structure(shapes)
-    leaves = _leaves(init, shapes, plan, mesh, instead)
-    return lambda *args: jax.tree.unflatten(structure, leaves(*args))
-
-
-def _leaves(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh, instead: Instead | None = None) -> Any:
-    """Compile the function that returns the leaves of `init`'s result, in order."""
-    compiled = functools.partial(
-        jax.jit,
-        out_shardings=jax.tree.leaves(shardings(plan, shapes, mesh)),
-        compiler_options=_memory_first(mesh),
-    )
-    as_written = compiled(lambda *args: jax.tree.leaves(placed_by_plan(init, *args)))
-    if instead is None:
-        return as_written
-    by_trace: dict[int, tuple[Any, Any]] = {}
-
-    def run(*args: Any) -> Any:
-        jaxpr = as_written.trace(*args).jaxpr  # which the call below takes from JAX's cache
-        if id(jaxpr) not in by_trace:
-            other = instead(jaxpr)
-            by_trace[id(jaxpr)] = jaxpr, as_written if other is None else compiled(other)
-        return by_trace[id(jaxpr)][1](*args)
-
-    return run
-
-
-def _memory_first(mesh: Mesh) -> dict[str, str] | None:
-    """Return options that make XLA's CPU compiler compute one leaf after another.
-
-    By default it starts all leaves at once, and the temporaries of the random generator are then as large as the state
-    (a peak of 2.4 times the state instead of 1.2). Other compilers schedule for memory anyway.
-    """
-    if mesh.devices.flat[0].platform != "cpu":
-        return None
-    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 def put(

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from outlay.arrays.check_arrays import check_fits, check_same_leaves
 from outlay.arrays.host_values import take_tree
 from outlay.core.array_leaves import merge_objects, split_objects, used_up
 from outlay.core.error_types import PlaceError
@@ -157,6 +156,8 @@ def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
         )
     axes.insert(along % rank, None)
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    from outlay.arrays.check_arrays import check_fits
+
     check_fits([("", tuple(shape))], sharding)
     return sharding
 
@@ -209,6 +210,8 @@ def target_shardings(
         part: allow the tree to have only some of the plan's leaves.
         is_run: whether arrays are to be placed, which devices that are not here refuse.
     """
+    from outlay.arrays.check_arrays import check_fits, check_same_leaves
+
     if isinstance(where, Sharding):
         check_fits([(path, np.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where, is_run=is_run)
         return jax.tree.map(lambda _: where, tree)

@@ -16,7 +16,6 @@ from jax.core import Tracer
 from outlay.core.error_types import Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths
-from outlay.core.same_values import is_same
 
 if TYPE_CHECKING:
     from outlay.core.shared_objects import Objects
@@ -104,6 +103,8 @@ class Static:
         return self.value(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
+        from outlay.core.same_values import is_same
+
         return isinstance(other, Static) and is_same(self.value, other.value)
 
     def __hash__(self) -> int:

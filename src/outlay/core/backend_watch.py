@@ -10,8 +10,11 @@ import logging
 import os
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
-from outlay.core.user_code import Call, user_call
+if TYPE_CHECKING:
+    from outlay.core.user_code import Call
+
 
 # A logger's name, not an import: this must work before JAX is imported, so it cannot stand in jax_compat.
 _LOGGER = "jax._src.xla_bridge"
@@ -31,6 +34,8 @@ class _Watch(logging.Filter):
     @property
     def started_by(self) -> Call | None:
         """The call that started the backend, as far as it was seen: read from the stack by whoever asks."""
+        from outlay.core.user_code import user_call
+
         return user_call(self.stack) if self.stack is not None else None
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -6,9 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlay.core.brief_message import brief_listing
-from outlay.core.equal_layers import as_pattern, fold_numbers, without_layers
-
 # Characters that a terminal obeys instead of showing (C0, DEL, C1), that reverse or break a line (bidirectional marks,
 # U+2028), and lone surrogates, which no stream can encode. Newlines and tabs stay: messages are formatted with them.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -193,6 +190,8 @@ def message(headline: str, problems: Sequence[Problem]) -> str:
         it is wrong
         fix: correct layers.*.w
     """
+    from outlay.core.brief_message import brief_listing
+
     return brief_listing(headline, _texts(problems))
 
 
@@ -208,6 +207,8 @@ def _by_layer(problems: Sequence[Problem]) -> list[list[int]]:
     """Group problems that say the same about equal layers, by number; a few problems stay single."""
     if len(problems) <= _FEW:
         return [[number] for number in range(len(problems))]
+    from outlay.core.equal_layers import without_layers
+
     alike: dict[tuple[str, ...], list[int]] = {}
     for number, problem in enumerate(problems):
         words = (problem.kind, *map(without_layers, (problem.where, problem.what, problem.fix)))
@@ -219,6 +220,8 @@ def _by_layer(problems: Sequence[Problem]) -> list[list[int]]:
 def _as_one(problems: Sequence[Problem]) -> Problem:
     if len(problems) == 1:
         return problems[0]
+    from outlay.core.equal_layers import as_pattern, fold_numbers
+
     first = problems[0]
     where = f"{fold_numbers([problem.where for problem in problems])}, {len(problems)} alike"
     what = fold_numbers([problem.what for problem in problems])

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from outlay.core.annotated_boxes import annotation_of
 from outlay.core.jax_tracing import fills_fields
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict, collections.defaultdict, type(None))
@@ -80,6 +79,8 @@ class FlatNode:
     @classmethod
     def of(cls, node: Any, with_keys: Sequence[tuple[Any, Any]], structure: Any) -> FlatNode:
         """Return the `FlatNode` of a node that `jax.tree_util.tree_flatten_with_path` has flattened."""
+        from outlay.core.annotated_boxes import annotation_of
+
         paths, leaves = [path for path, _ in with_keys], [leaf for _, leaf in with_keys]
         annotations = [annotation for _, annotation in _around(node, paths, annotation_of)]
         labels = _around(node, paths, _label_of)

@@ -7,6 +7,7 @@ _SPEC = "from jax.sharding import PartitionSpec as P"
 _PUT = "outlay.arrays.put(tree, layout, mesh) for arrays that exist; program.init(key) makes a state already sharded"
 _PIPELINE = 'a rule: ("params.layers.**", outlay.layout.pipeline("stage", microbatches=8))'
 _FIT = "outlay.fit(program, batches, steps=100, key=jax.random.key(0))"
+_SAVED = "Path('page.html').write_text(value.to_html()); value.to_dict() for JSON"
 _CHECKPOINTS = 'outlay.Checkpoints("checkpoints"), as checkpoints= of outlay.fit, or its save and restore'
 
 _LOG = (
@@ -101,85 +102,88 @@ CALLED = {
 }
 """What to write for a module that is called like a function."""
 
-OF_A_PROGRAM = {
-    "compile": "program.compiled_parts compiles; the first call does it by itself",
-    "run": "state, outputs = program(state, batch)",
-    "train": _FIT,
-    "fit": _FIT,
-    "save": _CHECKPOINTS,
-    "load": _CHECKPOINTS,
-    "state": "state = program.init(jax.random.key(0)); a program holds no state",
-    "params": "state = program.init(jax.random.key(0)); a program holds no state",
-    "memory": "outlay.explain(program).memory",
-    "memory_analysis": "outlay.explain(program).memory; program.compiled.memory_analysis() is JAX's own",
-    "cost": "outlay.estimate(program)",
-    "cost_analysis": "outlay.estimate(program); program.compiled.cost_analysis() is JAX's own",
-    "as_text": "program.compiled.as_text()",
-    "hlo": "program.compiled.as_text()",
-    "step_fn": "program.step, the function as it was given",
-    "sharding": "program.plan says where every leaf lives; outlay.show(program) draws it",
-    "batch": "program.batch_shapes",
-    "inputs": "program.batch_shapes",
-    "devices": "program.mesh.devices",
-    "shardings": "program.plan says where every leaf lives; outlay.show(program) draws it",
-    "show": "outlay.show(program)",
-    "explain": "outlay.explain(program)",
-    "estimate": "outlay.estimate(program)",
-    "verify": "outlay.verify(program)",
-    "profile": "outlay.profile(program)",
-    "evaluate": "outlay.evaluate(program, state, examples)",
+ATTRIBUTES = {
+    "Program": {
+        "compile": "program.compiled_parts compiles; the first call does it by itself",
+        "run": "state, outputs = program(state, batch)",
+        "train": _FIT,
+        "fit": _FIT,
+        "save": _CHECKPOINTS,
+        "load": _CHECKPOINTS,
+        "state": "state = program.init(jax.random.key(0)); a program holds no state",
+        "params": "state = program.init(jax.random.key(0)); a program holds no state",
+        "memory": "outlay.explain(program).memory",
+        "memory_analysis": "outlay.explain(program).memory; program.compiled.memory_analysis() is JAX's own",
+        "cost": "outlay.estimate(program)",
+        "cost_analysis": "outlay.estimate(program); program.compiled.cost_analysis() is JAX's own",
+        "as_text": "program.compiled.as_text()",
+        "hlo": "program.compiled.as_text()",
+        "step_fn": "program.step, the function as it was given",
+        "sharding": "program.plan says where every leaf lives; outlay.show(program) draws it",
+        "batch": "program.batch_shapes",
+        "inputs": "program.batch_shapes",
+        "devices": "program.mesh.devices",
+        "shardings": "program.plan says where every leaf lives; outlay.show(program) draws it",
+        "show": "outlay.show(program)",
+        "explain": "outlay.explain(program)",
+        "estimate": "outlay.estimate(program)",
+        "verify": "outlay.verify(program)",
+        "profile": "outlay.profile(program)",
+        "evaluate": "outlay.evaluate(program, state, examples)",
+    },
+    "Plan": {
+        "save": "Path('plan.json').write_text(value.to_json())",
+        "to_file": "Path('plan.json').write_text(value.to_json())",
+        "load": "outlay.layout.Plan.from_json(text)",
+        "specs": "{leaf.path: leaf.spec for leaf in plan}",
+    },
+    "Estimate": {
+        "time": "value.seconds",
+        "total": "value.seconds",
+        "step_time": "value.seconds",
+        "milliseconds": "1e3 * value.seconds",
+    },
+    "Verification": {
+        "passed": "value.ok",
+        "equal": "value.ok",
+        "same": "value.ok",
+        "is_equal": "value.ok",
+        "success": "value.ok",
+        "check": "value.raise_if_different()",
+        "assert_equal": "value.raise_if_different()",
+        "max_error": "value.worst or value.leaves",
+    },
+    "Explanation": {
+        "time": "outlay.estimate(program)",
+        "seconds": "outlay.estimate(program)",
+        "flops": "outlay.estimate(program).flops",
+        "peak_memory": "value.memory",
+        "peak": "value.memory",
+        "bytes": "value.bytes_per_step",
+    },
+    "Checkpoints": {
+        "load": "step, state = checkpoints.restore(program)",
+        "read": "step, state = checkpoints.restore(program)",
+        "write": "checkpoints.save(step, state)",
+        "latest": "checkpoints.last_saved()",
+        "latest_step": "checkpoints.last_saved()",
+        "all_steps": "checkpoints.steps()",
+        "wait_until_finished": "checkpoints.wait()",
+        "folder": "checkpoints.path",
+    },
+    "Report": {
+        "show": "print(value), or outlay.show(value) for a plan",
+        "html": "value.to_html()",
+        "save": _SAVED,
+        "write": _SAVED,
+        "to_file": _SAVED,
+        "savefig": _SAVED,
+        "json": "value.to_dict()",
+        "as_dict": "value.to_dict()",
+        "print": "print(value)",
+    },
 }
-"""What to write for an attribute that a program does not have."""
-
-OF_A_PLAN = {
-    "save": "Path('plan.json').write_text(value.to_json())",
-    "to_file": "Path('plan.json').write_text(value.to_json())",
-    "load": "outlay.layout.Plan.from_json(text)",
-    "specs": "{leaf.path: leaf.spec for leaf in plan}",
-}
-"""What to write for an attribute that a plan does not have."""
-
-OF_AN_ESTIMATE = {
-    "time": "value.seconds",
-    "total": "value.seconds",
-    "step_time": "value.seconds",
-    "milliseconds": "1e3 * value.seconds",
-}
-"""What to write for an attribute that an estimate does not have."""
-
-OF_A_VERIFICATION = {
-    "passed": "value.ok",
-    "equal": "value.ok",
-    "same": "value.ok",
-    "is_equal": "value.ok",
-    "success": "value.ok",
-    "check": "value.raise_if_different()",
-    "assert_equal": "value.raise_if_different()",
-    "max_error": "value.worst or value.leaves",
-}
-"""What to write for an attribute that a verification does not have."""
-
-OF_AN_EXPLANATION = {
-    "time": "outlay.estimate(program)",
-    "seconds": "outlay.estimate(program)",
-    "flops": "outlay.estimate(program).flops",
-    "peak_memory": "value.memory",
-    "peak": "value.memory",
-    "bytes": "value.bytes_per_step",
-}
-"""What to write for an attribute that an explanation does not have."""
-
-OF_CHECKPOINTS = {
-    "load": "step, state = checkpoints.restore(program)",
-    "read": "step, state = checkpoints.restore(program)",
-    "write": "checkpoints.save(step, state)",
-    "latest": "checkpoints.last_saved()",
-    "latest_step": "checkpoints.last_saved()",
-    "all_steps": "checkpoints.steps()",
-    "wait_until_finished": "checkpoints.wait()",
-    "folder": "checkpoints.path",
-}
-"""What to write for an attribute that checkpoints do not have."""
+"""What to write for an attribute that a value of a class does not have, and that is no misspelt one."""
 
 OPTIONS = {
     "gpus": "--devices N simulates devices; without it the attached ones are used",
@@ -211,3 +215,13 @@ OPTIONS = {
     "tpu": "--target tpu-v5e:4x4",
 }
 """What to write for an option of a command that neither it nor its recipe has."""
+
+
+def attribute_guess(kind: type, name: str) -> str:
+    """Return what to write for an attribute that values of a class do not have; empty if nobody knows.
+
+    >>> attribute_guess(outlay.layout.Plan, "load"), attribute_guess(outlay.layout.Plan, "html")
+    ('outlay.layout.Plan.from_json(text)', 'value.to_html()')
+    """
+    tables = (ATTRIBUTES.get(one.__name__, {}) for one in kind.__mro__)
+    return next((table[name] for table in tables if name in table), "")

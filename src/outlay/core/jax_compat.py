@@ -23,7 +23,6 @@ from jax.sharding import SingleDeviceSharding
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from outlay.core.backend_watch import check_flags_once
-from outlay.core.compiler_folder import compiler_file
 from outlay.core.error_types import BackendError, TargetError
 from outlay.core.sizes import num_bits
 
@@ -185,6 +184,8 @@ def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> 
         TargetError: the compiler is not installed.
         jax.errors.JaxRuntimeError: there is no such torus.
     """
+    from outlay.core.compiler_folder import compiler_file
+
     library = None if importlib.util.find_spec("libtpu") else os.environ.get(_TPU_LIBRARY) or compiler_file("tpu")
     if library is None and importlib.util.find_spec("libtpu") is None:
         raise TargetError("the TPU compiler is not installed")
@@ -345,6 +346,8 @@ def gpu_library() -> Path:
                     f"the GPU compiler has another version than JAX: {package} {version}, jaxlib {jaxlib.__version__}"
                 )
         return library
+    from outlay.core.compiler_folder import compiler_file
+
     if library := compiler_file("gpu"):
         return library
     raise TargetError("the GPU compiler is not installed")

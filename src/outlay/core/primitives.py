@@ -120,6 +120,14 @@ FREE = frozenset().union(
 """No arithmetic with floats: entries are moved, or made; collectives are priced by what they move."""
 
 
+NOT_SPLIT = (
+    KINDS["Fourier"]
+    | (KINDS["linear algebra"] - {"cholesky_update", "custom_linear_solve", "geqp3", "symmetric_product"})
+    | {"approx_top_k", "top_k", "dot_product_attention_bwd_wrapper", "dot_product_attention_fwd_wrapper"}
+)
+"""XLA does not split them over the dims along which each entry is by itself: no version, or not on each hardware."""
+
+
 def kind_of(name: str) -> str | None:
     """Return the row of a primitive; None if it has none.
 

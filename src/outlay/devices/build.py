@@ -13,8 +13,7 @@ from jax.sharding import AxisType, Mesh
 from outlay.core.called_as import called_as
 from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
-from outlay.devices.arrange import arrange, group_by_host, unequal_hosts
-from outlay.devices.device_identity import host_of
+from outlay.devices.mesh_info import host_of
 from outlay.devices.mesh_spec import MeshSpec
 
 if TYPE_CHECKING:
@@ -84,11 +83,15 @@ def mesh(
         host = "host" if len(groups) == len(set(hosts)) else "group"
         resolved = requested.resolve(len(available), max(len(groups), 1), host=host)
     except MeshError as error:
+        from outlay.devices.arrange import unequal_hosts
+
         raise _with_hosts(error, unequal_hosts(hosts), len(groups[0]) if groups else 0) from None
     if devices is None and len(groups) == 1:
         # JAX knows how the devices of one machine are wired (the torus of a TPU); this library does not.
         names, sizes = zip(*resolved.axes, strict=True)
         return jax.make_mesh(sizes, names, axis_types=_types(resolved, explicit))
+    from outlay.devices.arrange import arrange
+
     return _mesh_of(available, arrange(resolved, groups), resolved, explicit)
 
 
@@ -105,6 +108,7 @@ def _with_hosts(error: MeshError, unequal: str, size: int) -> MeshError:
 
 def _target_mesh(requested: MeshSpec, target: Target | str, explicit: bool) -> Mesh:
     """Return the mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
+    from outlay.devices.arrange import arrange
     from outlay.devices.compile_only import target_devices
     from outlay.devices.target import Target
 
@@ -125,7 +129,11 @@ def _target_mesh(requested: MeshSpec, target: Target | str, explicit: bool) -> M
 
 
 def _grouped(hosts: Sequence[int]) -> list[list[int]]:
-    return [[*range(len(hosts))]] if len(set(hosts)) == 1 else group_by_host(hosts)
+    if len(set(hosts)) == 1:
+        return [[*range(len(hosts))]]
+    from outlay.devices.arrange import group_by_host
+
+    return group_by_host(hosts)
 
 
 def _slice_of(device: jax.Device) -> int:

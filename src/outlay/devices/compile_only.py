@@ -12,9 +12,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import BackendStartedError, TargetError
 from outlay.core.jax_compat import gpu_topology_devices, tpu_topology_devices, use_cpu_if_alone
-from outlay.devices.device_identity import host_of
 from outlay.devices.hardware import Hardware, known_hardware
-from outlay.devices.mesh_info import compile_only_devices, target_made_for
+from outlay.devices.mesh_info import compile_only_devices, host_of, target_made_for
 from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
 

@@ -1,7 +1,8 @@
-"""A mesh as plain data, which plans and reports carry instead of devices, and whether anything can run on it."""
+"""A mesh as plain data, which plans and reports carry instead of devices: names, ids, hosts, and what can run on it."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,7 +18,78 @@ from outlay.core.sizes import is_count
 
 if TYPE_CHECKING:
     from outlay.devices.target import Target
-from outlay.devices.device_identity import DeviceId, device_id, host_of
+
+
+_devices_per_simulated_host: int | None = None
+
+
+class DeviceId(int):
+    """The id of a device in a job of several processes.
+
+    JAX numbers the devices of CPU processes 0, 1, 2048, 2049. Such an id is compared and saved as that number, and
+    written `process:index`.
+
+    Attributes:
+        process: the process that the device belongs to.
+        index: the position of the device among those of its process.
+
+    Example:
+        >>> device = DeviceId.at(2049, process=1, index=1)
+        >>> device == 2049, f"device {device}"
+        (True, 'device 1:1')
+    """
+
+    process: int
+    index: int
+
+    @classmethod
+    def at(cls, number: int, *, process: int, index: int) -> DeviceId:
+        """Create an id that knows its process."""
+        device = cls(number)
+        device.process, device.index = process, index
+        return device
+
+    def __str__(self) -> str:
+        return f"{self.process}:{self.index}"
+
+
+def device_id(device: jax.Device) -> int:
+    """Return the id of a device; in a job of several processes, one that knows its process."""
+    # Compile-only devices belong to no process, and asking for the number of processes would start a backend.
+    if is_compile_only(device) or jax.process_count() == 1:
+        return device.id
+    index = _ids_by_process(device.platform)[device.process_index].index(device.id)
+    return DeviceId.at(device.id, process=device.process_index, index=index)
+
+
+@functools.cache  # asked for each device of a mesh, while those of a platform never change
+def _ids_by_process(platform: str) -> dict[int, list[int]]:
+    ids: dict[int, list[int]] = {}
+    for device in sorted(jax.devices(platform), key=lambda device: device.id):
+        ids.setdefault(device.process_index, []).append(device.id)
+    return ids
+
+
+def host_of(device: Any) -> int:
+    """Return the number of the host of a device.
+
+    After `outlay.join()` it is the machine that the device's process runs on, since several processes may share one;
+    before, it is the process. With `outlay.simulate(..., num_hosts=)` it is a simulated host.
+    """
+    if _devices_per_simulated_host is not None and device.platform == "cpu":
+        return device.id // _devices_per_simulated_host
+    if device.process_index == 0:  # the first host, whichever processes share it
+        return 0
+    from outlay.jobs.current_job import host_number
+
+    machine = host_number(device.process_index)
+    return device.process_index if machine is None or is_compile_only(device) else machine
+
+
+def simulate_hosts(devices_per_host: int | None) -> None:
+    """Group devices by id on simulated hosts of this many devices; with None, use the real hosts again."""
+    global _devices_per_simulated_host
+    _devices_per_simulated_host = devices_per_host
 
 
 def is_explicit(mesh: Mesh) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Literal, NoReturn, get_args
 
 from outlay.core.error_types import MeshError
 from outlay.core.quantities import counted, plural
-from outlay.core.suggest import did_you_mean
 
 Over = Literal["hosts", "host"]
 EXAMPLE = "data=4,model=2"
@@ -122,7 +121,11 @@ def _axes_problems(pairs: list[tuple[str, Any]]) -> list[str]:
 
 
 def _over_problems(declared: dict[str, Any], names: list[str]) -> list[str]:
-    problems = [f"over= declares {name!r}, {did_you_mean(name, names)}" for name in declared if name not in names]
+    problems = []
+    if unknown := [name for name in declared if name not in names]:
+        from outlay.core.suggest import did_you_mean
+
+        problems = [f"over= declares {name!r}, {did_you_mean(name, names)}" for name in unknown]
     return problems + [problem for name, where in declared.items() if (problem := over_problem(name, where))]
 
 

@@ -12,7 +12,7 @@ from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.jax_compat import backend_is_started
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
-from outlay.devices.device_identity import simulate_hosts
+from outlay.devices.mesh_info import simulate_hosts
 
 MAX_SIMULATED = 1024
 """The most simulated devices in one process; 4,096 could not even be listed within minutes on two cores."""

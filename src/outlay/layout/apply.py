@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
-from outlay.core.suggest import did_you_mean
 from outlay.layout.leaf_assignment import LeafAssignment, indivisible, other_dims
 from outlay.layout.placement import CannotPlace, Choice, On, Replicate, Storage
 from outlay.layout.policies import OneDim
@@ -127,6 +126,8 @@ def _apply_policy(rule: Rule, number: int, assignment: LeafAssignment) -> Applic
         return _refuse(assignment, problem.kind, problem.what, problem.fix)
     for axis in (axis for _, axes in assignment.split_dims(choice.spec) for axis in axes):
         if axis not in assignment.axis_sizes:
+            from outlay.core.suggest import did_you_mean
+
             what = f"{name} claims axis {axis!r}, which the mesh lacks"
             return _refuse(assignment, "unknown axis", what, did_you_mean(axis, assignment.axis_sizes))
     return _claim_spec(rule, number, assignment, choice.spec, choice.reason)

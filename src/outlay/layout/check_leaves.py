@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import join_parts, matches, split_path
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.optimizer_state import Copies, find_copies, is_optimizer
-from outlay.layout.placement import Follow, spec_text
+from outlay.layout.placement import Follow, is_optimizer, spec_text
 from outlay.layout.policies import fitting_spec
 from outlay.layout.resolve import Resolution
-from outlay.layout.suggested_patterns import globs, globs_text
+
+if TYPE_CHECKING:
+    from outlay.layout.optimizer_state import Copies
 
 
 def check_leaves(
@@ -37,7 +40,7 @@ def misplaced_copies(leaves: Sequence[LeafPlan], resolution: Resolution) -> list
     reported = {problem.where for problem in resolution.problems} | _without_original(resolution)
     unmeant = [path for path in state if path not in reported and not _is_meant(path, resolution)] if split else []
     worse = []
-    for copy in find_copies(resolution.shapes, unmeant) if unmeant else []:
+    for copy in resolution.copies_among(unmeant):
         originals: dict[str, str] = {}
         sources: list[str] = []
         for path, first in copy.leaves.items():
@@ -46,7 +49,7 @@ def misplaced_copies(leaves: Sequence[LeafPlan], resolution: Resolution) -> list
                     originals.setdefault(path, other)
                     sources.append(source)
         if originals:
-            worse.append(Copies(copy.below, tuple(dict.fromkeys(sources)), originals))
+            worse.append(replace(copy, sources=tuple(dict.fromkeys(sources)), leaves=originals))
     return worse
 
 
@@ -63,6 +66,8 @@ def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:
         return ", ".join(pairs[:3])
     below = f"{copy.below}.**"
     others = _split_outside(copy, leaves)
+    from outlay.layout.suggested_patterns import globs, globs_text
+
     reach = [below] if not any(matches(below, path) for path in others) else globs(copy.leaves, others)
     return " or ".join(globs_text(reach, f'outlay.layout.follow("{source}")') for source in copy.sources)
 
@@ -99,11 +104,15 @@ def _without_original(resolution: Resolution) -> set[str]:
 def _uncovered_problems(
     uncovered: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution: Resolution
 ) -> Iterable[Problem]:
-    copies = find_copies(resolution.shapes, [leaf.path for leaf in uncovered if leaf.kind == "state"])
+    copies = resolution.copies_among([leaf.path for leaf in uncovered if leaf.kind == "state"])
     originals = {path: (copy, other) for copy in copies for path, other in copy.leaves.items()}
     state = {leaf.path for leaf in leaves if leaf.kind == "state" and math.prod(leaf.shape) > 1}
     odd = [leaf.path for leaf in uncovered if is_optimizer(leaf.path) and leaf.path not in originals]
-    replicated = globs_text(globs(odd, state - set(odd)), "outlay.replicate()") if odd else ""
+    replicated = ""
+    if odd:
+        from outlay.layout.suggested_patterns import globs, globs_text
+
+        replicated = globs_text(globs(odd, state - set(odd)), "outlay.replicate()")
     for leaf in uncovered:
         what = f"no rule covers {leaf.shape} {leaf.dtype} ({format_bytes(leaf.bytes_total)})"
         if leaf.kind == "batch":
@@ -131,6 +140,8 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
         f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
         f"under {' and '.join(map(repr, copy.sources))} are split: {_paths(whole)}; {first} is {source.spec}"
     )
+    from outlay.layout.suggested_patterns import globs, globs_text
+
     replicated = globs_text(globs([leaf.path for leaf in whole], _split_outside(copy, leaves)), "outlay.replicate()")
     fix = f"add {follow_text(copy, leaves)} as the first rule"
     fix += f"\nor add {replicated} as the first rule if whole copies are meant"

@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from outlay.core.error_types import Problem
 from outlay.core.paths import first_part, matches, split_path
 from outlay.core.quantities import counted, listed
-from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.optimizer_state import OPTIMIZER_ROOTS, find_copies, is_optimizer
-from outlay.layout.placement import Follow, On
+from outlay.layout.placement import OPTIMIZER_ROOTS, Follow, On, is_optimizer
 from outlay.layout.resolve import Resolution
 from outlay.layout.rule import Rule
-from outlay.layout.suggested_patterns import globs, globs_text, similar_patterns
 
 BATCH = "batch"
 """The name of the batch, and the kind of its leaves."""
@@ -139,6 +136,8 @@ def _unused_fix(rule: Rule, tree: TreeFacts, otherwise: str) -> str:
         return "the batch holds no array: leave out outlay.data_parallel(), or delete the rule"
     # Leading wildcards reach the state only, so nothing else may be suggested for them.
     reached = [leaf.path for leaf in tree.leaves if leaf.kind == "state" or root is not None]
+    from outlay.layout.suggested_patterns import similar_patterns
+
     return f"{similar_patterns(pattern, reached)}\nor {otherwise}"
 
 
@@ -231,7 +230,7 @@ def _follows_nothing(number: int, source: str, resolution: Resolution) -> Proble
         f"it matches {counted(len(paths), 'leaf', 'leaves')}, but none has the path ending and shape of a "
         f"leaf under {source!r}"
     )
-    for copy in find_copies(resolution.shapes, paths):
+    for copy in resolution.copies_among(paths):
         if source not in copy.sources and copy.sources != ("",):
             suggested = " or ".join(f'outlay.layout.follow("{each}")' for each in copy.sources)
             path, other = next(iter(copy.leaves.items()))
@@ -239,13 +238,19 @@ def _follows_nothing(number: int, source: str, resolution: Resolution) -> Proble
             return Problem("follows nothing", rule.named(number), what, fix)
     state = [split_path(path) for path in resolution.shapes]
     if any(path[: len(parts)] == parts for path in state):
+        from outlay.layout.suggested_patterns import globs, globs_text
+
         replicated = globs_text(globs(paths, set(resolution.shapes) - set(paths)), "outlay.replicate()")
         fix = f"write {replicated} in its place, or a spec for these leaves"
     else:
+        from outlay.core.suggest import did_you_mean
+
         fix = did_you_mean(source, dict.fromkeys(path[0] for path in state if path))
     return Problem("follows nothing", rule.named(number), what, fix)
 
 
 def _axis_fix(axis: str, mesh: MeshInfo) -> str:
+    from outlay.core.suggest import did_you_mean
+
     hint = did_you_mean(axis, mesh.axis_sizes)
     return f"{hint}{'' if hint.endswith('?') else '.'} Or add it to the mesh: outlay.mesh({axis}=...)"

@@ -18,8 +18,7 @@ from outlay.core.paths import flatten_paths, join_parts, matches, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
-from outlay.layout.optimizer_state import is_optimizer
-from outlay.layout.placement import spec_text
+from outlay.layout.placement import is_optimizer, spec_text
 from outlay.layout.rule import Rule
 
 LogicalRules = Mapping[str, Axes] | Iterable[tuple[str, Axes]]

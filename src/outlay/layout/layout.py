@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.annotated_boxes import Annotation
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays, split_objects
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
@@ -27,8 +26,11 @@ from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.policies import SplitRows
 from outlay.layout.resolve import Resolution, Shapes
 from outlay.layout.rule import Rule
-from outlay.render.page import Column, Page, Row, Section, Table
 from outlay.render.report import Report
+
+if TYPE_CHECKING:
+    from outlay.core.annotated_boxes import Annotation
+    from outlay.render.page import Page
 
 _FEW = 4
 """Rules that a layout's `repr` names."""
@@ -134,6 +136,8 @@ class Layout(Report):
         return f"{counted(len(self), 'rule')}: {first}{rest}" if self.rules else "no rules"
 
     def _page(self) -> Page:
+        from outlay.render.page import Column, Page, Row, Section, Table
+
         rows = [Row([str(number), *str(rule).split("  ", 1)]) for number, rule in enumerate(self.rules, 1)]
         columns = [Column("rule", "number"), Column("pattern", "path"), Column("placement", "code")]
         return Page(f"a layout of {counted(len(self), 'rule')}", [Section("rules", [Table(columns, rows)])])

@@ -8,9 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlay.core.paths import Parts, join_parts, split_path
-
-OPTIMIZER_ROOTS = ("opt_state", "optimizer")
-"""State under these names follows its parameters automatically."""
+from outlay.layout.placement import is_optimizer
 
 PARAMETERS = ("params", "parameters", "model", "weights", "variables")
 """Names under which parameters stand; a leaf elsewhere that looks like one of them is a copy."""
@@ -24,11 +22,6 @@ _COPY = re.compile(
 
 _MAX_ALIKE = 64
 """The number of leaves with one ending above which the ending is not evidence."""
-
-
-def is_optimizer(path: str) -> bool:
-    """Return whether a leaf is optimizer state, by the first part of its path."""
-    return split_path(path)[:1] in [(root,) for root in OPTIMIZER_ROOTS]
 
 
 class MirroredLeaves:

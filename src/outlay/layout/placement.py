@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
+from outlay.core.paths import split_path
 
 Dims = tuple[tuple[str, ...], ...]
 """The mesh axes that split each dim of a leaf, one tuple per dim, empty for an unsplit dim."""
@@ -67,6 +68,15 @@ class Follow:
 
     def __str__(self) -> str:
         return f"follow({self.source!r})"
+
+
+OPTIMIZER_ROOTS = ("opt_state", "optimizer")
+"""State under these names follows its parameters automatically."""
+
+
+def is_optimizer(path: str) -> bool:
+    """Return whether a leaf is optimizer state, by the first part of its path."""
+    return split_path(path)[:1] in [(root,) for root in OPTIMIZER_ROOTS]
 
 
 @dataclass(frozen=True)

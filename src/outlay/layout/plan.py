@@ -9,18 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
-from outlay.core.guesses import OF_A_PLAN
 from outlay.core.quantities import counted, format_bytes
-from outlay.core.suggest import did_you_mean
-from outlay.core.table import folded
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
 from outlay.layout.rule import Kind
-from outlay.render.page import Column, Line, Notes, Page, Row, Stat, Stats, Table
 
 if TYPE_CHECKING:
     from outlay.layout.diff import PlanDiff
+    from outlay.render.page import Page
 from outlay.render.report import Report
 
 
@@ -34,8 +31,6 @@ class Plan(Report):
         notes: warnings of costs without a benefit, in words.
     """
 
-    _guesses = OF_A_PLAN
-
     mesh: MeshInfo
     leaves: tuple[LeafPlan, ...]
     notes: tuple[str, ...] = ()
@@ -44,6 +39,8 @@ class Plan(Report):
         for leaf in self.leaves:
             if leaf.path == path:
                 return leaf
+        from outlay.core.suggest import did_you_mean
+
         raise KeyError(f"no leaf {path!r} in the plan: {did_you_mean(str(path), [leaf.path for leaf in self.leaves])}")
 
     def __iter__(self) -> Iterator[LeafPlan]:
@@ -182,6 +179,9 @@ class Plan(Report):
     _text_width = 220
 
     def _page(self) -> Page:
+        from outlay.core.table import folded
+        from outlay.render.page import Column, Line, Notes, Page, Row, Stat, Stats, Table
+
         columns = {
             Column("path", "path"): lambda leaf: leaf.path,
             Column("shape"): lambda leaf: str(leaf.shape),

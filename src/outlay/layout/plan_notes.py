@@ -5,17 +5,20 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from outlay.core.annotated_boxes import Annotation
 from outlay.core.paths import pattern_parts, split_path
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import follow_text, left_whole
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.optimizer_state import Copies, is_optimizer
-from outlay.layout.placement import spec_text
+from outlay.layout.placement import is_optimizer, spec_text
 from outlay.layout.policies import OneDim, fitting_spec
 from outlay.layout.resolve import Resolution
+
+if TYPE_CHECKING:
+    from outlay.core.annotated_boxes import Annotation
+    from outlay.layout.optimizer_state import Copies
 
 
 def notes_on_mesh(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import collections
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import Parts, only_path, pattern_parts, split_path
@@ -14,9 +14,11 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application, apply_rule
 from outlay.layout.leaf_assignment import LeafAssignment
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.optimizer_state import MirroredLeaves, copy_names, followers, is_optimizer
-from outlay.layout.placement import Follow, Storage
+from outlay.layout.placement import Follow, Storage, is_optimizer
 from outlay.layout.rule import Kind, Rule
+
+if TYPE_CHECKING:
+    from outlay.layout.optimizer_state import Copies, MirroredLeaves
 
 Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
 """Shape and dtype of every leaf, by kind and path."""
@@ -53,8 +55,6 @@ class Resolution:
         self.mesh = mesh
         self.leaves = leaves
         self.shapes = {path: shape for path, (shape, _) in leaves["state"].items()}
-        self.mirrors = MirroredLeaves(self.shapes)
-        self.copies = followers(self.shapes)
         self.assignments: dict[str, LeafAssignment] = {}
         self.matched: dict[str, list[int]] = {}
         self.followed: dict[str, str] = {}
@@ -68,6 +68,35 @@ class Resolution:
         for kind, shapes in leaves.items():
             for path in sorted(shapes, key=self._turn):
                 self._resolve_leaf(path, *shapes[path], kind)
+
+    @functools.cached_property
+    def _have_alike(self) -> bool:
+        """Whether two leaves of the state have the same last name; if not, none mirrors another."""
+        return len({split_path(path)[-1:] for path in self.shapes}) < len(self.shapes)
+
+    @functools.cached_property
+    def mirrors(self) -> MirroredLeaves:
+        """Finds the leaves that others mirror."""
+        from outlay.layout.optimizer_state import MirroredLeaves
+
+        return MirroredLeaves(self.shapes)
+
+    @functools.cached_property
+    def copies(self) -> dict[str, str]:
+        """The original of each leaf that follows another by its name; see `followers`."""
+        if not self._have_alike:
+            return {}
+        from outlay.layout.optimizer_state import followers
+
+        return followers(self.shapes)
+
+    def copies_among(self, paths: Sequence[str]) -> list[Copies]:
+        """Return which of these leaves are copies of others; see `find_copies`."""
+        if not (paths and self._have_alike):
+            return []
+        from outlay.layout.optimizer_state import find_copies
+
+        return find_copies(self.shapes, paths)
 
     @property
     def problems(self) -> list[Problem]:
@@ -152,7 +181,11 @@ class Resolution:
         """Return whether a rule is written for a leaf that follows: it begins with a plain name, or names the copy."""
         if self.rules[number].names(split_path(path)[0]):
             return True
-        return path in self.copies and bool(copy_names(path) & {*pattern_parts(self.rules[number].pattern)})
+        if path not in self.copies:
+            return False
+        from outlay.layout.optimizer_state import copy_names
+
+        return bool(copy_names(path) & {*pattern_parts(self.rules[number].pattern)})
 
     def _follows_original(self, path: str) -> bool:
         """Return whether a copy is placed like its original: that is split, and no rule is written for the copy."""

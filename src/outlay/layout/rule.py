@@ -14,7 +14,6 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 from outlay.core.paths import first_part, matches, pattern_problem, split_path
 from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims, spec_text
-from outlay.layout.suggested_patterns import as_dotted, as_glob
 
 Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
@@ -160,6 +159,8 @@ class Rule(OneLine):
         what = pattern_problem(self.pattern.removeprefix(SOURCE))
         if what is None:
             return None
+        from outlay.layout.suggested_patterns import as_dotted, as_glob
+
         suggested = as_dotted(self.pattern) or as_glob(self.pattern)
         fix = "patterns are globs over dotted paths, not regular expressions or key paths: write "
         fix = f'{fix}"{suggested}"' if suggested else 'write a glob such as "params.**.kernel"'

@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
-from outlay.graph.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on
 from outlay.layout.policies import LargestDim, OneDim, SplitRows
@@ -162,6 +161,8 @@ def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
         [(2,), (5,)]
     """
     modules = [Rule(f"{module}.**", on(where)) for module, where in devices.items()]
+    from outlay.graph.step_graph import CACHE
+
     read = [Rule(f"{CACHE}.{module}.**", on(where), optional=True) for module, where in devices.items()]
     return _of("by_module", [*modules, *read])
 

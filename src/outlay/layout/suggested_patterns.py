@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from outlay.core.paths import Parts, join_parts, matches, matches_parts, pattern_parts, pattern_problem, split_path
 from outlay.core.quantities import listed
 from outlay.core.suggest import did_you_mean
-from outlay.layout.optimizer_state import is_optimizer
+from outlay.layout.placement import is_optimizer
 
 MAX_GLOBS = 8
 """Patterns that a message shows; a tree that needs more is better served by a rule for everything that is left."""

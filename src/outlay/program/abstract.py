@@ -21,8 +21,6 @@ from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes
 from outlay.core.jax_tracing import run_jaxpr, settings
 from outlay.core.quantities import counted
-from outlay.core.static_facts import structure_lines
-from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 
 
@@ -334,6 +332,8 @@ def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
         fix = "  fix: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
         raise ProgramError("\n".join([head, *lines, fix]))
     if jax.tree.structure(before) != jax.tree.structure(after):
+        from outlay.core.static_facts import structure_lines
+
         head = f"{named(step)} returns a state of the same leaves in another container:"
         fix = "  fix: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
         raise ProgramError("\n".join([head, *structure_lines(before, after), fix]))
@@ -341,6 +341,8 @@ def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
 
 def unknown_axis(step: Callable[..., Any], axes: Collection[str], error: NameError) -> ProgramError | None:
     """Return the error for a collective over an axis that the mesh lacks, if that is JAX's complaint."""
+    from outlay.core.suggest import did_you_mean
+
     unbound = re.search(r"unbound axis name: (\w+)", str(error))
     if unbound is None:
         return None

@@ -18,9 +18,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
-from outlay.core.compiler_folder import compiler_file
 from outlay.core.error_types import CompilerAbortError, ProgramError
-from outlay.core.input_file import read_text
 from outlay.core.jax_compat import (
     gpu_library,
     is_compile_only,
@@ -31,7 +29,6 @@ from outlay.core.jax_compat import (
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flag_text, flags_of_library, read_flags, typed_flags, xla_library
-from outlay.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from outlay.program.compiler_faults import CompilerFault
@@ -130,8 +127,10 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
     if requested != "preset":
         return CompilerOptions(str(requested), _of_file(Path(requested)))
     kind = mesh.devices.flat[0].platform if mesh is not None else ""
+    if not (preset := _presets().get(kind)):
+        return CompilerOptions(f"preset for {kind}" if kind else "none")
     set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
-    values = _presets().get(kind, {})
+    values = preset
     if mesh is not None and kind == "gpu":
         from outlay.program.scheduler_memory import within_pool
 
@@ -139,7 +138,7 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
     left_out = [name for name in values if name in set_already]
     remaining = {name: value for name, value in values.items() if name not in set_already}
     notes = (f"set by the environment: {', '.join(left_out)}",) if left_out else ()
-    return CompilerOptions(f"preset for {kind}" if kind else "none", remaining, notes)
+    return CompilerOptions(f"preset for {kind}", remaining, notes)
 
 
 @functools.cache
@@ -148,9 +147,13 @@ def _presets() -> dict[str, dict[str, Value]]:
 
 
 def _of_file(path: Path) -> dict[str, Value]:
+    from outlay.core.input_file import read_text
+
     try:
         lines = read_text(path).splitlines()
     except FileNotFoundError as error:
+        from outlay.core.suggest import did_you_mean
+
         raise ProgramError(
             f"there are no compiler options '{path}', and no such file: {did_you_mean(str(path), ('preset', 'none'))}"
             "\n  fix: preset, none, a dictionary of options, or a file with one --name=value a line"
@@ -292,6 +295,8 @@ def _refusal(options: CompilerOptions, message: str, platform: str) -> str:
         is_about_one = _REFUSED.search(message) and any(name in message for name in options.values)
         fix = "another value, or leave it out"
         return f"the compiler refuses an option{where}: {message}\n  fix: {fix}" if is_about_one else ""
+    from outlay.core.suggest import did_you_mean
+
     library = _library(platform)
     known = flags_of_library(library) if library is not None else set()
     near = f", {did_you_mean(unknown[1], sorted(known))}" if known else ""
@@ -306,6 +311,8 @@ def _library(platform: str) -> Path | None:
     """Return the library file of a platform's compiler."""
     if platform == "tpu":
         if importlib.util.find_spec("libtpu") is None:
+            from outlay.core.compiler_folder import compiler_file
+
             return compiler_file("tpu")
         import libtpu
 

@@ -16,7 +16,7 @@ from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed, plural
 from outlay.core.static_facts import listed_differences, static_differences
-from outlay.devices.device_identity import format_devices
+from outlay.devices.device_names import format_devices
 from outlay.devices.mesh_info import check_runnable
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import jax
 
-from outlay.graph.rows import Rows
+from outlay.core.error_types import ProgramError
+from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.program.compiler_options import CompilerOptions
 
 if TYPE_CHECKING:
+    from outlay.graph.rows import Rows
     from outlay.program.device_group import DeviceGroup
 from outlay.program.passes import Planned
 
@@ -190,3 +192,16 @@ class Executed:
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
         return self._execution.context()
+
+
+T = TypeVar("T")
+
+
+def only_part(what: str, parts: Sequence[T], mode: str) -> T:
+    """Return what a program has as one, such as its compiled step; raise if it has one for each group of devices."""
+    if len(parts) == 1:
+        return parts[0]
+    raise ProgramError(
+        f"in mode {mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
+        f"program.device_groups\n  fix: program.{what}_parts"
+    )

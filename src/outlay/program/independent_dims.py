@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from outlay.core.jax_tracing import operations
 from outlay.core.primitives import KINDS
 
 FFT = "fft"
@@ -28,14 +27,7 @@ _SELECTIONS = {"top_k": ("axis", "operand_dimension"), "approx_top_k": ("reducti
 
 _ATTENTION_FORWARD, _ATTENTION_BACKWARD = "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"
 
-NOT_SPLIT = frozenset([FFT, *_LAST_DIMS, *_SELECTIONS, _ATTENTION_FORWARD, _ATTENTION_BACKWARD])
-"""Operations that no version of XLA, or not each of them on each hardware, splits by itself over all such dims."""
-
 Factors = tuple[Hashable, ...]
-
-
-# Before 0.12, XLA computes the second of two cumulative operations along a split dim with the first one's.
-_MIXES_CUMULATIVE = jax.__version_info__ < (0, 12)
 
 
 # Before 0.12, XLA splits complex FFTs along a split dim, and ends the process where the dim's length is no multiple of
@@ -58,13 +50,6 @@ def is_fft_that_ends_xla(eqn: Any, num_along: Callable[[int], int], platform: st
         return False
     parts = [(shape[dim], num_along(dim)) for dim in range(len(shape) - len(lengths), len(shape))]
     return any(num > 1 and size % num**2 for size, num in parts)
-
-
-def not_split(jaxpr: Any) -> frozenset[str]:
-    """Return the names of the operations of a traced program that need a place over devices of their own."""
-    names = {eqn.primitive.name for eqn in operations(jaxpr)}
-    cumulative = names & CUMULATIVE
-    return frozenset(names & NOT_SPLIT | (cumulative if _MIXES_CUMULATIVE and len(cumulative) > 1 else set()))
 
 
 class Independent(NamedTuple):

@@ -14,13 +14,12 @@ from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
-from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.modes import Mode, Step
 from outlay.program.program import Program
-from outlay.program.program_arguments import with_key
+from outlay.program.program_arguments import is_graph_loop, with_key
 
 
 @called_as(
@@ -104,7 +103,7 @@ def program(
     step, init = of_parts(step, init, parts)
     objects = None
     # A graph loop is known by its class, and would be hidden in a wrapper.
-    if not isinstance(step, GraphLoop):
+    if not is_graph_loop(step):
         if "flax.nnx" in sys.modules and callable(step) and callable(init):  # the state may hold objects of NNX
             from outlay.program.functional_step import FunctionalStep
 

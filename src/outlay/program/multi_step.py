@@ -13,12 +13,12 @@ from outlay.arrays.shardings import OnHost, shardings
 from outlay.core.error_types import ProgramError
 from outlay.devices.mesh_info import is_explicit
 from outlay.program.abstract import between_users_nodes, name_of
-from outlay.program.call_arguments import take_arguments, without_shared_memory
 from outlay.program.compiler_options import compile_with
 from outlay.program.consistency import wait_for_all
 from outlay.program.diagnose import diagnose
 from outlay.program.host_state import out_shardings, typed
 from outlay.program.program import Program
+from outlay.program.program_arguments import take_arguments, without_shared_memory
 from outlay.program.trace_on_mesh import on_mesh
 
 Several = Callable[[Any, Sequence[Any]], tuple[Any, Any]]

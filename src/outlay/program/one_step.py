@@ -12,8 +12,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from outlay.arrays.check_arrays import leaf_differences
-from outlay.arrays.put import init_sharded
+from outlay.arrays.init_sharded import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.array_leaves import placed_by_plan
 from outlay.core.error_types import ProgramError
@@ -21,8 +20,6 @@ from outlay.core.flat_nodes import users_nodes
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.jax_tracing import fresh_traces, settings
 from outlay.devices.mesh_info import is_explicit
-from outlay.graph.graph_loop import GraphLoop, count_steps
-from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout, sample_axes
 from outlay.layout.plan import Plan
@@ -37,13 +34,14 @@ from outlay.program.abstract import (
     named,
 )
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
-from outlay.program.independent_dims import not_split
 from outlay.program.modes import Step
-from outlay.program.passes import PER_SHARD, Planned, check, passes_of, wrapped
+from outlay.program.passes import PER_SHARD, Planned, check, not_split, passes_of, wrapped
+from outlay.program.program_arguments import is_graph_loop
+from outlay.program.trace_on_mesh import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 
 if TYPE_CHECKING:
+    from outlay.graph.rows import Rows
     from outlay.program.device_group import DeviceGroup
-from outlay.program.trace_on_mesh import check_named_devices, explaining_mesh_errors, in_context, on_mesh
 
 
 class OneStep:
@@ -71,7 +69,7 @@ class OneStep:
         step = wrapped(step, planned, before_trace)
         user_step = step if donate else OnlyReads(step)
         split = None
-        if layout.row_axes or isinstance(user_step, GraphLoop):
+        if layout.row_axes or is_graph_loop(user_step):
             from outlay.program.by_rows import by_rows
 
             split = by_rows(user_step, init, layout, mesh, mode)
@@ -90,8 +88,12 @@ class OneStep:
         # Before the trace, in which attention asks for it: the compiler cannot split its kernel for TPUs.
         is_asked = planned.is_placed_by_xla and mesh.devices.flat[0].platform == "tpu"
         self._sample_axes = sample_axes(layout, self.batch_shapes, mesh) if is_asked else None
-        self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         missed: list[str] = []
+        self.num_steps_at_once = 1
+        if is_graph_loop(step):
+            from outlay.graph.graph_loop import count_steps
+
+            self.num_steps_at_once = count_steps(self.batch_shapes)
         with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(enter, functools.partial(self._trace, mode, missed))
         _check_leaks(traced.jaxpr, self.step, named(self.step))
@@ -152,6 +154,8 @@ class OneStep:
         """Raise for a key that makes a state with other leaves than the plan has, such as keys of its own kind."""
         if key is None or key.dtype == self._key_dtype:
             return
+        from outlay.arrays.check_arrays import leaf_differences
+
         with self._context(self._inits_in_mesh):
             shapes = abstract_init(self._user_init, jax.ShapeDtypeStruct((), key.dtype))
         problems = leaf_differences(shapes, self.plan.state)

@@ -24,14 +24,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.shardings import shardings
+from outlay.core.jax_tracing import operations
+from outlay.core.primitives import KINDS, NOT_SPLIT
 from outlay.devices.mesh_info import is_explicit
 from outlay.layout.layout import Layout
 from outlay.program.abstract import Traced
-from outlay.program.independent_dims import FFT, not_split
 from outlay.program.modes import Mode, Step
+
+# Before 0.12, XLA computes the second of two cumulative operations along a split dim with the first one's.
+_MIXES_CUMULATIVE = jax.__version_info__ < (0, 12)
+
+
+def not_split(jaxpr: Any) -> frozenset[str]:
+    """Return the names of the operations of a traced program that need a place over devices of their own."""
+    names = {eqn.primitive.name for eqn in operations(jaxpr)}
+    cumulative = names & KINDS["cumulative"]
+    return frozenset(names & NOT_SPLIT | (cumulative if _MIXES_CUMULATIVE and len(cumulative) > 1 else set()))
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,9 @@ def _has_parts(of: Planned) -> bool:
 
 PER_SHARD = (
     Pass("per_shard_operations", lambda of: of.is_placed_by_xla and bool(of.not_split), is_around=True),
-    Pass("explicit_transforms", lambda of: is_explicit(of.mesh) and FFT in of.not_split, is_around=True),
+    Pass(
+        "explicit_transforms", lambda of: is_explicit(of.mesh) and bool(KINDS["Fourier"] & of.not_split), is_around=True
+    ),
 )
 """They take any function of state and batch that runs the step, whatever else that returns."""
 

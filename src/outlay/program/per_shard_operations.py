@@ -26,7 +26,6 @@ from outlay.program.independent_dims import (
     Independent,
     independent,
     is_fft_that_ends_xla,
-    not_split,
 )
 from outlay.program.passes import Planned
 from outlay.program.propagated_splits import WEAK, Inner, Propagation, Split, axes_of, joined, split_of
@@ -37,7 +36,7 @@ def wrap(function: Callable[..., Any], planned: Planned) -> Callable[..., Any]:
 
     Its first results are those of the step.
     """
-    mesh, names, (state, batch) = planned.mesh, not_split(planned.traced.jaxpr), planned.shardings()
+    mesh, names, (state, batch) = planned.mesh, planned.not_split, planned.shardings()
     # Where both claim an axis, the batch has it.
     given = [_split(one, rank) for tree, rank in ((state, 1), (batch, 0)) for one in jax.tree.leaves(tree)]
     results = state if planned.returns_state else ()

@@ -5,34 +5,40 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh
 
-from outlay.arrays.check_arrays import memory_problems
+from outlay.arrays.init_sharded import memory_problems
 from outlay.core.as_written import AsWritten
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flatten_like
-from outlay.core.guesses import OF_A_PROGRAM
 from outlay.core.jax_compat import call_over_leaves, deleted_check, is_deleted, load_no_programs_of_several_cpu_devices
 from outlay.core.jax_tracing import is_tracing
 from outlay.devices.mesh_info import check_runnable, processes_of
-from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
-from outlay.program.call_arguments import take_arguments, without_shared_memory
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.execution import Executed, Execution
+from outlay.program.execution import Executed, Execution, only_part
 from outlay.program.first_run import check_outputs, run_first, wait_for_others
-from outlay.program.modes import Mode, Step, check_jit_enabled, check_mode, only_part
+from outlay.program.modes import Mode, Step
 from outlay.program.one_step import OneStep
 from outlay.program.passes import PER_SHARD, passes_of, wrapped
-from outlay.program.program_arguments import check_arguments
+from outlay.program.program_arguments import (
+    check_arguments,
+    check_jit_enabled,
+    check_mode,
+    is_graph_loop,
+    take_arguments,
+    without_shared_memory,
+)
 from outlay.program.states import States
-from outlay.render.page import Page
 from outlay.render.report import Report
+
+if TYPE_CHECKING:
+    from outlay.render.page import Page
 
 
 class Program(Executed, States, Report):
@@ -219,8 +225,6 @@ class Program(Executed, States, Report):
                 raise
             raise problem from error
 
-    _guesses = OF_A_PROGRAM
-
     def __repr__(self) -> str:
         name, num = name_of(self.step), len(self.plan.of_kind("state"))
         return f"<{type(self).__name__} of {name}: {num} leaves of state on {self.plan.mesh}, mode {self.mode}>"
@@ -279,7 +283,7 @@ class Program(Executed, States, Report):
     @property
     def is_graph(self) -> bool:
         """Whether its step is a `GraphLoop`, which runs many steps of a graph in one call."""
-        return isinstance(self.step, GraphLoop)
+        return is_graph_loop(self.step)
 
     @property
     def is_compiled(self) -> bool:

@@ -1,14 +1,24 @@
-"""What a program is made from: whether step, init and mesh are what they must be, and what to pass instead."""
+"""What a program takes: step, init, mesh and mode when it is made; when it is called, values, and no memory twice."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
+import jax
 from jax.sharding import Mesh
 
+from outlay.arrays.host_values import hold, take_tree
+from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import ProgramError
+from outlay.core.jax_compat import memory_of
+from outlay.devices.mesh_info import is_explicit
+from outlay.program.modes import Mode
+
+if TYPE_CHECKING:
+    from outlay.graph.graph_loop import GraphLoop
 
 
 def check_arguments(step: Any, init: Any, mesh: Any) -> None:
@@ -66,3 +76,66 @@ def _takes(function: Any, num: int) -> bool:
     except ValueError:  # a function without a signature
         return True
     return True
+
+
+def is_graph_loop(step: Any) -> TypeGuard[GraphLoop]:
+    """Return whether a step is a graph loop; a process that makes none does not import the class to ask."""
+    module = sys.modules.get("outlay.graph.graph_loop")
+    return module is not None and isinstance(step, module.GraphLoop)
+
+
+def check_mode(mode: str, mesh: Mesh) -> None:
+    """Raise for a mode that does not exist, or not on this mesh."""
+    if mode not in get_args(Mode):
+        from outlay.core.suggest import did_you_mean
+
+        raise ProgramError(f"there is no mode {mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    if mode != "auto" and is_explicit(mesh):
+        raise ProgramError(
+            f"mode {mode} takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
+            "explicit about\n  fix: outlay.mesh(...) without explicit=True"
+        )
+
+
+def check_jit_enabled() -> None:
+    """Raise if JAX is told to compile nothing: a program would then silently ignore its layout.
+
+    Raises:
+        ProgramError: `jax_disable_jit` is set.
+    """
+    if jax.config.values["jax_disable_jit"]:
+        raise ProgramError(
+            "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
+            "  fix: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
+        )
+
+
+def take_arguments(state: Any, batch: Any) -> tuple[Any, Any]:
+    """Return state and batch with each value as JAX takes it.
+
+    Raises:
+        ProgramError: JAX cannot hold some, or they are no arrays; all are listed.
+    """
+    (taken, of_state), (batch, of_batch) = take_tree(state), take_tree(batch, "batch")
+    if of_state:  # a whole module of Equinox has functions and texts among its leaves
+        taken, of_state = take_tree(arrays_only(state))
+    if problems := of_state + of_batch:
+        raise ProgramError(hold("state and batch hold", problems), problems)
+    return taken, batch
+
+
+def without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:
+    """Copy leaves of state and batch that share memory with an earlier leaf.
+
+    Tied weights, or a target network set to the parameters, are one array; donating it twice ends the process.
+    """
+    seen: set[int] = set()
+
+    def one(leaf: Any) -> Any:
+        memory = memory_of(leaf) if isinstance(leaf, jax.Array) else None
+        if memory is None or memory not in seen:
+            seen.update(() if memory is None else (memory,))
+            return leaf
+        return jax.device_put(leaf, leaf.sharding, may_alias=False) if leaf.committed else leaf.copy()
+
+    return jax.tree.map(one, state), jax.tree.map(one, batch)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 from jax.core import Tracer
 from jax.sharding import Mesh
 
-from outlay.arrays.check_arrays import leaf_differences
-from outlay.arrays.put import put
 from outlay.core.array_leaves import arrays_only
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
-from outlay.core.static_facts import static_differences
-from outlay.graph.rows import Rows
 from outlay.layout.plan import Plan
-from outlay.program.diagnose import are_flags_alone
+
+if TYPE_CHECKING:
+    from outlay.graph.rows import Rows
 
 
 class States:
@@ -66,6 +64,8 @@ class States:
             >>> state["w"].sharding.spec, float(program(state, np.ones(8))[0]["w"][1])
             (P('data',), 9.0)
         """
+        from outlay.arrays.put import put
+
         state = arrays_only(state)
         program = self.taking(state)
         placed = dict(flatten_paths(put(self.arrays_of(state), self.plan, self.mesh))[0])
@@ -96,6 +96,10 @@ class States:
         state = arrays_only(state)
         if (structure := jax.tree.structure(state)) == self._state_structure:
             return self
+        from outlay.arrays.check_arrays import leaf_differences
+        from outlay.core.static_facts import static_differences
+        from outlay.program.diagnose import are_flags_alone
+
         if leaf_differences(state, self.plan.state):
             return self
         for program in (self, *self._of_flags):
@@ -121,6 +125,9 @@ class States:
 
     def _with_other_flags(self, state: Any) -> tuple[Any, Any] | None:
         """Return the program for the flags of a state that the compiled step refused, and the state, or None."""
+        from outlay.arrays.check_arrays import leaf_differences
+        from outlay.core.static_facts import static_differences
+
         whole = arrays_only(state)  # Equinox sets flags in a module by what would be leaves
         program = self.taking(whole)
         structure, given = program._state_structure, jax.tree.structure(whole)

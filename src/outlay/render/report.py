@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from outlay.core.one_line import OneLine
 
@@ -39,9 +39,6 @@ def fields_as_json(facts: Any, *left_out: str) -> dict[str, Any]:
     return {name: as_json(getattr(facts, name)) for name in names if name not in left_out}
 
 
-_SAVED = "Path('page.html').write_text(value.to_html()); value.to_dict() for JSON"
-
-
 class Report(OneLine):
     """A base for facts that print themselves.
 
@@ -52,28 +49,17 @@ class Report(OneLine):
     _text_width = 120
     """Columns of `str()`, which is read in files and logs."""
 
-    _guesses: ClassVar[Mapping[str, str]] = {
-        "show": "print(value), or outlay.show(value) for a plan",
-        "html": "value.to_html()",
-        "save": _SAVED,
-        "write": _SAVED,
-        "to_file": _SAVED,
-        "savefig": _SAVED,
-        "json": "value.to_dict()",
-        "as_dict": "value.to_dict()",
-        "print": "print(value)",
-    }
-    """What to write for an attribute that there is not, and that is no misspelt one."""
-
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):  # it failed itself, with an error of its own
             return object.__getattribute__(self, name)
         what = f"{type(self).__name__!r} object has no attribute {name!r}"
         if name.startswith("_"):  # copying, pickling and notebooks ask whether there is one
             raise AttributeError(what)
-        if fix := {**Report._guesses, **self._guesses}.get(name):
-            raise AttributeError(f"{what}\n  fix: {fix}")
+        from outlay.core.guesses import attribute_guess
         from outlay.core.suggest import did_you_mean
+
+        if fix := attribute_guess(type(self), name):
+            raise AttributeError(f"{what}\n  fix: {fix}")
 
         raise AttributeError(f"{what}: {did_you_mean(name, [each for each in dir(self) if not each.startswith('_')])}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from outlay.core.one_line import OneLine
-from outlay.devices.device_identity import format_ids
+from outlay.devices.device_names import format_ids
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims
 from outlay.render import pictures

@@ -15,8 +15,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
 from outlay.core.sizes import num_bytes
-from outlay.devices.device_identity import device_id, format_devices
-from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.device_names import format_devices
+from outlay.devices.mesh_info import MeshInfo, device_id
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import spec_text

@@ -16,8 +16,7 @@ from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.suggest import did_you_mean
-from outlay.devices.device_identity import DeviceId
-from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_info import DeviceId, MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
 from outlay.layout.plan_notes import notes_on_mesh

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 
 from outlay.core.quantities import counted, format_bytes, plural
-from outlay.devices.device_identity import DeviceId, format_devices, format_ids
+from outlay.devices.device_names import format_devices, format_ids
+from outlay.devices.mesh_info import DeviceId
 from outlay.render.page import (
     ANY_WIDTH,
     Block,

@@ -14,7 +14,7 @@ from tests import forks
 from tests.unit.cli.command import environment
 
 import outlay
-from outlay.arrays.put import _leaves, init_sharded
+from outlay.arrays.init_sharded import _leaves, init_sharded
 
 pytestmark = pytest.mark.newest
 

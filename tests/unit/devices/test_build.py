@@ -5,7 +5,7 @@ from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.devices.build import mesh
-from outlay.devices.device_identity import simulate_hosts
+from outlay.devices.mesh_info import simulate_hosts
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 

@@ -13,8 +13,7 @@ from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices, target_of
-from outlay.devices.device_identity import host_of, simulate_hosts
-from outlay.devices.mesh_info import target_made_for
+from outlay.devices.mesh_info import host_of, simulate_hosts, target_made_for
 from outlay.devices.target import Target
 
 pytestmark = pytest.mark.newest

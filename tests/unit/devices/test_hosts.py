@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from outlay.devices.device_identity import host_of, simulate_hosts
+from outlay.devices.mesh_info import host_of, simulate_hosts
 
 
 @pytest.fixture

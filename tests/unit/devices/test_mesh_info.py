@@ -8,8 +8,7 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 
 from outlay.core.error_types import MeshError
 from outlay.devices.build import mesh
-from outlay.devices.device_identity import simulate_hosts
-from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo, simulate_hosts
 
 
 @pytest.fixture

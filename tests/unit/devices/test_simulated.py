@@ -64,7 +64,7 @@ def test_jax_may_be_imported_before():
 def test_the_last_number_before_the_start_counts_and_after_it_another_one_is_too_late():
     program = """
     import jax
-    from outlay.devices.device_identity import host_of
+    from outlay.devices.mesh_info import host_of
     outlay.simulate(2)
     for num_hosts in (2, 4, 1):  # which may be changed after the start
         outlay.simulate(8, num_hosts=num_hosts)

@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from outlay.devices.device_identity import host_of
+from outlay.devices.mesh_info import host_of
 from outlay.jobs import current_job
 from outlay.jobs.current_job import Joined, host_number, remember
 

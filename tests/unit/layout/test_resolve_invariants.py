@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.layout.optimizer_state import is_optimizer
+from outlay.layout.placement import is_optimizer
 
 pytestmark = pytest.mark.compiles
 

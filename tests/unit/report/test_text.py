@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec as P
 from rich.console import Console
 from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
-from outlay.devices.device_identity import format_ids
+from outlay.devices.device_names import format_ids
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.report.show import show

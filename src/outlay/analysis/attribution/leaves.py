@@ -15,8 +15,8 @@ from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths, join_parts, split_path, under
 from outlay.layout.layout import Layout
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.optimizer_state import OPTIMIZER_ROOTS, PARAMETERS
-from outlay.layout.placement import spec_text
+from outlay.layout.optimizer_state import PARAMETERS
+from outlay.layout.placement import OPTIMIZER_ROOTS, spec_text
 from outlay.layout.plan import Plan
 
 PARAMS, OPTIMIZER, BATCH, OTHER = "params", "optimizer", "batch", ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outlay.core.guesses import OF_AN_ESTIMATE
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
 from outlay.render.page import Chip, Column, Line, Notes, Page, Section, Segment, Table, colour_of
@@ -93,8 +92,6 @@ class Estimate(Report):
         transfers: the collectives, most expensive first.
         assumptions: all assumptions, as sentences.
     """
-
-    _guesses = OF_AN_ESTIMATE
 
     target: str
     num_devices: int

@@ -27,8 +27,7 @@ from outlay.core.paths import join_parts, map_with_paths
 from outlay.core.quantities import counted, format_bytes, format_seconds, plural
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
-from outlay.devices.device_identity import device_id
-from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo, device_id
 from outlay.devices.target import Target
 from outlay.graph.step_graph import CACHE, StepGraph
 from outlay.program.device_group import DeviceGroup, routes

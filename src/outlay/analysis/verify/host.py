@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, under
-from outlay.devices.device_identity import format_devices
+from outlay.devices.device_names import format_devices
 
 
 def is_key(leaf: Any) -> bool:

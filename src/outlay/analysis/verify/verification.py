@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outlay.analysis.verify.answer import Answer, Verdict
-from outlay.core.guesses import OF_A_VERIFICATION
 from outlay.core.quantities import counted, listed
 from outlay.render.page import Column, Line, Notes, Page, Section, Style, Table
 from outlay.render.report import Report, fields_as_json
@@ -126,8 +125,6 @@ class Verification(Answer):
         reference: what the program was compared with, in words; empty for another mode.
         limits: for a program as compiled for absent hardware, what of it was judged and what was not, in words.
     """
-
-    _guesses = OF_A_VERIFICATION
 
     program: str
     against: str

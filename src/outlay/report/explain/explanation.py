@@ -24,7 +24,6 @@ from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.parts.part_facts import PlacedExplanation
-from outlay.core.guesses import OF_AN_EXPLANATION
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
@@ -103,8 +102,6 @@ class Explanation(Report):
         by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
             program are then empty. None in any other mode.
     """
-
-    _guesses = OF_AN_EXPLANATION
 
     name: str
     target: Target | None

@@ -95,11 +95,11 @@ class Checkpoints:
         what = f"'Checkpoints' object has no attribute {name!r}"
         if name.startswith("_"):  # copying and notebooks ask whether there is one
             raise AttributeError(what)
-        from outlay.core.guesses import OF_CHECKPOINTS
+        from outlay.core.guesses import attribute_guess
         from outlay.core.suggest import did_you_mean
 
-        if name in OF_CHECKPOINTS:
-            raise AttributeError(f"{what}\n  fix: {OF_CHECKPOINTS[name]}")
+        if fix := attribute_guess(type(self), name):
+            raise AttributeError(f"{what}\n  fix: {fix}")
         raise AttributeError(f"{what}: {did_you_mean(name, [each for each in dir(self) if not each.startswith('_')])}")
 
     def __enter__(self) -> Self:

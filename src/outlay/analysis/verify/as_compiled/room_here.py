@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from outlay.arrays.check_arrays import host_memory
+from outlay.arrays.init_sharded import host_memory
 from outlay.core.quantities import counted, format_bytes
 from outlay.program.program import Program
 

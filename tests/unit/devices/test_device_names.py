@@ -9,8 +9,8 @@ import pickle
 import jax
 import pytest
 
-from outlay.devices.device_identity import DeviceId, device_id, format_devices, format_ids
-from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.device_names import format_devices, format_ids
+from outlay.devices.mesh_info import DeviceId, MeshInfo, device_id
 
 
 def devices(*places: tuple[int, int]) -> list[int]:
