@@ -196,8 +196,8 @@ class Program(Executed, States, Report):
                 devices.
         """
         try:
-            if self._repeated is not None:
-                flatten, is_gone, run, unflatten, returned, num_leaves = self._repeated
+            if (repeated := self._repeated) is not None:
+                flatten, is_gone, run, unflatten, returned, num_leaves = repeated
                 try:
                     leaves = flatten((state, batch))
                     is_next = True not in map(is_gone, leaves) and returned == [*map(id, leaves[:num_leaves])]

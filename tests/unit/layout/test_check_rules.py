@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.layout import check_rules
+from outlay.layout import suggested_patterns
 
 MESH = abstract(data=4, model=2)
 DP = outlay.data_parallel()
@@ -185,7 +185,7 @@ def test_what_is_wrong_with_equal_layers_alike_is_told_once():
 def test_what_was_meant_is_looked_for_as_often_as_a_message_shows_it(monkeypatch):
     looked = []
     monkeypatch.setattr(
-        check_rules, "similar_patterns", lambda pattern, paths: looked.append(pattern) or "did you mean it?"
+        suggested_patterns, "similar_patterns", lambda pattern, paths: looked.append(pattern) or "did you mean it?"
     )
     rules = [(f"params.layer{number}.kernal", P("data")) for number in range(100)]
     tree = {"params": {f"layer{number}": {"kernel": shape(8)} for number in range(100)}}

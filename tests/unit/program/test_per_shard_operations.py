@@ -10,6 +10,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
+from outlay.core.primitives import NOT_SPLIT
+from outlay.program import independent_dims
 
 SAMPLES = np.random.default_rng(0).normal(size=(16, 8, 8)).astype(np.float32)
 
@@ -255,3 +257,9 @@ def test_a_spectral_layer_on_explicit_axes_gathers_nothing_of_its_batch():
         state, first = program(program.init(jax.random.key(0)), x)
         losses[explicit] = first["loss"], program(state, x)[1]["loss"]
     np.testing.assert_allclose(losses[True], losses[False], rtol=1e-5)
+
+
+def test_the_table_of_primitives_and_what_is_known_of_their_dims_name_the_same_operations():
+    of_dims = {independent_dims.FFT, *independent_dims._LAST_DIMS, *independent_dims._SELECTIONS}
+    of_attention = {independent_dims._ATTENTION_FORWARD, independent_dims._ATTENTION_BACKWARD}
+    assert of_dims | of_attention == NOT_SPLIT
