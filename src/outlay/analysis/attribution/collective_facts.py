@@ -18,12 +18,11 @@ from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective, collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
+from outlay.analysis.hlo.opcodes import RESHAPED
 from outlay.core.equal_layers import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
-
-_VIEWS = ("bitcast", "reshape", "copy", "convert")
 
 
 def collective_facts(
@@ -175,7 +174,7 @@ def _is_joined(module: HloModule, computation: str, value: str) -> bool:
         return False
     if inside := module.fused(one):
         return inside.root is not None and _is_joined(module, inside.name, inside.root.name)
-    if one.opcode in _VIEWS:
+    if one.opcode in RESHAPED:
         return _is_joined(module, computation, one.operands[0])
     return one.opcode == "concatenate"
 

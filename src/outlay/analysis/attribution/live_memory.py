@@ -15,6 +15,7 @@ from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.hlo_memory import constant_bytes
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.live_buffers import Buffer, LiveBuffers, live_buffers
+from outlay.analysis.hlo.opcodes import RESHAPED
 from outlay.core.one_line import OneLine
 from outlay.render.report import fields_as_json
 
@@ -30,7 +31,7 @@ NUM_STRETCHES = 160
 
 _PARTS = {"params": "parameters", "optimizer": "optimizer", "batch": "batch"}
 _PHASES = {"forward": "activations", "backward": "backward pass"}
-_VIEWS = ("bitcast", "copy", "convert", "reshape", "broadcast", "transpose", "get-tuple-element")
+_VIEWS = RESHAPED | {"broadcast", "transpose", "get-tuple-element"}
 _LOOKED_AT = 300
 """The number of values whose lines are looked up, largest first: thousands of small ones would take seconds."""
 

@@ -17,7 +17,8 @@ from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.finding import Evidence, Finding, first_source, seconds_of
 from outlay.analysis.hlo.hlo_collectives import is_collective
-from outlay.analysis.hlo.hlo_module import BARRIERS, FUSIONS, NAMES, Computation, HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.opcodes import EACH_ENTRY, FUSIONS, KINDS, MOVES, both_halves
 from outlay.core.quantities import format_bytes, how_often
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text
@@ -30,26 +31,8 @@ ONE_SAMPLE = "inside jax.vmap a spec is for one sample, so constrain what vmap t
 _CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
 _MAX_VALUES = 400
 _HOPS = 3
-_MOVES = (
-    NAMES
-    | BARRIERS
-    | {
-        *("copy", "copy-start", "copy-done", "bitcast-convert", "reshape", "transpose", "convert", "slice"),
-        *("dynamic-slice", "constant", "concatenate", "broadcast", "iota", "partition-id", "replica-id", "pad"),
-        *("dynamic-update-slice", "compare", "select", "and", "or"),
-    }
-)
-"""Operations that only move data."""
-
-_CHEAP = frozenset(
-    {
-        *("add", "subtract", "multiply", "divide", "negate", "abs", "sign", "maximum", "minimum", "clamp"),
-        *("power", "exponential", "exponential-minus-one", "log", "log-plus-one", "tanh", "logistic"),
-        *("sqrt", "rsqrt", "cbrt", "erf", "sine", "cosine", "floor", "ceil", "round-nearest-even", "not"),
-        "xor",
-    }
-)
-"""Element-wise operations, which could run wherever their operands are."""
+_LIGHT = EACH_ENTRY | MOVES | both_halves(KINDS["copies"])
+"""Operations that move data, or compute entry by entry: they could run wherever their operands are."""
 
 
 def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
@@ -257,12 +240,8 @@ def is_elementwise(module: HloModule, one: Instruction) -> bool:
     if fused := module.fused(one):
         nested = [] if FUSIONS.isdisjoint(fused.opcodes) else fused.instructions.values()
         nested = [inner for inner in nested if inner.opcode in FUSIONS]
-        return all(map(_is_light, fused.opcodes - FUSIONS)) and all(is_elementwise(module, inner) for inner in nested)
-    return _is_light(one.opcode)
-
-
-def _is_light(opcode: str) -> bool:
-    return opcode in _MOVES or opcode in _CHEAP or opcode.startswith(("shift-", "round-"))
+        return fused.opcodes - FUSIONS <= _LIGHT and all(is_elementwise(module, inner) for inner in nested)
+    return one.opcode in _LIGHT
 
 
 def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axis: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.communication import at
 from outlay.analysis.findings.finding import Evidence, Finding
-from outlay.analysis.hlo.hlo_module import CONTROL, NAMES, Instruction, SourceLine, total_bytes
+from outlay.analysis.hlo.hlo_module import Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
+from outlay.analysis.hlo.opcodes import CONTROL, NAMES
 from outlay.analysis.work.products import flops_of_product
 from outlay.core.quantities import format_bytes
 from outlay.core.source_owner import is_below

@@ -15,11 +15,12 @@ from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.communication import at, is_elementwise, where_it_ends
 from outlay.analysis.findings.finding import Evidence, Finding, seconds_of
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.opcodes import KINDS
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target
 from outlay.core.quantities import format_bytes, how_often
 from outlay.layout.placement import spec_text
 
-_NOT_SPLIT = ("fft", "cholesky", "triangular-solve", "sort", "topk")
+_NOT_SPLIT = KINDS["Fourier"] | KINDS["factorizes"] | KINDS["sorts"]
 _MAX_VALUES = 30
 """How many values are followed from a gather: what reads it by an index stands next to it."""
 

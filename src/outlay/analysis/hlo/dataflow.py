@@ -6,25 +6,24 @@ import math
 from typing import Any, NamedTuple, TypeAlias
 
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.opcodes import BARRIERS, FUSIONS, KINDS, REARRANGED, both_halves
 
 # Bounds for unusual programs: a search that takes longer gives up.
 _MAX_STEPS = 1000
 _MAX_VALUES = 5000
 
-# Operations that pass on the same data: reshaped, in part, in another precision, or on other devices.
-_PASSING = frozenset(
-    {
-        *("bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose", "reduce-precision"),
-        *("slice", "dynamic-slice", "all-gather", "all-to-all", "collective-permute", "opt-barrier"),
-        *("copy-start", "slice-start", "dynamic-slice-start"),
-        *("all-gather-start", "all-to-all-start", "collective-permute-start"),
-        *("copy-done", "slice-done", "dynamic-slice-done", "fusion-done", "async-update", "async-done"),
-        *("all-gather-done", "all-to-all-done", "collective-permute-done"),
-    }
+_PASSING = both_halves(
+    REARRANGED
+    | KINDS["cuts"]
+    | (BARRIERS - {"add-dependency"})  # it takes a token besides
+    | {"all-gather", "all-to-all", "collective-permute"}
+) | {"fusion-done", "async-update", "async-done"}
+"""Operations that pass on the same data: reshaped, in part, in another precision, or on other devices."""
+_CALLING = (*FUSIONS, "call", "async-start")
+_MIXING = frozenset().union(
+    *(KINDS[kind] for kind in ("multiplies", "reduces", "looks up", "scatters", "sorts", "library"))
 )
-_CALLING = ("fusion", "call", "fusion-start", "async-start")
-# Operations that mix elements: the result is another value, even if it has as many elements.
-_MIXING = ("dot", "convolution", "reduce", "gather", "scatter", "custom-call", "sort", "reduce-window")
+"""Operations that mix elements: the result is another value, even if it has as many elements."""
 # Operations that pass on the same data although a device gets more or less of it.
 _RESIZING = ("dynamic-update-slice", "reduce-scatter", "all-gather", "slice", "dynamic-slice")
 
@@ -218,7 +217,7 @@ def _taken(
         return _parameter(module.computations.get(user.calls[number - 1]), 0, path) if is_branch else None
     if opcode in _CALLING:
         return _parameter(module.entered(user), number, path)
-    if opcode == "opt-barrier" or opcode.endswith("-done"):
+    if opcode in BARRIERS or opcode.endswith("-done"):
         return _Value(inside.name, user.name, path)
     if opcode not in _MIXING and (opcode.startswith(_RESIZING) or _same_size(user, one)):
         several = len(user.operands) > 1 and len(user.shapes) == len(user.operands)  # moved together

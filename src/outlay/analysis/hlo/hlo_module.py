@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from outlay.analysis.hlo.opcodes import FUSIONS
 from outlay.core.one_line import OneLine
 
 _ARRAY = re.compile(r"([a-z]\w*+)\[([^\]]*+)\](?:\{([^{}]*)\})?")
@@ -20,18 +21,6 @@ _DIM = re.compile(r"\d{1,18}")
 # Types whose names do not end in their width, or that hold two numbers.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
 _WIDTH = re.compile(r"[a-z]+(\d+)")
-
-NAMES = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast"))
-"""Opcodes that allocate nothing: their result is another name for memory that exists already."""
-
-CONTROL = frozenset(("while", "conditional", "call"))
-"""Opcodes that run other computations, and do nothing besides."""
-
-FUSIONS = frozenset(("fusion", "fusion-start"))
-"""Opcodes that run a computation as one kernel."""
-
-BARRIERS = frozenset(("optimization-barrier", "opt-barrier", "domain", "add-dependency"))
-"""Opcodes that only keep others in order."""
 
 _CALLED_NAME = re.compile(r"[^\s,{}%]++")
 _ALIASED = re.compile(r"\{(\d{0,9})\}: \((\d{1,9})")  # `{1}: (0, {})`: result 1, operand 0

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outlay.analysis.hlo.hlo_module import BARRIERS, Computation, HloModule, Instruction, Shape, shape_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, shape_bytes
+from outlay.analysis.hlo.opcodes import BARRIERS
 
 BufferKind = Literal["argument", "output", "temporary"]
 

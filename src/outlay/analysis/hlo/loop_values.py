@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.hlo_module import BARRIERS, Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import trip_count
+from outlay.analysis.hlo.opcodes import BARRIERS, KINDS, RESHAPED, both_halves
 
 _MAX_VALUES = 5000  # a search that takes longer gives up
-_MOVES = frozenset(("copy", "bitcast", "convert", "reshape", "transpose", "copy-start"))
+_MOVES = RESHAPED | KINDS["rearranges"] | {"copy-start"}
 """Operations that add up as well before as after a sum over devices."""
 _CALLING = ("fusion", "call")
-_UNKNOWABLE = ("conditional", "rng", "infeed", "recv", "recv-done", "outfeed")
+_UNKNOWABLE = KINDS["random"] | both_halves(KINDS["transfers"] - {"send"}) | {"conditional"}
 
 _Place = tuple[str, str, int | None]
 """A value: its computation, its instruction, and the element of a tuple."""

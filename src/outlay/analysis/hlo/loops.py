@@ -7,15 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.hlo_module import (
-    CONTROL,
-    NAMES,
-    Computation,
-    HloModule,
-    Instruction,
-    once_per_module,
-    total_bytes,
-)
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, once_per_module, total_bytes
+from outlay.analysis.hlo.opcodes import CONTROL, NAMES, RESHAPED
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
 _LINK_WEIGHT = 10  # a byte over a link takes about as long as so many bytes in memory
@@ -121,8 +114,6 @@ def _callees(module: HloModule, name: str) -> Iterator[str]:
 
 # Derive the trip count of a loop from its condition, for compilers that do not record it.
 
-# Operations that leave a number unchanged.
-_KEEPS = ("copy", "bitcast", "convert", "reshape")
 _MAX_DEPTH = 50
 
 
@@ -224,7 +215,7 @@ def _value(
         return arguments[one.number] if one.number is not None and one.number < len(arguments) else None
     if one.opcode == "get-tuple-element" and follow and computation.instructions[follow[0]].opcode == "parameter":
         return _Counter(one.number, 0) if arguments is None and one.number is not None else None
-    if one.opcode in _KEEPS and len(follow) == 1:
+    if one.opcode in RESHAPED and len(follow) == 1:
         return _value(module, computation, follow[0], arguments, depth + 1)
     if one.opcode in ("add", "subtract") and len(follow) == 2:
         left, right = (_value(module, computation, operand, arguments, depth + 1) for operand in follow)

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outlay.analysis.hlo.hlo_collectives import has_collective, is_collective
-from outlay.analysis.hlo.hlo_module import BARRIERS, CONTROL, NAMES, Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step, trip_count
+from outlay.analysis.hlo.opcodes import CONTROL, KINDS, NAMES, both_halves
 from outlay.analysis.work.products import PRODUCTS, custom_call_target, dtype_of_product, flops_of_product
 from outlay.analysis.work.traffic import AcrossRows, instruction_bytes, read_across_rows
 
 _FREE = (
     NAMES
     | CONTROL
-    | BARRIERS
-    | {"constant", "async-start", "async-update", "after-all", "partition-id", "replica-id", "get-dimension-size"}
-    | {"send", "recv", "send-done", "recv-done"}
+    | KINDS["barriers"]
+    | (KINDS["asks"] - {"set-dimension-size"})
+    | both_halves(frozenset(("send", "recv")))
+    | {"constant", "async-start", "async-update"}
 )
 """Instructions that take no time of their own: their bodies are counted separately, or there is nothing to do."""
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from outlay.analysis.hlo.hlo_collectives import GOES_ON
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape, dtype_bits, total_bytes
+from outlay.analysis.hlo.opcodes import KINDS, RESHAPED
 from outlay.analysis.work.products import numbers
 
-SLICES = ("dynamic-slice", "slice", "gather")
-_SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
+SLICES = KINDS["cuts"] | KINDS["looks up"]
+_SAME_BYTES = RESHAPED | {"get-tuple-element"}
 """Operations that pass their operand on inside a fusion, so that a slice of the result is a slice of the operand."""
 
 

@@ -187,3 +187,24 @@ ENTRY %main (b: bf16[2,4], w: f32[2,4]) -> bf16[1,4] {
 )
 def test_weights_that_a_loop_saves_for_the_backward_pass(old, new, parameter):
     assert leaf_parameter(parse_hlo(SAVING.replace(old, new)), "main", "last") == parameter
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "reverse(%p), dimensions={0}",
+        "optimization-barrier(%p)",
+        "opt-barrier(%p)",
+        "domain(%p)",
+        "copy(%p)",
+        "reduce-precision(%p), exponent_bits=8, mantissa_bits=7",
+    ],
+)
+def test_the_same_entries_in_another_order_are_still_the_parameter(operation):
+    module = parse_hlo(
+        f"HloModule m\n\nENTRY %main (p: f32[4]) -> f32[4] {{\n  %p = f32[4]{{0}} parameter(0)\n"
+        f"  %q = f32[4]{{0}} {operation}\n  ROOT %root = f32[4]{{0}} negate(%q)\n}}\n"
+    )
+    assert leaf_parameter(module, "main", "q") == 0
+    assert leaf_parameter(module, "main", "root") is None
+    assert outputs_reached(module, "main", "q") == (0,)

@@ -16,8 +16,8 @@ from jax import lax
 
 from outlay.analysis.hlo.execute.operation import Meanings, Operation
 from outlay.analysis.hlo.hlo_module import Computation, Instruction
+from outlay.analysis.hlo.opcodes import RESHAPED
 
-_PASSES = frozenset(("convert", "copy", "bitcast", "reshape"))
 _COMBINES: dict[str, Callable[..., Any]] = {
     "add": lax.scatter_add,
     "multiply": lax.scatter_mul,
@@ -101,7 +101,7 @@ def combine_kind(computation: Computation) -> str | None:
 
 
 def _source(computation: Computation, one: Instruction | None) -> Instruction | None:
-    while one is not None and one.opcode in _PASSES:
+    while one is not None and one.opcode in RESHAPED:
         one = computation.instructions.get(one.operands[0])
     return one
 

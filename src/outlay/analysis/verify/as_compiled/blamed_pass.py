@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from outlay.analysis.attribution.provenance import origin_of
-from outlay.analysis.hlo.hlo_module import BARRIERS, CONTROL, FUSIONS, NAMES, HloModule
+from outlay.analysis.hlo.hlo_module import HloModule
+from outlay.analysis.hlo.opcodes import BARRIERS, CONTROL, FUSIONS, KINDS, NAMES
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.verify.as_compiled.structure import Axes, Collective, structure_of
 from outlay.core.jax_compat import without_compilation_cache
@@ -29,7 +30,7 @@ _NAME = re.compile(r"module_(\d+)\..*\.(\d{4})\.([^.]+)\.after_(.+?)(?:\.before_
 _PARTITIONED = ("spmd-partitioning", "tpu-spmd-partitioning")
 _NO_PASS = "pipeline-start"
 # What computes nothing, or is named by what it contains.
-_SILENT = NAMES | BARRIERS | CONTROL | FUSIONS | {"constant", "copy", "iota", "broadcast"}
+_SILENT = NAMES | BARRIERS | CONTROL | FUSIONS | KINDS["makes"] | {"copy", "broadcast"}
 
 IsRight = Callable[[str], bool | None]
 """Whether a text computes what it should; None if it cannot be computed."""

@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable
 
 from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.hlo.hlo_collectives import is_collective
-from outlay.analysis.hlo.hlo_module import BARRIERS, NAMES, Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.opcodes import BARRIERS, KINDS, NAMES
 from outlay.core.quantities import counted, listed
 
-_SILENT = NAMES | BARRIERS | {"constant", "copy", "iota", "broadcast"}
+_SILENT = NAMES | BARRIERS | KINDS["makes"] | {"copy", "broadcast"}
 _MAX_NAMED = 3
 
 

@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import HloCollective, collectives_of, is_collective
-from outlay.analysis.hlo.hlo_module import BARRIERS, NAMES, HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step
+from outlay.analysis.hlo.opcodes import BARRIERS, KINDS, NAMES, both_halves
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, listed
 
 Axes = tuple[tuple[str, int], ...]
 
 # What only holds or moves values on one device differs with tiles and layouts, and computes nothing.
-_MOVES = ("copy", "copy-start", "copy-done", "fusion", "constant", "broadcast", "transpose", "reshape", "iota")
-_SILENT = NAMES | BARRIERS | frozenset(_MOVES)
+_MOVES = both_halves(KINDS["copies"]) | KINDS["makes"] | {"broadcast", "transpose", "reshape", "fusion"}
+_SILENT = NAMES | BARRIERS | _MOVES
 _MAX_NAMED = 4
 _BEHIND_THE_LOOP = (
     "the small program exchanges once behind its loop what the full one does in each round, as compilers do with small "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from outlay.analysis.attribution.provenance import origin_of
-from outlay.analysis.hlo.hlo_module import CONTROL, FUSIONS, NAMES, Computation, Instruction
+from outlay.analysis.hlo.hlo_module import Computation, Instruction
+from outlay.analysis.hlo.opcodes import CONTROL, FUSIONS, NAMES
 from outlay.analysis.verify.static.spreads import Tree, Value
 from outlay.analysis.verify.static.visit import Reading
 
