@@ -34,7 +34,7 @@ from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 from jaxlib.mlir import ir
 
 from outlay.core.error_types import CompilerAbortError
-from outlay.core.jax_compat import tpu_topology_devices
+from outlay.core.jax_topologies import tpu_topology_devices
 
 _LENGTH = struct.Struct("<Q")
 _FATAL = re.compile(r"^F\d{4} .*?\] (?P<check>.*)", re.MULTILINE)

@@ -11,7 +11,8 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import BackendStartedError, TargetError
-from outlay.core.jax_compat import gpu_topology_devices, tpu_topology_devices, use_cpu_if_alone
+from outlay.core.jax_compat import use_cpu_if_alone
+from outlay.core.jax_topologies import gpu_topology_devices, tpu_topology_devices
 from outlay.devices.hardware import Hardware, known_hardware
 from outlay.devices.mesh_info import compile_only_devices, host_of, target_made_for
 from outlay.devices.simulated import simulate

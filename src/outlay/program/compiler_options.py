@@ -20,7 +20,6 @@ from jax.sharding import Mesh
 
 from outlay.core.error_types import CompilerAbortError, ProgramError
 from outlay.core.jax_compat import (
-    gpu_library,
     is_compile_only,
     scatters_wrongly,
     take_packed_arrays,
@@ -317,4 +316,8 @@ def _library(platform: str) -> Path | None:
         import libtpu
 
         return Path(libtpu.get_library_path())
-    return gpu_library() if platform == "gpu" else xla_library()
+    if platform != "gpu":
+        return xla_library()
+    from outlay.core.jax_topologies import gpu_library
+
+    return gpu_library()

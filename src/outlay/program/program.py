@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from operator import eq, is_
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -39,6 +40,10 @@ from outlay.render.report import Report
 
 if TYPE_CHECKING:
     from outlay.render.page import Page
+
+
+_SMALL = 2**22
+"""Bytes on a device up to which a state stays in memory until the next call, though its user may have let go of it."""
 
 
 class Program(Executed, States, Report):
@@ -94,7 +99,7 @@ class Program(Executed, States, Report):
         )
         self._of_flags: list[Program] = []
         self._run: Callable[[Any, Any], Any] = self._first_run
-        self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
+        self._returned: list[Any] = []  # the leaves of the state that the last call returned; of a large one their ids
         self._repeated: tuple[Any, ...] | None = None  # what a call does with the state that the last one returned
         self._is_agreed = False
 
@@ -197,18 +202,19 @@ class Program(Executed, States, Report):
         """
         try:
             if (repeated := self._repeated) is not None:
-                flatten, is_gone, run, unflatten, returned, num_leaves = repeated
+                flatten, is_gone, run, unflatten, returned = repeated
                 try:
                     leaves = flatten((state, batch))
-                    is_next = True not in map(is_gone, leaves) and returned == [*map(id, leaves[:num_leaves])]
+                    is_next = all(map(is_, returned, leaves)) and True not in map(is_gone, leaves)
                 except (AttributeError, TypeError, ValueError):  # a host array, or another structure
                     is_next = False
                 # Each microsecond here is three of every call, since XLA's threads have emptied the caches in between:
-                # so it is one frame, and flattens once. Changing the list in place avoids `__setattr__`.
+                # so it is one frame, flattens once, and asks little of each leaf. Changing the list in place avoids
+                # `__setattr__`.
                 if is_next:
-                    results = run(leaves)
-                    returned[:] = map(id, results[:num_leaves])
-                    return unflatten(results)
+                    leaves, outputs = run(leaves)
+                    returned[:] = leaves
+                    return unflatten(leaves), outputs
             return self._run_checked(state, batch)
         except ProgramError:  # it says already what is wrong
             raise
@@ -345,12 +351,19 @@ class Program(Executed, States, Report):
 
         What the last call returned shares no memory, so only other states are searched.
         """
-        returned = self._returned
-        if not returned or returned != [*map(id, leaves[: len(returned)])] or self._batch_is_like_state:
+        returned, is_small = self._returned, self._is_small
+        is_next = all(map(is_, returned, leaves) if is_small else map(eq, returned, map(id, leaves)))
+        if not returned or not is_next or self._batch_is_like_state:
             state, batch = without_shared_memory(state, batch)
         result = self._run(state, batch)
-        returned[:] = map(id, jax.tree.leaves(result[0]))
+        after = jax.tree.leaves(result[0])
+        returned[:] = after if is_small else map(id, after)
         return result
+
+    @functools.cached_property
+    def _is_small(self) -> bool:
+        """Whether the arrays of the last state may stay in memory until the next call, which knows them by that."""
+        return max(self.plan.bytes_per_device.values(), default=0) <= _SMALL
 
     @functools.cached_property
     def _flatten(self) -> Callable[[Any], list[Any]]:
@@ -377,9 +390,8 @@ class Program(Executed, States, Report):
             check_outputs(result[0], self.plan, self.mesh)
             # With nodes of users' own classes there is Python around the compiled step.
             is_bare = any(run is compiled for compiled in self.compiled_parts) and not self._batch_is_like_state
-            if is_bare and (over_leaves := call_over_leaves(self.compiled_parts[0])):
+            if is_bare and self._is_small and (over_leaves := call_over_leaves(self.compiled_parts[0])):
                 is_gone = deleted_check([*jax.tree.leaves((self.state_shapes, self.batch_shapes))])
-                num_leaves = len(jax.tree.leaves(self.state_shapes))
-                self._repeated = self._flatten, is_gone, *over_leaves, self._returned, num_leaves
+                self._repeated = self._flatten, is_gone, *over_leaves, self._returned
         self._run = run
         return result

@@ -14,9 +14,10 @@ from tests.unit.cli.command import environment
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 import outlay
-from outlay.core import jax_compat, jax_tracing
+from outlay.core import jax_compat, jax_topologies, jax_tracing
 from outlay.core.error_types import TargetError
-from outlay.core.jax_compat import gpu_topology_devices, is_compile_only, tpu_topology_devices
+from outlay.core.jax_compat import is_compile_only
+from outlay.core.jax_topologies import gpu_topology_devices, tpu_topology_devices
 from outlay.core.jax_tracing import fresh_traces, intercept_operations
 from outlay.devices.compile_only import gpu_target_config
 from outlay.devices.hardware import known_hardware
@@ -68,7 +69,7 @@ def test_gpus_that_are_not_there_are_on_as_many_hosts_as_asked_for():
 def test_a_gpu_compiler_of_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(jaxlib, "__version__", "0.0.1")
     with pytest.raises(TargetError, match=r"another version than JAX: jax-cuda13-pjrt [\d.]+, jaxlib 0.0.1"):
-        jax_compat.gpu_library()
+        jax_topologies.gpu_library()
 
 
 @needs_tpu_compiler

@@ -14,7 +14,8 @@ from tests.unit.devices.compilers import needs_tpu_compiler
 
 import outlay
 from outlay.core import jax_tpu_compiler
-from outlay.core.jax_compat import text_with_constants, tpu_topology_devices
+from outlay.core.jax_compat import text_with_constants
+from outlay.core.jax_topologies import tpu_topology_devices
 from outlay.devices.compile_only import target_devices
 from outlay.errors import CompilerAbortError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.command import command_here
 
-from outlay.core import jax_compat
+from outlay.core import jax_topologies
 from outlay.core.compiler_folder import compiler_file, compiler_folder, compiler_versions
 from outlay.core.error_types import TargetError
 from outlay.devices.add_compiler import _installer, add_compiler
@@ -43,8 +43,8 @@ def test_the_compiler_is_where_outlay_looks_and_no_package_is(tmp_path, monkeypa
     assert (tmp_path / "asked").read_text().split()[-1] == f"jax-cuda13-pjrt=={jaxlib}"
     assert jaxlib in compiler_folder("gpu").name
     assert compiler_versions() == {"jax-cuda13-pjrt": "7"}
-    monkeypatch.setattr(jax_compat, "_GPU_PLUGINS", {})  # as where no package has it
-    assert jax_compat.gpu_library() == compiler_file("gpu")
+    monkeypatch.setattr(jax_topologies, "GPU_PLUGINS", {})  # as where no package has it
+    assert jax_topologies.gpu_library() == compiler_file("gpu")
 
 
 @pytest.mark.processes
@@ -59,9 +59,9 @@ def test_a_download_that_fails_leaves_what_was_there(tmp_path):
 
 @pytest.mark.processes
 def test_a_missing_compiler_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(jax_compat, "_GPU_PLUGINS", {})
+    monkeypatch.setattr(jax_topologies, "GPU_PLUGINS", {})
     with pytest.raises(TargetError, match="the GPU compiler is not installed"):
-        jax_compat.gpu_library()
+        jax_topologies.gpu_library()
     wrong = command_here("compiler", "cpu", cwd=tmp_path)
     assert wrong.exit_code == 2
     assert "'cpu': one of gpu, tpu" in wrong.stderr

@@ -1,6 +1,7 @@
 """After its first call a program hands its leaves to the compiled step as a list, so that trees are flattened once."""
 
 import sys
+import weakref
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 import outlay
 from outlay.core.jax_compat import call_over_leaves
 from outlay.errors import ProgramError
+from outlay.program.program import _SMALL
 
 BATCH = {"x": np.ones((8, 2), np.float32), "none": None}
 
@@ -142,3 +144,51 @@ def test_a_leaf_that_another_function_took_is_named(leaf):
 
 def test_what_jax_does_not_let_call_by_leaves_is_left_alone():
     assert call_over_leaves(object()) is None
+
+
+def large(size):
+    """Return a program whose state has so many bytes on a device, a batch for it, and its state after two calls."""
+    made = outlay.program(
+        lambda state, batch: ({"w": state["w"] + batch.mean()}, {}),
+        lambda key: {"w": jnp.zeros((8, size // 4))},
+        np.ones((8, 2), np.float32),
+        layout=outlay.fsdp(min_size=8) + outlay.data_parallel(),
+        mesh="data=8",
+    )
+    batch = jax.device_put(np.ones((8, 2), np.float32))
+    state, _ = made(made.init(jax.random.key(0)), batch)
+    return made, batch, made(state, batch)[0]
+
+
+@pytest.mark.parametrize("over", [0, 4])
+def test_a_large_state_is_gone_when_its_user_lets_go_of_it(over):
+    made, batch, state = large(_SMALL + over)
+    leaf = weakref.ref(state["w"])
+    del state
+    assert (leaf() is None) is bool(over), "a small one is what the next call is compared with"
+    made(made.init(jax.random.key(0)), batch)
+    assert leaf() is None
+
+
+@pytest.mark.parametrize("over", [0, 4])
+def test_a_leaf_that_was_put_into_the_state_in_place_is_seen(over):
+    made, batch, state = large(_SMALL + over)
+    state["w"] = jax.device_put(np.full(state["w"].shape, 5, np.float32), state["w"].sharding)
+    state, _ = made(state, batch)
+    assert float(state["w"][0, 0]) == 6
+
+
+def test_one_array_put_twice_into_the_returned_state_in_place_is_donated_once():
+    made = outlay.program(
+        lambda state, batch: (jax.tree.map(lambda leaf: leaf + batch.mean(), state), {}),
+        lambda key: {"a": jnp.zeros(8), "b": jnp.ones(8)},
+        np.ones((8, 2), np.float32),
+        layout=outlay.fsdp(min_size=8) + outlay.data_parallel(),
+        mesh="data=8",
+    )
+    batch = jax.device_put(np.ones((8, 2), np.float32))
+    state, _ = made(made.init(jax.random.key(0)), batch)
+    state, _ = made(state, batch)
+    state["b"] = state["a"]
+    state, _ = made(state, batch)
+    np.testing.assert_array_equal(state["b"], np.full(8, 3))
