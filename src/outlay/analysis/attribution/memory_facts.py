@@ -16,17 +16,9 @@ from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.hlo_memory import constant_bytes, host_bytes, host_copy, peak_bytes
-from outlay.analysis.hlo.hlo_module import (
-    BARRIERS,
-    CONTROL,
-    NAMES,
-    HloModule,
-    Instruction,
-    Shape,
-    SourceLine,
-    shape_bytes,
-)
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape, SourceLine, shape_bytes
 from outlay.analysis.hlo.loops import runs_per_step
+from outlay.analysis.hlo.opcodes import BARRIERS, CONTROL, NAMES
 from outlay.analysis.work.compiled import CompiledWork
 from outlay.core.memory_pool import MEM_FRACTION, asked_fraction
 from outlay.core.quantities import format_bytes

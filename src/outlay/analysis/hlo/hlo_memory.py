@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.hlo.hlo_module import (
-    BARRIERS,
-    CONTROL,
-    NAMES,
     Computation,
     HloModule,
     Instruction,
@@ -17,6 +14,7 @@ from outlay.analysis.hlo.hlo_module import (
     shape_bytes,
     total_bytes,
 )
+from outlay.analysis.hlo.opcodes import BARRIERS, CONTROL, NAMES
 
 _NAMES_ONLY = NAMES | CONTROL | BARRIERS | {"custom-call"}
 
