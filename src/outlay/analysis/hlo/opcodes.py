@@ -60,7 +60,7 @@ HALVES = ("-start", "-update", "-done")
 
 
 def both_halves(opcodes: frozenset[str]) -> frozenset[str]:
-    """Return opcodes with those of their halves.
+    """Return opcodes, and the opcodes of their halves.
 
     >>> sorted(both_halves(frozenset(["copy"])))
     ['copy', 'copy-done', 'copy-start', 'copy-update']
