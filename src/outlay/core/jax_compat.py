@@ -50,7 +50,7 @@ def memory_of(array: jax.Array) -> int | None:
 
 
 def call_over_leaves(compiled: jax.stages.Compiled) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
-    """Return a compiled step as a function of the list of its leaves, which returns the list of those of the new state.
+    """Return a compiled step as a function from the list of its leaves to the list of the leaves of the new state.
 
     For whoever has the leaves already, and needs those of the state: no tree is flattened by JAX again.
 
