@@ -8,7 +8,7 @@ from outlay.analysis.attribution.program_facts import WorkFacts
 from outlay.analysis.cost.evidence import PublishedRun, nearest_runs
 from outlay.core.quantities import counted, format_seconds
 from outlay.devices.target import Target
-from outlay.layout.optimizer_state import is_optimizer
+from outlay.layout.placement import is_optimizer
 from outlay.layout.plan import Plan
 from outlay.render.page import Block, Column, Line, Row, Section, Table
 
