@@ -34,6 +34,7 @@ ON_THEIR_OWN = {
     "outlay.brain.run.brain_programs": "the programs that a process keeps, which know nothing of runs",
     "outlay.jobs.blocking_call": "what a frame of Python calls, which knows nothing of jobs",
     "outlay.program.mixed_samples": "what a refusal of a pipeline names, which knows nothing of pipelines",
+    "outlay.program.ring_attention": "what only a ring enters, of the ways in which attention is split",
     "outlay.program.ring_turns": "the order in which keys come, which knows nothing of attention",
     "outlay.program.pipelined_gradients": "pipelines of any other step, which a `train_step` has no need of",
     "outlay.analysis.verify.as_compiled.in_float64": "what is settled in float64, apart from how far rounding goes",

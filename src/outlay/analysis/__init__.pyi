@@ -18,6 +18,7 @@ from .findings.finding import Finding as Finding
 from .cost.estimate import Estimate as Estimate
 from .cost.estimate import Transfer as Transfer
 from .cost.estimate import Range as Range
+from .cost.evidence import PublishedRun as PublishedRun
 from .cost.fit_speeds import FittedSpeeds as FittedSpeeds
 from .cost.schedule import Schedule as Schedule
 from .cost.schedule import Event as Event

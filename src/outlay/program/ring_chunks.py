@@ -164,8 +164,8 @@ class Chunks:
         """Return the gradients of the queries, keys and values of one piece, in float32."""
 
         def one(ahead_by: Any, query: Any, key: Any, *others: Any) -> list[jax.Array]:
-            *others, grads, log_sums, delta = others
-            blocks = self._blocks(step.mask, ahead_by, query, key, *others)
+            *of_blocks, grads, log_sums, delta = others
+            blocks = self._blocks(step.mask, ahead_by, query, key, *of_blocks)
             of_rows = [jnp.moveaxis(blocks.padded_rows(x), 1, 3) for x in (log_sums, delta)]
             totals = blocks.gradients(blocks.padded_rows(grads), *of_rows)
             return [total[:, : x.shape[1]].reshape(x.shape) for total, x in zip(totals, (query, key, key), strict=True)]
