@@ -20,7 +20,7 @@ from outlay.program.place_inside import Place
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CircularSchedule:
     """How many of what run in a pipeline.
 
     Attributes:
@@ -29,7 +29,7 @@ class Schedule:
         num_repeats: how often a microbatch goes round, through other layers each time.
         num_layers: layers in all.
 
-    >>> schedule = Schedule(num_stages=4, num_microbatches=8, num_repeats=2, num_layers=16)
+    >>> schedule = CircularSchedule(num_stages=4, num_microbatches=8, num_repeats=2, num_layers=16)
     >>> schedule.num_ticks, schedule.layers_at_once, round(schedule.bubble, 3)
     (19, 2, 0.158)
     """
@@ -82,7 +82,9 @@ Layers = Callable[[Operands], tuple[list[Any], list[Any]]]
 """Runs some layers on one microbatch: returns what they carry on, and what each of them returns besides."""
 
 
-def run_circular(schedule: Schedule, axis: str, run: Layers, of: Operands, place: Place) -> tuple[list[Any], list[Any]]:
+def run_circular(
+    schedule: CircularSchedule, axis: str, run: Layers, of: Operands, place: Place
+) -> tuple[list[Any], list[Any]]:
     """Run all layers on all microbatches.
 
     Args:
@@ -161,7 +163,7 @@ def run_circular(schedule: Schedule, axis: str, run: Layers, of: Operands, place
     return [x[0] for x in waiting], [_by_layer(x, schedule) for x in returned]
 
 
-def _by_stage(x: jax.Array, schedule: Schedule) -> jax.Array:
+def _by_stage(x: jax.Array, schedule: CircularSchedule) -> jax.Array:
     """Reshape a stack (L, ...) to (stages, repeats, layers at once, ...), without repeats to (stages, layers, ...)."""
     stages, repeats, num = schedule.num_stages, schedule.num_repeats, schedule.layers_at_once
     return jnp.swapaxes(x.reshape(repeats, stages, num, *x.shape[1:]), 0, 1)
@@ -192,7 +194,7 @@ def _filed(all_: jax.Array, one: jax.Array, job: jax.Array, is_job: jax.Array, m
     return jax.vmap(of_stage)(all_, one, job, is_job)
 
 
-def _by_layer(x: jax.Array, schedule: Schedule) -> jax.Array:
+def _by_layer(x: jax.Array, schedule: CircularSchedule) -> jax.Array:
     """Reshape (stages, repeats * microbatches, layers at once, ...) to (layers, microbatches, ...)."""
     stages, repeats, micro = schedule.num_stages, schedule.num_repeats, schedule.num_microbatches
     x = x.reshape(stages, repeats, micro, *x.shape[2:])  # stage, repeat, microbatch, layer

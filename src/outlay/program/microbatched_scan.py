@@ -20,7 +20,7 @@ from outlay.core.jax_needed_operations import needed_for
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.program.batch_locality import sample_dim
-from outlay.program.circular_schedule import Operands, Schedule, run_circular
+from outlay.program.circular_schedule import CircularSchedule, Operands, run_circular
 from outlay.program.mixed_samples import mixing_operations
 from outlay.program.place_inside import Place
 
@@ -67,7 +67,7 @@ def run_in_microbatches(
     scan: Any,
     of_few: Any,
     values: Sequence[Any],
-    schedule: Schedule,
+    schedule: CircularSchedule,
     axis: str,
     place: Place,
     sample_axes: tuple[str, ...],
@@ -88,7 +88,7 @@ def run_in_microbatches(
 
 class _PipelinedScan:
     def __init__(
-        self, scan: Any, of_few: Any, schedule: Schedule, axis: str, place: Place, sample_axes: tuple[str, ...]
+        self, scan: Any, of_few: Any, schedule: CircularSchedule, axis: str, place: Place, sample_axes: tuple[str, ...]
     ) -> None:
         self._params, self._schedule, self._axis, self._place = of_few.params, schedule, axis, place
         self._sample_axes = sample_axes

@@ -17,7 +17,7 @@ from outlay.core.jax_source import source_line
 from outlay.core.quantities import counted, listed
 from outlay.layout.pipelines import Pipeline, is_in_list
 from outlay.layout.placement import dims_spec
-from outlay.program.circular_schedule import Schedule
+from outlay.program.circular_schedule import CircularSchedule
 from outlay.program.microbatched_scan import run_in_microbatches, scan_problems
 from outlay.program.passes import Planned
 from outlay.program.place_inside import placing
@@ -150,7 +150,7 @@ class PipelinedFunction:
         paths = scanned_leaves(scan, of_operands)
         pipeline = self.pipelines[min(paths)]
         stages, layers = self.planned.mesh.shape[pipeline.axis], scan.params["length"]
-        schedule = Schedule(stages, pipeline.microbatches, pipeline.repeats, layers)
+        schedule = CircularSchedule(stages, pipeline.microbatches, pipeline.repeats, layers)
         at = source_line(scan) or "a scan"
         problems = scan_problems(scan, of_few)
         if layers % (stages * pipeline.repeats):

@@ -29,7 +29,7 @@ def check_schedule(
     max_held: int | None,
     name: str,
 ) -> None:
-    """Raise with everything that is wrong with a schedule; for the arguments see `Schedule`."""
+    """Raise with everything that is wrong with a schedule; for the arguments see `StageSchedule`."""
     check_numbers(name, num_stages=num_stages, num_microbatches=num_microbatches, num_repeats=num_repeats)
     given = _Given(actions, num_stages, num_microbatches, num_repeats)
     problems = [*_odd_actions(given)]

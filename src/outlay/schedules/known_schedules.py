@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from outlay.core.error_types import LayoutError, Problem
 from outlay.schedules.check_schedule import check_numbers
-from outlay.schedules.stage_schedule import Schedule
+from outlay.schedules.stage_schedule import StageSchedule
 from outlay.schedules.timing import Step, in_order
 
 
-def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
+def gpipe(num_stages: int, num_microbatches: int) -> StageSchedule:
     """All forward passes, then all backward passes: a stage holds every microbatch.
 
     Source: Huang et al., GPipe (arXiv:1811.06965).
@@ -34,7 +34,7 @@ def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
     return in_order(order, num_stages, num_microbatches, name="gpipe")
 
 
-def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
+def one_f_one_b(num_stages: int, num_microbatches: int) -> StageSchedule:
     """One forward, one backward (1F1B): stage i holds at most `num_stages - i` microbatches.
 
     As many ticks as GPipe. Source: Narayanan et al., PipeDream-Flush (arXiv:2006.09503).
@@ -52,7 +52,7 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
     return in_order(order, num_stages, num_microbatches, name="1f1b")
 
 
-def interleaved(num_stages: int, num_microbatches: int, num_repeats: int) -> Schedule:
+def interleaved(num_stages: int, num_microbatches: int, num_repeats: int) -> StageSchedule:
     """Interleaved 1F1B: each stage has several groups of layers, and idles as many times less.
 
     Source: Narayanan et al. (arXiv:2104.04473).
@@ -79,7 +79,7 @@ def interleaved(num_stages: int, num_microbatches: int, num_repeats: int) -> Sch
     return in_order(order, num_stages, num_microbatches, num_repeats, name="interleaved 1f1b")
 
 
-def zero_bubble(num_stages: int, num_microbatches: int, num_repeats: int = 1) -> Schedule:
+def zero_bubble(num_stages: int, num_microbatches: int, num_repeats: int = 1) -> StageSchedule:
     """ZB-H1: the backward pass in halves, those for weights where a stage would idle; it holds as much as 1F1B.
 
     Source: Qi et al., Zero Bubble Pipeline Parallelism (arXiv:2401.10241), section 2.1.

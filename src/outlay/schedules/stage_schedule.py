@@ -15,7 +15,7 @@ _WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StageSchedule:
     """Which stage of a pipeline works on what, and when.
 
     It is checked as it is made. `str()` draws it: a row for each stage, a column for each tick.
@@ -33,9 +33,9 @@ class Schedule:
             twice, or a stage holds more than it may. All are listed.
 
     Example:
-        >>> from outlay.schedules import Action, Schedule
+        >>> from outlay.schedules import Action, StageSchedule
         >>> one_stage = [Action(0, 0, 0, "forward"), Action(1, 0, 0, "backward")]
-        >>> Schedule(one_stage, num_stages=1, num_microbatches=1).num_ticks
+        >>> StageSchedule(one_stage, num_stages=1, num_microbatches=1).num_ticks
         3
     """
 

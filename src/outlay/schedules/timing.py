@@ -8,7 +8,7 @@ from typing import Any
 from outlay.core.error_types import LayoutError, Problem
 from outlay.schedules.actions import LETTERS, Action, Kind
 from outlay.schedules.check_schedule import Job, check_numbers, in_words, needs
-from outlay.schedules.stage_schedule import Schedule
+from outlay.schedules.stage_schedule import StageSchedule
 
 Step = tuple[Kind, int] | tuple[Kind, int, int]
 """What a stage does next: the kind and the microbatch, and the repeat if there are several."""
@@ -22,7 +22,7 @@ def in_order(
     *,
     max_held: int | None = None,
     name: str = "schedule",
-) -> Schedule:
+) -> StageSchedule:
     """Make a schedule of the order in which each stage works, as early as inputs allow.
 
     Args:
@@ -31,11 +31,11 @@ def in_order(
         num_stages: groups of devices, each with layers of its own.
         num_microbatches: equal parts of the batch.
         num_repeats: how often a microbatch goes round.
-        max_held: as for `Schedule`.
+        max_held: as for `StageSchedule`.
         name: what it is called.
 
     Raises:
-        LayoutError: stages wait for each other for ever, or the schedule is wrong in another way; see `Schedule`.
+        LayoutError: stages wait for each other for ever, or the schedule is wrong in another way; see `StageSchedule`.
 
     Example:
         >>> def all_forward_first(stage):
@@ -64,7 +64,7 @@ def in_order(
                 free[stage] = ends[job] = action.end
         if len(actions) == before:
             raise _stuck(waiting, ends, num_stages, num_repeats, name)
-    return Schedule(actions, num_stages, num_microbatches, num_repeats, max_held, name)
+    return StageSchedule(actions, num_stages, num_microbatches, num_repeats, max_held, name)
 
 
 def _is_step(step: Any) -> bool:

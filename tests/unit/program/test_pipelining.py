@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.errors import LayoutError, ProgramError
-from outlay.program.circular_schedule import Schedule
+from outlay.program.circular_schedule import CircularSchedule
 from outlay.program.microbatched_scan import joined, split
 
 pytestmark = pytest.mark.newest
@@ -87,7 +87,7 @@ def test_ticks_and_bubble_are_the_textbook_s() -> None:
     for stages in (2, 3, 4, 8):
         for micro in (8, 12, 16, 32, 64):
             for repeats in (1, 2):
-                schedule = Schedule(stages, micro, repeats, stages * repeats)
+                schedule = CircularSchedule(stages, micro, repeats, stages * repeats)
                 assert schedule.num_ticks == micro * repeats + stages - 1
                 assert schedule.bubble == pytest.approx((stages - 1) / (micro * repeats + stages - 1))
 

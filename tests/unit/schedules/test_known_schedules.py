@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from outlay.errors import LayoutError
-from outlay.schedules import Schedule, gpipe, interleaved, one_f_one_b, zero_bubble
+from outlay.schedules import StageSchedule, gpipe, interleaved, one_f_one_b, zero_bubble
 
 PAIRS = [*itertools.product((2, 3, 4, 8), (8, 12, 16, 24, 64))]
 """Stages and microbatches."""
@@ -16,7 +16,7 @@ PAIRS = [*itertools.product((2, 3, 4, 8), (8, 12, 16, 24, 64))]
 
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize(("stages", "micro"), [*PAIRS, (1, 1), (8, 3), (4, 1)])
-def test_ticks_and_bubble_of_gpipe_and_1f1b(make: Callable[[int, int], Schedule], stages: int, micro: int) -> None:
+def test_ticks_and_bubble_of_gpipe_and_1f1b(make: Callable[[int, int], StageSchedule], stages: int, micro: int) -> None:
     """Huang et al. (2018), section 2.3: (S - 1) / (M + S - 1). A backward pass takes as long as two forward passes."""
     schedule = make(stages, micro)
     assert schedule.num_ticks == 3 * (micro + stages - 1)
@@ -52,7 +52,7 @@ def test_ticks_bubble_and_activations_of_zb_h1(stages: int, micro: int) -> None:
     assert max(schedule.peak_held) == min(stages, micro)
 
 
-def order(schedule: Schedule) -> list[str]:
+def order(schedule: StageSchedule) -> list[str]:
     """Write the order of each stage with the groups of layers numbered through, as others do."""
     letters = {"forward": "F", "backward": "B", "inputs": "I", "weights": "W"}
     return [
@@ -98,6 +98,6 @@ def test_the_order_of_zb_h1_of_one_group_each() -> None:
 
 
 @pytest.mark.parametrize("make", [interleaved, zero_bubble])
-def test_microbatches_that_make_no_equal_rounds(make: Callable[[int, int, int], Schedule]) -> None:
+def test_microbatches_that_make_no_equal_rounds(make: Callable[[int, int, int], StageSchedule]) -> None:
     with pytest.raises(LayoutError, match=r"9 microbatches do not divide into 2 equal rounds(?s:.*)fix: 8 or 12"):
         make(4, 9, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outlay.errors import LayoutError
-from outlay.schedules import Action, Schedule, gpipe, in_order, interleaved, one_f_one_b, zero_bubble
+from outlay.schedules import Action, StageSchedule, gpipe, in_order, interleaved, one_f_one_b, zero_bubble
 
 RIGHT = [
     Action(0, 0, 0, "forward"),
@@ -24,8 +24,8 @@ RIGHT = [
 ]
 
 
-def made(actions: list[Action], **of: Any) -> Schedule:
-    return Schedule(actions, num_stages=2, num_microbatches=2, **of)
+def made(actions: list[Action], **of: Any) -> StageSchedule:
+    return StageSchedule(actions, num_stages=2, num_microbatches=2, **of)
 
 
 def moved(number: int, **to: Any) -> list[Action]:
