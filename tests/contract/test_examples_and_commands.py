@@ -14,9 +14,10 @@ import pytest
 from tests.unit.cli.command import command_here
 
 import outlay
-from outlay.cli.options import ProgramOptions
+from outlay.recipes import prepare
 from outlay.recipes.choose import Job, answer
 from outlay.recipes.prepare import Prepared
+from outlay.recipes.program_options import ProgramOptions
 
 pytestmark = pytest.mark.usefixtures("blank_pictures", "one_program_an_example")
 
@@ -68,16 +69,16 @@ ALL = {name: text for name, text in {**STEPS, **RECIPES}.items() if name not in 
 def one_program_an_example() -> Iterator[None]:
     """Plan and compile each example once for all commands, which ask for the same program."""
     made: dict[str, Prepared] = {}
-    own = ProgramOptions.prepare
+    own = prepare.prepare_with
 
-    def prepare(self: ProgramOptions, recipe: outlay.Recipe) -> Prepared:
-        assert set(self.given()) == {"--devices"}, "another program"
+    def prepare_once(recipe: outlay.Recipe, options: ProgramOptions) -> Prepared:
+        assert set(options.given()) == {"--devices"}, "another program"
         if recipe.name not in made:
-            made[recipe.name] = own(self, recipe)
+            made[recipe.name] = own(recipe, options)
         return made[recipe.name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ProgramOptions, "prepare", prepare)
+        patch.setattr(prepare, "prepare_with", prepare_once)
         yield
 
 
@@ -113,7 +114,8 @@ def test_every_example_runs(name, tmp_path):
 @pytest.mark.parametrize("name", [name for name in ALL if name not in BRAINS])
 def test_choose_takes_every_example(name, tmp_path):
     """What each process of `outlay choose` does."""
-    layout = "fsdp" if name in STEPS else "dp"
-    job = Job(ALL[name], (), layout, "data=8", None, "cpu:8", str(tmp_path))
+    usual = ("fsdp" if name in STEPS else "dp", "data=8")
+    layout, mesh = {"particle_mesh.py:recipe": ("pencils", "a=4,b=2")}.get(name, usual)
+    job = Job(ALL[name], (), layout, mesh, None, "cpu:8", str(tmp_path))
     with jax.numpy_rank_promotion("allow"):
         assert answer(job)["price"]["fits"]
