@@ -36,8 +36,9 @@ def added(function: Callable[..., tuple[Any, Any]], so_far: Any, *args: Any) -> 
     Example:
         >>> def squares(xs):
         ...     return jax.lax.scan(lambda last, x: (x, x * x), 0.0, xs)[::-1]
-        >>> added(squares, jnp.array([10.0, 20.0]), jnp.array([1.0, 2.0]))
-        (Array([11., 24.], dtype=float32), Array(2., dtype=float32, weak_type=True))
+        >>> sums, last = added(squares, jnp.array([10.0, 20.0]), jnp.array([1.0, 2.0]))
+        >>> sums.tolist(), float(last)
+        ([11.0, 24.0], 2.0)
     """
     if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:  # slices would need shardings of their own
         new, other = function(*args)
