@@ -24,10 +24,10 @@ def format_ids(ids: Sequence[int]) -> str:
     ids = sorted(ids)
     if named := [device for device in ids if isinstance(device, DeviceId)]:
         return _shortened(_by_process(named), len(ids))
-    if ids and ids == list(range(ids[0], ids[-1] + 1)):  # one run, as of most meshes
+    if ids and ids[-1] - ids[0] + 1 == len(ids) == len(set(ids)):  # one run, as of most meshes
         return _format_run(ids)
     step = ids[1] - ids[0] if len(ids) > 1 else 1
-    if len(ids) > _MAX_RUNS and step > 1 and ids == list(range(ids[0], ids[-1] + 1, step)):
+    if len(ids) > _MAX_RUNS and step > 1 and ids == [ids[0] + step * number for number in range(len(ids))]:
         return f"{ids[0]}-{ids[-1]} by {step}"
     from outlay.core.equal_layers import consecutive
 

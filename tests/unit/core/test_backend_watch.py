@@ -8,7 +8,7 @@ import pytest
 from tests import forks
 from tests.unit.cli.command import environment
 
-from outlay.core import backend_watch
+from outlay.core import user_code
 
 pytestmark = pytest.mark.processes
 
@@ -109,5 +109,5 @@ def test_watching_twice_is_watching_once(tmp_path):
 
 
 def test_calls_print_as_a_place_in_the_code():
-    assert str(backend_watch.Call("a.py", 3, "<module>", "f()")) == "a.py:3 at top level: f()"
-    assert str(backend_watch.Call("a.py", 3, "main", "")) == "a.py:3 in main"
+    assert str(user_code.Call("a.py", 3, "<module>", "f()")) == "a.py:3 at top level: f()"
+    assert str(user_code.Call("a.py", 3, "main", "")) == "a.py:3 in main"
