@@ -297,7 +297,8 @@ def _refusal(options: CompilerOptions, message: str, platform: str) -> str:
     from outlay.core.suggest import did_you_mean
 
     library = _library(platform)
-    known = flags_of_library(library) if library is not None else set()
+    # The name stands in the library's text even where its compiler takes it no longer.
+    known = (flags_of_library(library) if library is not None else set()) - {unknown[1]}
     near = f", {did_you_mean(unknown[1], sorted(known))}" if known else ""
     return (
         f"the compiler for {platform or 'these devices'} has no option {unknown[1]}{where}{near}\n"
