@@ -201,7 +201,13 @@ def roles_of(state: Any) -> dict[str, str]:
     """
     nnx = sys.modules.get("flax.nnx")
     leaves = flatten_paths(state, None if nnx is None else lambda node: isinstance(node, nnx.Variable))[0]
-    return {path: _of_variable(nnx, leaf) or role_by_path(path, leaf) for path, leaf in leaves}
+    return {path: _role(nnx, path, leaf) for path, leaf in leaves}
+
+
+def _role(nnx: Any, path: str, leaf: Any) -> str:
+    # Moments have the type of the variables that they follow; an `nnx.Optimizer` holds the model, and types of its own.
+    is_moment = "opt_state" in split_path(path)[:2]
+    return OPTIMIZER if is_moment else _of_variable(nnx, leaf) or role_by_path(path, leaf)
 
 
 def role_by_path(path: str, leaf: Any = None) -> str:

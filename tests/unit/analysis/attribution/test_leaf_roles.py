@@ -56,6 +56,9 @@ def test_the_model_inside_of_its_optimizer_is_parameters_and_unknown_variables_h
     assert set(roles_of({"optimizer": nnx.state(optimizer)}).values()) == {"params", "optimizer"}
     roles = roles_of({"optimizer": nnx.state(optimizer)})
     assert roles["optimizer.model.embed.embedding"] == "params"
+    moments = optax.adam(0.1).init(nnx.state(model))
+    assert set(roles_of({"params": nnx.state(model), "opt_state": moments}).values()) == {"params", "optimizer"}
+    assert set(roles_of({"opt_state": moments}).values()) == {"optimizer"}
     assert roles_of({"x": nnx.state(Caching())}) == {"x.any": "", "x.cache": "Cache", "x.w": "params"}
     assert set(roles_of(nnx.state(model)).values()) == {"params"}
 
