@@ -179,7 +179,9 @@ def test_all_that_differs_is_said_at_once() -> None:
     ],
 )
 def test_a_layer_that_hands_on_something_else(run: Any, message: str, scanned: bool) -> None:
-    call = lambda: outlay.layers(dicts(), X, run=run)  # noqa: E731
+    def call() -> Any:
+        return outlay.layers(dicts(), X, run=run)
+
     with pytest.raises(ProgramError, match=message):
         in_a_scan(call) if scanned else call()
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlay.models.transformer.expert_config import ExpertConfig
-from outlay.models.transformer.published import OURS
+from outlay.models.transformer.published import OURS, PublishedModel
 
 MIXTRAL = "Jiang et al. (2024), arXiv:2401.04088, table 1"
 QWEN_3 = "Yang et al. (2025), arXiv:2505.09388, table 2, and the config of Qwen3-30B-A3B"
@@ -17,22 +17,14 @@ DEEPSEEK_3 = (
 
 
 @dataclass(frozen=True)
-class PublishedExperts:
+class PublishedExperts(PublishedModel):
     """A named model with experts.
 
     Attributes:
         config: its configuration.
-        source: where the configuration is published.
-        sequence: the tokens per example in its training.
-        batch: the default examples per step.
-        learning_rate: the peak learning rate.
     """
 
     config: ExpertConfig
-    source: str
-    sequence: int
-    batch: int = 256
-    learning_rate: float = 3e-4
 
 
 EXPERT_MODELS: Mapping[str, PublishedExperts] = {

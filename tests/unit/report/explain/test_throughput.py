@@ -21,7 +21,10 @@ def program():
         return {"w": state["w"] - 0.1 * jnp.einsum("btw,btv->wv", x, x @ state["w"])}, {}
 
     batch = {"tokens": np.zeros((64, 16), np.int32)}
-    init = lambda key: {"w": jnp.ones((WIDTH, WIDTH))}  # noqa: E731
+
+    def init(key):
+        return {"w": jnp.ones((WIDTH, WIDTH))}
+
     return outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=DEVICES))
 
 
