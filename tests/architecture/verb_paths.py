@@ -97,7 +97,6 @@ OPTIONAL = {
     "explicit axes": "program/explicit.py",
     "meshes of the step's own": "program/own_meshes.py",
     "layouts from annotations": "layout/from_annotations.py",
-    "annotations of other libraries": "core/annotations.py",
     "boxes of other libraries": "core/annotated_boxes.py",
     "keep, offload and recompute": "program/rematerialization.py",
     "gather at use": "program/gather_at_use.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from outlay.core.array_leaves import merge_objects, split_objects, used_up
 from outlay.core.error_types import PlaceError
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted, listed
-from outlay.devices.mesh_info import MeshInfo, check_runnable
+from outlay.devices.mesh_info import MeshInfo, check_runnable, is_explicit
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
 
@@ -235,3 +235,9 @@ def is_elsewhere(leaf: Any, planned: LeafPlan, mesh: Mesh) -> bool:
         and leaf.committed
         and not leaf.sharding.is_equivalent_to(sharding(planned, mesh), leaf.ndim)
     )
+
+
+def mover(mesh: Mesh) -> Callable[[Any, jax.sharding.Sharding], Any]:
+    """Return what gives a traced value a sharding on this mesh."""
+    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
+    return jax.reshard if is_explicit(mesh) else jax.lax.with_sharding_constraint

@@ -1,10 +1,13 @@
-"""Tell arrays from other leaves of a tree; what is not an array is an error, or structure as in Equinox modules."""
+"""Tell arrays from other leaves of a tree: what is not an array is an error, or structure as in Equinox modules.
+
+Arrays may stand in boxes with annotations, and in NNX objects.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from outlay.core.annotated_boxes import Annotation, annotation_of, is_annotated
 from outlay.core.error_types import Problem
-from outlay.core.flat_nodes import flat_nodes, users_nodes
+from outlay.core.flat_nodes import flat_nodes, is_flat_node, users_nodes
 from outlay.core.paths import flatten_paths
 
 if TYPE_CHECKING:
@@ -160,11 +164,23 @@ def arrays_only(tree: Any) -> Any:
 
 def split_objects(tree: Any) -> tuple[Objects | None, Any]:
     """Split a tree into its NNX objects, None if there are none, and a tree of arrays; see `shared_objects.py`."""
-    if "flax.nnx" not in sys.modules:  # nothing can hold an object of a library that is not imported
+    # Nothing can hold an object of a library that is not imported.
+    if "flax.nnx" not in sys.modules or not _has_objects(sys.modules["flax.nnx"], tree):
         return None, tree
     from outlay.core.shared_objects import take_objects_out
 
     return take_objects_out(tree)
+
+
+def _has_objects(nnx: Any, tree: Any) -> bool:
+    """Return whether a tree has modules and the like, or a variable twice.
+
+    Other variables, and those of an `nnx.State`, are boxes around their arrays: such a tree is one of JAX.
+    """
+    kinds = nnx.Pytree | nnx.Variable | nnx.State
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
+    variables = [id(leaf) for leaf in leaves if isinstance(leaf, nnx.Variable)]
+    return any(isinstance(leaf, nnx.Pytree) for leaf in leaves) or len({*variables}) < len(variables)
 
 
 def merge_objects(objects: Objects | None, arrays: Any) -> Any:
@@ -175,6 +191,25 @@ def merge_objects(objects: Objects | None, arrays: Any) -> Any:
         arrays: arrays for them, in the same containers.
     """
     return arrays if objects is None else objects.merged(arrays)
+
+
+def read_annotations(tree: Any) -> dict[str, Annotation]:
+    """Return the annotation of each annotated array of a model, by path."""
+    tree = jax.tree.map(
+        lambda node: node.with_leaves(node.annotations) if is_flat_node(node) else node,
+        flat_nodes(tree),
+        is_leaf=lambda node: is_flat_node(node) or is_annotated(node),
+    )
+    annotations = ((path, annotation_of(node)) for path, node in flatten_paths(tree, is_leaf=is_annotated)[0])
+    return {path: annotation for path, annotation in annotations if annotation is not None}
+
+
+@contextlib.contextmanager
+def unplaced() -> Iterator[None]:
+    """Have NNX create annotated variables within the block without placing them where their annotations say."""
+    nnx = sys.modules.get("flax.nnx")
+    with nnx.use_eager_sharding(False) if nnx else contextlib.nullcontext():
+        yield
 
 
 def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
@@ -188,8 +223,6 @@ def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:  # Flax raises a ValueError, or asserts without a word
         if "flax.nnx" not in sys.modules:
             raise
-        from outlay.core.annotations import unplaced
-
         with unplaced(), contextlib.suppress(Exception):
             return init(*args)
         # Without placement it fails as well, so the first error is the real one.

@@ -40,13 +40,13 @@ class Objects:
         return self.containers.unflatten(leaves)
 
 
-def take_objects_out(tree: Any) -> tuple[Objects | None, Any]:
-    """Split a tree into its NNX objects and a tree of arrays, in which an `nnx.State` stands for each object.
+def take_objects_out(tree: Any) -> tuple[Objects, Any]:
+    """Split a tree that holds NNX objects into these and a tree of arrays, in which an `nnx.State` stands for each.
 
     An object that is a part of an earlier one has no arrays of its own, and None stands for it.
 
     Returns:
-        The objects, None if there are none; and the arrays.
+        The objects, and the arrays.
 
     Example:
         >>> from flax import nnx
@@ -59,25 +59,12 @@ def take_objects_out(tree: Any) -> tuple[Objects | None, Any]:
         True
     """
     nnx = sys.modules["flax.nnx"]
-    if not _has_objects(nnx, tree):
-        return None, tree
     leaves, containers = jax.tree.flatten(tree, is_leaf=lambda node: isinstance(node, nnx.Pytree | nnx.Variable))
     positions = tuple(n for n, leaf in enumerate(leaves) if isinstance(leaf, nnx.Pytree | nnx.Variable))
     definition, states = nnx.split(tuple(leaves[position] for position in positions))
     for number, position in enumerate(positions):
         leaves[position] = states.get(number)
     return Objects(containers, positions, definition), containers.unflatten(leaves)
-
-
-def _has_objects(nnx: Any, tree: Any) -> bool:
-    """Return whether a tree has modules and the like, or a variable twice.
-
-    Other variables, and those of an `nnx.State`, are boxes around their arrays: such a tree is one of JAX.
-    """
-    kinds = nnx.Pytree | nnx.Variable | nnx.State
-    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kinds))
-    variables = [id(leaf) for leaf in leaves if isinstance(leaf, nnx.Variable)]
-    return any(isinstance(leaf, nnx.Pytree) for leaf in leaves) or len({*variables}) < len(variables)
 
 
 def rearranged(arrays: Any, objects: Objects, other: Objects | None) -> Any:

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.annotated_boxes import Annotation, Axes
-from outlay.core.annotations import read_annotations, unplaced
+from outlay.core.array_leaves import read_annotations, unplaced
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.flat_nodes import flat_nodes
 from outlay.core.paths import flatten_paths, join_parts, matches, split_path

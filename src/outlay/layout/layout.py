@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.array_leaves import arrays_only, is_array, non_arrays, split_objects
+from outlay.core.array_leaves import arrays_only, is_array, non_arrays, read_annotations, split_objects
 from outlay.core.called_as import called_as
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
 from outlay.core.flat_nodes import flat_nodes, has_classes
@@ -29,7 +29,6 @@ from outlay.layout.rule import Rule
 from outlay.render.report import Report
 
 if TYPE_CHECKING:
-    from outlay.core.annotated_boxes import Annotation
     from outlay.render.page import Page
 
 _FEW = 4
@@ -247,11 +246,7 @@ def _checked_plan(
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
     # An intermediate value that no rule mentions is left to the compiler, so the plan has nothing to say about it.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
-    annotations: dict[str, Annotation] = {}
-    if has_classes(state):
-        from outlay.core.annotations import read_annotations
-
-        annotations = read_annotations(state)
+    annotations = read_annotations(state) if has_classes(state) else {}
     on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, annotations)
     return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
 

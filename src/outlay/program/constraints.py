@@ -9,7 +9,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import sharding
+from outlay.arrays.shardings import mover, sharding
 from outlay.core.constrain import use_resolver, without_own_axes
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import first_part, map_with_paths, split_path, under
@@ -20,9 +20,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
 from outlay.layout.plan import Plan
 from outlay.program.abstract import Traced
-from outlay.program.host_state import mover
 from outlay.program.modes import Step
-from outlay.program.named_values import naming
 from outlay.program.passes import Planned
 
 
@@ -36,7 +34,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     plan, mesh = planned.plan, planned.mesh
     leaves = [leaf for leaf in plan.of_kind("intermediate") if leaf.is_placed]
     ruled, specs = {leaf.path: sharding(leaf, mesh) for leaf in leaves}, {leaf.path: leaf.spec for leaf in leaves}
-    named, move = naming(plan), mover(mesh)
+    named, move = planned.naming(), mover(mesh)
 
     def place(where: str | P, tree: Any, optional: bool) -> Any:
         if mesh.size == 1:

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from outlay.arrays.shardings import HOST, OnHost, sharding
+from outlay.arrays.shardings import HOST, OnHost, mover, sharding
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.core.quantities import counted
-from outlay.devices.mesh_info import is_explicit
 from outlay.layout.plan import Plan
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -68,12 +67,6 @@ def send(step: Step, planned: Planned) -> Step:
             return map_with_paths(back, new_state), outputs
 
     return sent
-
-
-def mover(mesh: Mesh) -> Callable[[Any, jax.sharding.Sharding], Any]:
-    """Return what gives a traced value a sharding on this mesh."""
-    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
-    return jax.reshard if is_explicit(mesh) else jax.lax.with_sharding_constraint
 
 
 def out_shardings(state: Any) -> Any:

@@ -28,7 +28,6 @@ from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.global_batch import GlobalBatch, NeedsGlobalBatch
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
 from outlay.program.modes import Step
-from outlay.program.named_values import naming
 from outlay.program.passes import Planned
 from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets
 
@@ -47,7 +46,7 @@ def gradient_runner(planned: Planned) -> Runner:
     plan, mesh = planned.plan, planned.mesh
     batch_axes = _batch_axes(plan)
     dims_of = {leaf.path: leaf.dims for leaf in plan}
-    named = naming(plan)
+    named = planned.naming()
     store = _rematerialized(planned)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:

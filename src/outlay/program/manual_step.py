@@ -28,7 +28,6 @@ from outlay.layout.plan import Plan
 from outlay.layout.rule import Rule
 from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
 from outlay.program.modes import Step
-from outlay.program.named_values import naming
 from outlay.program.passes import Planned
 
 FROM_A_LOSS = "give its loss to outlay.train_step(loss, optimizer), whose collectives mode manual writes by itself"
@@ -147,7 +146,7 @@ def wrap(step: Step, planned: Planned) -> Step:
         ProgramError: while it is traced: what it returns differs between devices where it must not, or has other
             shapes than planned, or it names an axis that the mesh lacks.
     """
-    plan, mesh, name_values = planned.plan, planned.mesh, naming(planned.plan)
+    plan, mesh, name_values = planned.plan, planned.mesh, planned.naming()
 
     @functools.wraps(step)
     def on_shards(state: Any, batch: Any) -> Any:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Var, jaxprs_in_params
+from jax.sharding import PartitionSpec
 
 from outlay.arrays.shardings import HOST
 from outlay.core.error_types import Problem, ProgramError
@@ -28,6 +29,7 @@ from outlay.core.jax_tracing import (
     rerun_scan,
     run_jaxpr,
 )
+from outlay.core.paths import map_with_paths, under
 from outlay.core.primitives import KEEPS
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -48,6 +50,29 @@ _UNCHANGED = "outlay: kept"
 def wrap(step: Step, planned: Planned) -> Step:
     """Wrap a step so that all its gradients follow the rules; a graph that is split by rows has none."""
     return step if planned.is_split_by_rows else Rematerialization(planned.plan).step(step)
+
+
+def naming(plan: Plan) -> Callable[[str | PartitionSpec, Any], Any]:
+    """Return what names the values of a tree by their paths, for the policy of a checkpoint.
+
+    Values that are constrained by a spec have no name.
+
+    Args:
+        plan: the plan, whose rules may store values.
+    """
+    stored = {leaf.path for leaf in plan.of_kind("intermediate") if leaf.stored}
+
+    def named(where: str | PartitionSpec, tree: Any) -> Any:
+        if isinstance(where, PartitionSpec):
+            return tree
+
+        def one(path: str, value: Any) -> Any:
+            path = under(where, path)
+            return checkpoint_name(value, path) if path in stored else value
+
+        return map_with_paths(one, tree)
+
+    return named
 
 
 class Rematerialization:

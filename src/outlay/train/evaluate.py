@@ -21,7 +21,6 @@ from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
-from outlay.program.host_state import fetch_from_host
 from outlay.program.program import Program
 from outlay.train.check_step import as_metrics, num_samples
 from outlay.train.data import eval_batches, is_read_by_number, num_of, rows_of
@@ -95,10 +94,14 @@ def evaluate(
         # `sums` counts the one number of the batch once for each of its samples.
         return {name: total if name == "weight" else total / len(weights) for name, total in totals.items()}
 
+    run = sums
+    if any(leaf.stored == "host" for leaf in program.plan.state):
+        from outlay.program.host_state import fetch_from_host
+
+        run = fetch_from_host(sums, program.plan, mesh)
+
     def compiled(in_batch: Any) -> Callable[..., dict[str, jax.Array]]:
-        return jax.jit(
-            fetch_from_host(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
-        )
+        return jax.jit(run, in_shardings=(in_state, in_batch, whole), out_shardings=whole)
 
     # The last batch may be too small to split as the layout says, so every device computes all of it.
     everywhere = jax.tree.map(lambda _: whole, in_batch)

@@ -16,7 +16,6 @@ from jax.sharding import Mesh
 
 from outlay.analysis.attribution.compiler_output import CompilerOutput
 from outlay.analysis.attribution.provenance import is_driver
-from outlay.core.compiler_folder import compiler_versions
 from outlay.core.disk_cache import key_of
 from outlay.core.runtime_flags import versions
 from outlay.devices.compile_only import target_of
@@ -105,9 +104,16 @@ def outcome_key(lowered: jax.stages.Lowered, options: CompilerOptions, mesh: Mes
         jax.__version__,
         jaxlib.__version__,
         versions(_COMPILERS),
-        *sorted(compiler_versions().items()),
+        *(() if device.platform == "cpu" else _kept_compilers()),
         [os.environ.get(variable, "") for variable in _FLAGS],
     )
+
+
+def _kept_compilers() -> list[tuple[str, str]]:
+    """List the packages of compilers for absent hardware, with their versions; jaxlib itself compiles for CPUs."""
+    from outlay.core.compiler_folder import compiler_versions
+
+    return sorted(compiler_versions().items())
 
 
 def _source_lines(text: str) -> list[str]:
