@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     plan, mesh = planned.plan, planned.mesh
     leaves = [leaf for leaf in plan.of_kind("intermediate") if leaf.is_placed]
     ruled, specs = {leaf.path: sharding(leaf, mesh) for leaf in leaves}, {leaf.path: leaf.spec for leaf in leaves}
-    named, move = planned.naming(), mover(mesh)
+    named, move = naming(planned), mover(mesh)
 
     def place(where: str | P, tree: Any, optional: bool) -> Any:
         if mesh.size == 1:
@@ -58,6 +59,15 @@ def wrap(step: Step, planned: Planned) -> Step:
             return new_state, place(OUTPUTS, outputs, True)
 
     return placed
+
+
+def naming(planned: Planned) -> Callable[[str | P, Any], Any]:
+    """Return what names the values of a tree by their paths, for rules that store them; usually nothing does."""
+    if not planned.stores:
+        return lambda where, tree: tree
+    from outlay.program.rematerialization import naming_by
+
+    return naming_by(planned.plan)
 
 
 def check(planned: Planned) -> None:

@@ -24,6 +24,7 @@ from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.layout.placement import Dims
 from outlay.layout.plan import Plan
+from outlay.program.constraints import naming
 from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.global_batch import GlobalBatch, NeedsGlobalBatch
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
@@ -46,7 +47,7 @@ def gradient_runner(planned: Planned) -> Runner:
     plan, mesh = planned.plan, planned.mesh
     batch_axes = _batch_axes(plan)
     dims_of = {leaf.path: leaf.dims for leaf in plan}
-    named = planned.naming()
+    named = naming(planned)
     store = _rematerialized(planned)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:

@@ -27,6 +27,7 @@ from outlay.layout.placement import Storage, spec_dims
 from outlay.layout.plan import Plan
 from outlay.layout.rule import Rule
 from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
+from outlay.program.constraints import naming
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
 
@@ -146,7 +147,7 @@ def wrap(step: Step, planned: Planned) -> Step:
         ProgramError: while it is traced: what it returns differs between devices where it must not, or has other
             shapes than planned, or it names an axis that the mesh lacks.
     """
-    plan, mesh, name_values = planned.plan, planned.mesh, planned.naming()
+    plan, mesh, name_values = planned.plan, planned.mesh, naming(planned)
 
     @functools.wraps(step)
     def on_shards(state: Any, batch: Any) -> Any:

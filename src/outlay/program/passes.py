@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from outlay.arrays.shardings import shardings
 from outlay.core.jax_tracing import operations
@@ -133,14 +133,6 @@ class Planned:
         """Return where state and batch live, as trees of shardings."""
         state, batch = self.shapes
         return shardings(self.plan, state, self.mesh), shardings(self.plan, batch, self.mesh, root="batch")
-
-    def naming(self) -> Callable[[str | PartitionSpec, Any], Any]:
-        """Return what names the values of a tree by their paths, for rules that store them; usually nothing does."""
-        if not self.stores:
-            return lambda where, tree: tree
-        from outlay.program.rematerialization import naming
-
-        return naming(self.plan)
 
     def in_mode(self, mode: Mode) -> Planned:
         """Return the same in another mode, with notes of its own; a graph is not split by rows there."""

@@ -52,7 +52,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     return step if planned.is_split_by_rows else Rematerialization(planned.plan).step(step)
 
 
-def naming(plan: Plan) -> Callable[[str | PartitionSpec, Any], Any]:
+def naming_by(plan: Plan) -> Callable[[str | PartitionSpec, Any], Any]:
     """Return what names the values of a tree by their paths, for the policy of a checkpoint.
 
     Values that are constrained by a spec have no name.
