@@ -17,9 +17,8 @@ from outlay.analysis.cost.constants import built_in
 from outlay.analysis.cost.price import price
 from outlay.devices.target import Target
 
-FAMILIES = ("a100", "h100", "h200", "b200", "gb200", "tpu")
 # What products alone reach of the peak, best shape of a sweep (benchmarks/data/published_links.csv).
-ALONE = {"a100": 0.87, "h100": 0.80, "h200": 0.80, "b200": 0.78, "gb200": 0.73, "tpu": 0.90}
+ALONE = {"a100": 0.87, "h100": 0.80, "b200": 0.78, "mi300x": 0.61, "tpu": 0.90}
 # Inside a step they reach this much of what they reach alone, where no run says better.
 INSIDE = 0.82
 _ROUNDS = 8
@@ -27,7 +26,8 @@ _ROUNDS = 8
 
 def family_of(run):
     """Return the family whose share a run is priced with."""
-    return max((name for name in FAMILIES if run.target.startswith(name)), key=len, default="gpu")
+    hardware = Target.parse(run.target).hardware
+    return hardware.family or hardware.kind
 
 
 def fit(results):

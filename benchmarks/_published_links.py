@@ -35,6 +35,9 @@ HARDWARE = (
 )
 
 
+ALONE = 1.25
+"""The range of one operation alone, each way: a step has many, whose errors partly cancel."""
+
 COLUMNS = (
     "id",
     "hardware",
@@ -115,7 +118,6 @@ def _is_number(text):
 def _link(row) -> Link:
     key = next(key for name, key in HARDWARE if name in row["hardware"])
     hardware = known_hardware()[key]
-    spread = constants_of(hardware).spread
     if row["measured_seconds"]:
         target = Target.parse(row["outlay_target"] or f"{key}:1x{row['devices']}")
         kind, devices = row["what"].split(",")[0], range(int(row["devices"]))
@@ -123,7 +125,7 @@ def _link(row) -> Link:
         published, middle, unit = float(row["measured_seconds"]), seconds, "s"
     else:
         published, middle, unit = float(row["measured"]), _speed(row["what"], hardware), row["unit"]
-    return Link(row["id"], published, middle / spread, middle, middle * spread, unit)
+    return Link(row["id"], published, middle / ALONE, middle, middle * ALONE, unit)
 
 
 def _speed(what, hardware):

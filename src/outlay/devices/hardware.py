@@ -50,6 +50,7 @@ class Hardware(OneLine):
         key: its name in targets, such as `h100`.
         kind: `cpu` (simulated devices), `gpu` or `tpu`.
         name: the device's full name.
+        family: the chips that reach the same share of their data sheet; empty for what all of its kind reach.
         memory_bytes: memory of one device.
         memory_bandwidth: bytes/s of that memory.
         peak_flops: dense FLOP/s by dtype (float32, tf32, bfloat16, float16, float8, int8, ...).
@@ -93,6 +94,7 @@ class Hardware(OneLine):
     switch_reduces_from: int | None = None
     links_by_pair: bool = False
     devices_per_chip: int = 1
+    family: str = ""
     torus_dims: int | None = None
     compiler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     source: str = BUILT_IN
@@ -202,6 +204,7 @@ def hardware_of(key: str, table: Table, source: str) -> Hardware:
         switch_reduces_from=None if reduces_from is None else int(reduces_from),
         links_by_pair=table.get("links_by_pair", False),
         devices_per_chip=int(table.get("devices_per_chip", 1)),
+        family=table.get("family", ""),
     )
 
 

@@ -20,6 +20,8 @@ Table = dict[str, Any]
 
 KINDS = ("cpu", "gpu", "tpu")
 DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "float4", "int8", "int4")
+FAMILIES = ("a100", "h100", "b200", "mi300x")
+"""Chips that reach the same share of their data sheet, by the first of them."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 """The syntax of a hardware's key, which stands before the colon of a target."""
 
@@ -195,6 +197,7 @@ _TEXT = Key("text", _is_text)
 _KEYS: dict[str, Key] = {
     "kind": Key("a kind", lambda value: value in KINDS),
     "name": _TEXT,
+    "family": Key(f"one of {', '.join(FAMILIES)}", lambda value: value in FAMILIES, ("gpu",), required=False),
     "memory_bytes": _BYTES,
     "memory_bandwidth": _SPEED,
     "peak_flops": Key(f"a table of FLOP/s above 0 by dtype ({', '.join(DTYPES)})", _is_peak),
@@ -247,6 +250,6 @@ _POSSIBLE = {
     "clock_ghz": (0.1, 10, "GHz"),
 }
 
-_LINK_KEYS = ("torus_dims", "devices_per_chip", "switch_reduces_from", "links_by_pair")
-COMPILER_KEYS = tuple(name for name, key in _KEYS.items() if len(key.kinds) == 1 and name not in _LINK_KEYS)
+_PRICE_KEYS = ("family", "torus_dims", "devices_per_chip", "switch_reduces_from", "links_by_pair")
+COMPILER_KEYS = tuple(name for name, key in _KEYS.items() if len(key.kinds) == 1 and name not in _PRICE_KEYS)
 """Keys that only a compiler needs."""

@@ -15,7 +15,7 @@ from outlay.core.quantities import counted
 from outlay.devices.hardware import Hardware
 
 Table = Mapping[str, Mapping[str, float]]
-"""Constants by name, for each kind of hardware (`gpu`) and each prefix of a key (`h100`)."""
+"""Constants by name, for each kind of hardware (`gpu`) and each family of chips (`h100`)."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Constants:
     slowest: float
     host: float
     spread: float
+    spread_waiting: float
     fragments: float
     runtime: float
     pool: float
@@ -45,7 +46,7 @@ def built_in() -> Table:
 
 
 def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
-    """Look up the constants of hardware: by its kind, overridden by its key, or by measurements.
+    """Look up the constants of hardware: by its kind, overridden by its family, or by measurements.
 
     Args:
         hardware: the kind of device.
@@ -60,9 +61,7 @@ def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
     if measured is not None:
         reached = Constants(**{**known[hardware.kind], **known["measured"]})
         return replace(reached, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
-    # The most particular table counts, if several begin a key.
-    own = max((key for key in known if hardware.key.startswith(key)), key=len, default="")
-    return Constants(**{**known[hardware.kind], **known.get(own, {})})
+    return Constants(**{**known[hardware.kind], **known.get(hardware.family, {})})
 
 
 def product_speed(hardware: Hardware, dtype: str) -> tuple[float, str]:

@@ -14,6 +14,8 @@ from outlay.render.report import Report
 
 PARTS = ("products", "memory", "kernels", "communication", "host", "overhead")
 """The parts of a step's time."""
+WAITING = ("communication", "host", "overhead")
+"""The parts that depend on more than the device: other traffic, hosts, the slowest of many. Their range is wider."""
 _MAX_ROWS = 12
 
 

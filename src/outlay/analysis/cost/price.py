@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of, product_speed
-from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
+from outlay.analysis.cost.estimate import PARTS, WAITING, Estimate, Transfer
 from outlay.analysis.cost.lanes import Lanes, Stretch, TimedBlock, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
@@ -49,6 +49,9 @@ def price(
     # A loop of unknown length counts once above; the range takes it from never to often.
     uncounted = _uncounted(schedule, timed.stretches)
     events = _events(schedule)
+    counted_share = 1 - uncounted / seconds if seconds else 1.0
+    more_rounds = 1 + (MOST_ROUNDS - 1) * uncounted / seconds if seconds else 1.0
+    spread = {name: known.spread_waiting if name in WAITING else known.spread for name in parts}
     done = [(events[one.name], one.runs) for one in flattened(timed.stretches) if one.lane == "compute"]
     transfers = _transfers(schedule, timed)
     return Estimate(
@@ -56,8 +59,8 @@ def price(
         num_devices=hardware.num_devices,
         measured=hardware.hardware.measured is not None,
         seconds=seconds,
-        seconds_low=(seconds - uncounted) / known.spread,
-        seconds_high=(seconds + (MOST_ROUNDS - 1) * uncounted) * known.spread,
+        seconds_low=sum(value / spread[name] for name, value in parts.items()) * counted_share,
+        seconds_high=sum(value * spread[name] for name, value in parts.items()) * more_rounds,
         parts=parts,
         hidden=_hidden(sum(one.seconds for one in transfers), parts["communication"]),
         flops=sum(event.flops * runs for event, runs in done),
@@ -218,7 +221,10 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
     if target.num_islands > 1:
         yield f"waiting for the slowest of {_islands(target)}: {known.slowest:.1%} per doubling of their number"
     yield f"{format_seconds(known.operation)} between operations"
-    yield f"the range extends by a factor of {known.spread:.3g} each way"
+    yield (
+        f"the range extends by a factor of {known.spread:.3g} each way, and of {known.spread_waiting:.3g} for "
+        f"{', '.join(WAITING)}"
+    )
 
 
 def _links(target: Target) -> Iterator[str]:
