@@ -1,4 +1,4 @@
-"""The blocks of a report that are drawn: bars, lanes, areas, heat maps, dots, devices, arrays, images.
+"""The blocks of a report that are drawn: bars, timelines, areas, heat maps, dots, devices, arrays, images.
 
 Text has numbers for some, and draws the blocks of an array.
 """
@@ -59,29 +59,29 @@ class Legend(Block):
 
 
 @dataclass(frozen=True)
-class Span:
-    """A stretch of a lane: its start and length as shares of the whole, and how much of it is marked."""
+class Timeline(Block):
+    """A step in the order of execution, to zoom and to unfold; a page has one, drawn by a script.
 
-    begin: float
-    share: float
-    colour: str
-    hint: str
-    marked: float = 0.0
+    Attributes:
+        data: makes, once the page is drawn, the rows that the scripts price.
+    """
+
+    data: Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Lanes(Block):
-    """What happens at the same time, in lanes one below the other; only the page can draw it.
+class WhatIf(Block):
+    """The step of the page's timeline on other hardware, priced anew by a script."""
 
-    Attributes:
-        lanes: the stretches of each lane, by its name.
-        legend: what the time is made of.
-        mark: the meaning of the marked parts.
-    """
 
-    lanes: dict[str, Sequence[Span]]
-    legend: Sequence[Segment]
-    mark: str
+@dataclass(frozen=True)
+class WeakScaling(Block):
+    """The time of that step over the number of hosts, each with the same batch."""
+
+
+@dataclass(frozen=True)
+class Roofline(Block):
+    """The speed of each line of that step over its work a byte of memory."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def pages(tmp_path_factory):
     pages = {
         "show": outlay.show(split),
         "explain": outlay.explain(split),
+        "priced": outlay.explain(split, target="h100:1x8"),
         "explore": outlay.explore(split),
         "estimate": outlay.estimate(split),
         "plan diff": split.plan.diff(program(outlay.data_parallel()).plan),

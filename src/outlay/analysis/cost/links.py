@@ -140,18 +140,34 @@ def collective_seconds(
     >>> f"{collective_seconds('all-reduce', 2**30, [range(8)], Target.parse('h100:1x8')) * 1e3:.2f} ms"
     '4.40 ms'
     """
-    # The compiler emits permutations in which some devices send to themselves; those use no link.
-    groups = [group for group in groups if len(set(group)) > 1]
+    groups = _that_move(groups)
     if not groups or payload_bytes <= 0:
         return 0.0
+    if (seconds := measured_seconds(kind, payload_bytes, groups, target, locations=locations)) is not None:
+        return seconds
+    return max(_reach_seconds(kind, payload_bytes, reach, target) for reach in reaches(groups, target, locations))
+
+
+def _that_move(groups: Groups) -> list[Sequence[int]]:
+    """Leave out devices that send to themselves, as in some permutations of the compiler: they use no link."""
+    return [group for group in groups if len(set(group)) > 1]
+
+
+def measured_seconds(
+    kind: CollectiveKind,
+    payload_bytes: float,
+    groups: Groups,
+    target: Target,
+    *,
+    locations: Sequence[Location] | None = None,
+) -> float | None:
+    """Return the time of a collective by what `outlay calibrate` measured; None if it did not, or between islands."""
+    measured, groups = target.hardware.measured, _that_move(groups)
     stand = locations_of(target) if locations is None else locations
-    grouped = [[stand[position] for position in group] for group in groups]
-    measured = target.hardware.measured
-    if measured is not None and all(len({location.island for location in group}) == 1 for group in grouped):
-        seconds = measured.collective_seconds(kind, payload_bytes, _together(groups))
-        if seconds is not None:
-            return seconds * crowding(target)
-    return max(_group_seconds(kind, payload_bytes, group, target) for group in grouped)
+    if measured is None or any(len({stand[position].island for position in group}) > 1 for group in groups):
+        return None
+    seconds = measured.collective_seconds(kind, payload_bytes, _together(groups)) if groups else 0.0
+    return None if seconds is None else seconds * crowding(target)
 
 
 def _together(groups: Groups) -> int:
@@ -178,7 +194,7 @@ def crowding(target: Target) -> float:
 
 
 @dataclass(frozen=True)
-class _Links:
+class Links:
     """The links between some devices.
 
     Attributes:
@@ -200,21 +216,45 @@ class _Links:
     detour: float = 0.0
 
 
-def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Location], target: Target) -> float:
-    hardware = target.hardware
+@dataclass(frozen=True)
+class Reach:
+    """How far a group of devices reaches, which is all that its time depends on.
+
+    Attributes:
+        size: the number of devices.
+        num_islands: the number of islands (hosts of GPUs, slices of TPUs) that they belong to.
+        inside: the links inside the island with most of them.
+    """
+
+    size: int
+    num_islands: int
+    inside: Links
+
+
+def reaches(groups: Groups, target: Target, locations: Sequence[Location] | None = None) -> tuple[Reach, ...]:
+    """Return the different reaches of groups of devices; the arguments are those of `collective_seconds`."""
+    stand = locations_of(target) if locations is None else locations
+    grouped = ([stand[position] for position in group] for group in _that_move(groups))
+    return tuple(dict.fromkeys(_reach(group, target) for group in grouped))
+
+
+def _reach(group: Sequence[Location], target: Target) -> Reach:
     islands: dict[int, list[Location]] = {}
     for location in group:
         islands.setdefault(location.island, []).append(location)
-    members = max(islands.values(), key=len)
-    inside = _inside(members, target)
-    if len(islands) == 1:
+    return Reach(len(group), len(islands), _inside(max(islands.values(), key=len), target))
+
+
+def _reach_seconds(kind: CollectiveKind, payload: float, reach: Reach, target: Target) -> float:
+    hardware, inside = target.hardware, reach.inside
+    if reach.num_islands == 1:
         return _on(inside, kind, payload)
-    across = _Links(
-        num=len(islands),
+    across = Links(
+        num=reach.num_islands,
         bandwidth=hardware.scale_out_bandwidth * NETWORK_SHARE,
         latency=hardware.scale_out_latency,
         floor=hardware.scale_out_floor,
-        steps=len(islands) - 1,
+        steps=reach.num_islands - 1,
     )
     if kind == "collective-permute":  # two devices send directly, without a ring
         return _on(replace(across, floor=hardware.link_floor), kind, payload)
@@ -222,7 +262,7 @@ def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Locatio
         return _on(across, kind, payload)
     if kind == "all-to-all":
         # Data for other islands leaves over the network while the rest is exchanged inside; the slower one decides.
-        return max(_on(inside, kind, payload * inside.num / len(group)), _on(across, kind, payload))
+        return max(_on(inside, kind, payload * inside.num / reach.size), _on(across, kind, payload))
     if hardware.kind != "gpu":
         share = payload / inside.num
         if kind == "all-reduce":
@@ -233,7 +273,7 @@ def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Locatio
     steps = inside.steps * across.num + across.steps
     through_all = replace(
         across,
-        num=len(group),
+        num=reach.size,
         bandwidth=min(inside.bandwidth, across.bandwidth * inside.num),
         # The mean over the steps of the ring: most of them stay inside a host.
         latency=(inside.latency * inside.steps * across.num + across.latency * across.steps) / steps,
@@ -242,7 +282,7 @@ def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Locatio
     return _on(through_all, kind, payload)
 
 
-def _on(links: _Links, kind: CollectiveKind, payload: float) -> float:
+def _on(links: Links, kind: CollectiveKind, payload: float) -> float:
     n, seconds = links.num, payload / links.bandwidth
     if n < 2:
         return 0.0
@@ -264,10 +304,10 @@ def _on(links: _Links, kind: CollectiveKind, payload: float) -> float:
     return waiting + moving + math.sqrt(waiting * moving)
 
 
-def _inside(members: Sequence[Location], target: Target) -> _Links:
+def _inside(members: Sequence[Location], target: Target) -> Links:
     """Return the links of devices in one island: all links of a GPU, those along the spanned torus dims of a TPU."""
     hardware, num = target.hardware, len(members)
-    links = _Links(num, hardware.intra_host_link_bandwidth, hardware.link_latency, hardware.link_floor, num - 1)
+    links = Links(num, hardware.intra_host_link_bandwidth, hardware.link_latency, hardware.link_floor, num - 1)
     if not (hardware.torus_dims and members[0].coords):
         each = hardware.intra_host_link_bandwidth
         if hardware.links_by_pair and hardware.devices_per_host:

@@ -152,7 +152,7 @@ def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Ev
             return "host", event.num_bytes / known.host * crowd, overhead
         if event.kind == "fetch-start":
             return "memory", event.num_bytes / hardware.memory_bandwidth / known.memory * crowd, 0.0
-        product, moving = _product(event, hardware, known), _moving(event, hardware) / known.memory
+        product, moving = _product(event, hardware, known), moving_seconds(event, hardware) / known.memory
         part = "kernels" if event.kernel else "products" if product > moving else "memory"
         return part, max(product, moving) * crowd, overhead
 
@@ -168,7 +168,7 @@ def _product(event: Event, hardware: Hardware, known: Constants) -> float:
     return seconds * (1 + (known.small_product / seconds) ** known.small_power if known.small_product else 1)
 
 
-def _moving(event: Event, hardware: Hardware) -> float:
+def moving_seconds(event: Event, hardware: Hardware) -> float:
     """Return the seconds of reading and writing; reads across rows count separately if measured, as on CPUs."""
     if hardware.measured is None:
         return event.num_bytes / hardware.memory_bandwidth

@@ -38,15 +38,13 @@ from outlay.render.page import (
     Stat,
     Stats,
 )
-from outlay.render.page import Segment as BarSegment
-from outlay.render.pictures import Lanes, Span
 from outlay.render.report import Report, as_json, fields_as_json
 from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
 from outlay.report.explain.explain_parts import placed_page
+from outlay.report.explain.explain_schedule import timeline_blocks, what_if_blocks
 from outlay.report.explain.explain_tables import (
     collective_tables,
-    colour_of_kind,
     device_chips,
     devices_in_words,
     host_copies,
@@ -58,9 +56,6 @@ from outlay.report.explain.throughput import Throughput, throughput_line
 
 if TYPE_CHECKING:
     from outlay.analysis.cost.evidence import PublishedRun
-
-_THIN = 0.0005
-"""The smallest share of the step that is drawn; anything shorter would be thinner than a line."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ def _explain_page(facts: Explanation) -> Page:
             # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
-            *_lanes(facts),
+            *timeline_blocks(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
             *layout_of(facts.layout, facts.work),
@@ -238,6 +233,7 @@ def _explain_page(facts: Explanation) -> Page:
             *operations(facts.operations),
             *_work(facts.work),
             *recomputed(facts.recomputed),
+            *what_if_blocks(facts),
             *_evidence(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="text"),
             *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
@@ -332,42 +328,6 @@ def _stats(facts: Explanation) -> Stats:
         share = "on one device" if work.flops is None else f"its share is {format_flops(work.flops)}"
         stats.append(Stat("Products", format_flops(work.flops_compiled), share))
     return Stats(stats)
-
-
-def _lanes(facts: Explanation) -> Iterator[Block]:
-    """Draw each lane over time, and mark where the device waits for another lane."""
-    total = max((segment.begin + segment.seconds for segment in facts.timeline), default=0.0)
-    if not total or facts.estimate is None:
-        return
-    # The first lane is computation, whatever begins first.
-    lanes: dict[str, list[Span]] = {"compute": []}
-    for segment in facts.timeline:
-        if segment.seconds >= _THIN * total:
-            lanes.setdefault(segment.lane, []).append(_span(segment, total))
-    estimate = facts.estimate
-    legend = [
-        BarSegment(name, 0, value=format_seconds(part), remark=f"{part / estimate.seconds:.0%}")
-        for name, part in sorted(estimate.parts.items(), key=lambda item: -item[1])
-        if part
-    ]
-    hidden = f", {format_seconds(estimate.hidden)} of it behind computation" if estimate.hidden else ""
-    spent = format_seconds(estimate.parts["communication"] + estimate.hidden)
-    remark = f"as scheduled by the compiler; {spent} of communication in all{hidden}"
-    drawn = Lanes(dict(lanes), legend, mark="the device waits")
-    yield Section("a step in the order of execution", [drawn], remark, medium="html")
-
-
-def _span(segment: Segment, total: float) -> Span:
-    waits = segment.lane != "compute" and segment.waited > 0
-    times = f", {segment.count} runs in a loop" if segment.loop else ""
-    exposed = f", {format_seconds(segment.waited)} waited for" if waits else ""
-    return Span(
-        segment.begin / total,
-        segment.seconds / total,
-        colour_of_kind(segment.kind),
-        f"{segment.name or segment.kind}: {format_seconds(segment.seconds)}{exposed}{times}",
-        min(segment.waited / segment.seconds, 1) if waits else 0.0,
-    )
 
 
 def _work(work: WorkFacts | None) -> Iterator[Block]:

@@ -14,7 +14,7 @@ from outlay.report.explain.explanation import Explanation
 PREDICTED = 1
 """The trace process of the predicted device; measured devices follow."""
 
-_LANES = {"compute": 1, "links": 2, "host": 3}
+_LANES = {"compute": 1, "links": 2, "host": 3, "fetches": 4}
 # The unit of time in Chrome's format.
 _MICROSECONDS = 1e6
 

@@ -19,7 +19,7 @@ def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operati
     explanation = outlay.explain(program_of())
     events = json.loads(json.dumps(timeline_trace(explanation)))["traceEvents"]
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert tracks == {1: "compute", 2: "links", 3: "host"}
+    assert tracks == {1: "compute", 2: "links", 3: "host", 4: "fetches"}
     spans = [event for event in events if event["ph"] == "X"]
     end = max(event["ts"] + event["dur"] for event in spans)
     assert explanation.estimate is not None
