@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts, Segment
-from outlay.analysis.attribution.provenance import origin_of
+from outlay.analysis.attribution.provenance import Origin, origin_of
 from outlay.analysis.cost.lanes import Stretch, TimedBlock, flattened
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
@@ -58,6 +58,19 @@ def _segments(
             kind = kinds.get(one.name, one.part) if one.lane == "links" else "host" if one.lane == "host" else _COMPUTE
             name = "" if kind == _COMPUTE else one.name
             yield Segment(one.lane, kind, name, at, scale * one.seconds, scale * one.waited, count, loop)
+
+
+def executed_origins(module: HloModule | None, schedule: Schedule | None) -> Mapping[str, Origin]:
+    """Map the name of every instruction of a schedule to its origin in the source; of nothing, nothing."""
+    if module is None or schedule is None:
+        return {}
+    executed = {event.name for events in schedule.blocks.values() for event in events}
+    return {
+        one.name: origin_of(module, computation.name, one)
+        for computation in module.computations.values()
+        for one in computation.instructions.values()
+        if one.name in executed
+    }
 
 
 @dataclass(frozen=True)

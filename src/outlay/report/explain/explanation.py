@@ -42,7 +42,7 @@ from outlay.render.report import Report, as_json, fields_as_json
 from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
 from outlay.report.explain.explain_parts import placed_page
-from outlay.report.explain.explain_schedule import timeline_blocks, what_if_blocks
+from outlay.report.explain.explain_schedule import PricedStep, timeline_blocks, what_if_blocks
 from outlay.report.explain.explain_tables import (
     collective_tables,
     device_chips,
@@ -204,6 +204,7 @@ def _explain_page(facts: Explanation) -> Page:
     """Lay out the facts of an explanation as a page."""
     compiled = "" if facts.compile_seconds is None else f"Compiled in {format_seconds(facts.compile_seconds)}, "
     assumed = facts.estimate.assumptions if facts.estimate else ()
+    step = _priced_step(facts)
     sums = {
         "by kind": facts.by_kind(),
         "by axis": facts.by_axis(),
@@ -223,7 +224,7 @@ def _explain_page(facts: Explanation) -> Page:
             # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
-            *timeline_blocks(facts),
+            *(timeline_blocks(step) if step else ()),
             *finding_blocks(facts.findings, facts.estimate, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
             *layout_of(facts.layout, facts.work),
@@ -233,7 +234,7 @@ def _explain_page(facts: Explanation) -> Page:
             *operations(facts.operations),
             *_work(facts.work),
             *recomputed(facts.recomputed),
-            *what_if_blocks(facts),
+            *(what_if_blocks(step) if step else ()),
             *_evidence(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="text"),
             *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
@@ -244,6 +245,14 @@ def _explain_page(facts: Explanation) -> Page:
         footer=f"All figures are per device and step. {compiled}{'read' if compiled else 'Read'} in "
         f"{format_seconds(facts.parse_seconds)}.",
     )
+
+
+def _priced_step(facts: Explanation) -> PricedStep | None:
+    """Return what the drawing of the step needs; None without times."""
+    schedule, target, estimate = facts.schedule, facts.target, facts.estimate
+    if schedule is None or target is None or estimate is None or not estimate.seconds:
+        return None
+    return PricedStep(schedule, target, estimate, facts.mesh, facts.throughput, facts.hlo)
 
 
 def _chips(facts: Explanation) -> Iterator[Chip]:

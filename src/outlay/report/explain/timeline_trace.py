@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from outlay.analysis.attribution.provenance import Origin, origin_of
+from outlay.analysis.attribution.provenance import Origin
+from outlay.analysis.attribution.timeline import executed_origins
 from outlay.analysis.cost.lanes import Stretch
 from outlay.analysis.cost.price import time_on_lanes
 from outlay.core.error_types import ExplainError
@@ -71,20 +72,7 @@ def span(process: int, thread: int, name: str, begin: float, seconds: float, arg
 
 def origins_of(explanation: Explanation) -> Mapping[str, Origin]:
     """Map the name of every executed instruction to its origin in the source."""
-    module = explanation.hlo
-    if module is None:
-        return {}
-    executed = {
-        event.name
-        for block in (explanation.schedule.blocks if explanation.schedule else {}).values()
-        for event in block
-    }
-    return {
-        one.name: origin_of(module, computation.name, one)
-        for computation in module.computations.values()
-        for one in computation.instructions.values()
-        if one.name in executed
-    }
+    return executed_origins(explanation.hlo, explanation.schedule)
 
 
 def described(name: str, origins: Mapping[str, Origin]) -> dict[str, Any]:
