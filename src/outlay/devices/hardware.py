@@ -68,6 +68,7 @@ class Hardware(OneLine):
         links_by_pair: whether each pair of devices of a host has links of its own, instead of a switch.
         devices_per_chip: devices that share the links of one chip of a TPU's torus.
         device_kinds: JAX's names for such a device (`jax.Device.device_kind`).
+        price_per_hour: what a device costs an hour, such as `2.5 USD`; empty if the user's file does not say.
         torus_dims: dims of a TPU's torus; None for other kinds.
         compiler: further properties that the compiler needs: core counts, caches, or the name of the topology; empty if
             there is no compiler for it, so that programs can be priced but not compiled for it.
@@ -95,6 +96,7 @@ class Hardware(OneLine):
     links_by_pair: bool = False
     devices_per_chip: int = 1
     family: str = ""
+    price_per_hour: str = ""
     torus_dims: int | None = None
     compiler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     source: str = BUILT_IN
@@ -205,6 +207,7 @@ def hardware_of(key: str, table: Table, source: str) -> Hardware:
         links_by_pair=table.get("links_by_pair", False),
         devices_per_chip=int(table.get("devices_per_chip", 1)),
         family=table.get("family", ""),
+        price_per_hour=table.get("price_per_hour", ""),
     )
 
 

@@ -24,6 +24,8 @@ FAMILIES = ("a100", "h100", "b200", "mi300x")
 """Chips that reach the same share of their data sheet, by the first of them."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 """The syntax of a hardware's key, which stands before the colon of a target."""
+PRICE = re.compile(r"(\d+(?:\.\d+)?) ([A-Z]{3})")
+"""The syntax of a price: an amount, and the three letters of its currency."""
 
 
 def read_tables(path: Path) -> dict[str, Table]:
@@ -210,6 +212,11 @@ _KEYS: dict[str, Key] = {
     "host_link_bandwidth": replace(_SPEED, required=False),
     "peak_share": Key(
         "a share of peak_flops, above 0 and at most 1", lambda v: _is_positive(v) and v <= 1, required=False
+    ),
+    "price_per_hour": Key(
+        'an amount and a currency, such as "2.5 USD"',
+        lambda value: isinstance(value, str) and PRICE.fullmatch(value) is not None,
+        required=False,
     ),
     "devices_per_host": replace(_COUNT, kinds=("gpu", "tpu")),
     "device_kinds": Key(

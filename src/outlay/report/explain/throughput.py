@@ -29,6 +29,7 @@ class Throughput(OneLine):
         hfu: the share that is for all that is computed; None if unknown.
         dtype: the dtype of the products whose peak it is.
         hours_per_billion: device hours for a billion of them.
+        price_per_billion: what these hours cost, such as `1,234 USD`; empty if the target has no price.
     """
 
     unit: str
@@ -38,6 +39,7 @@ class Throughput(OneLine):
     hfu: float | None
     dtype: str
     hours_per_billion: float
+    price_per_billion: str = ""
 
 
 def throughput_of(
@@ -59,6 +61,7 @@ def throughput_of(
     dtype = max(work.flops_by_dtype, key=lambda name: work.flops_by_dtype[name], default="")
     is_known = bool(dtype) and target.hardware.kind != "cpu"
     peak = product_speed(target.hardware, dtype)[0] * estimate.seconds if is_known else 0.0
+    hours = estimate.seconds * target.num_devices / 3600 * _BILLION / num
     own = min(work.flops or work.flops_compiled, work.flops_compiled - again)
     return Throughput(
         unit,
@@ -67,8 +70,16 @@ def throughput_of(
         own / peak if peak else None,
         work.flops_compiled / peak if peak else None,
         dtype,
-        estimate.seconds * target.num_devices / 3600 * _BILLION / num,
+        hours,
+        _price(hours, target.hardware.price_per_hour),
     )
+
+
+def _price(hours: float, per_hour: str) -> str:
+    if not per_hour:
+        return ""
+    amount, currency = per_hour.split()
+    return f"{hours * float(amount):,.4g} {currency}"
 
 
 def _size(plan: Plan) -> tuple[str, int]:
@@ -88,5 +99,6 @@ def throughput_line(facts: Throughput | None) -> Iterator[Block]:
     words = [f"{facts.per_second:,.4g} {facts.unit}/s, {facts.per_device:,.4g} a device"]
     if facts.mfu is not None and facts.hfu is not None:
         words.append(f"MFU {facts.mfu:.0%}, HFU {facts.hfu:.0%} of {facts.dtype}")
-    words.append(f"{facts.hours_per_billion:,.4g} device hours for a billion {facts.unit}")
+    price = f" ({facts.price_per_billion})" if facts.price_per_billion else ""
+    words.append(f"{facts.hours_per_billion:,.4g} device hours{price} for a billion {facts.unit}")
     yield Line("; ".join(words))

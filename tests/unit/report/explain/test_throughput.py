@@ -9,6 +9,8 @@ import pytest
 
 import outlay
 from outlay.analysis.attribution.program_facts import RecomputedFacts
+from outlay.core.error_types import TargetError
+from outlay.devices.target import Target
 from outlay.report.explain.throughput import throughput_of
 
 DEVICES, TOKENS, WIDTH = 8, 64 * 16, 32
@@ -43,6 +45,24 @@ def test_a_batch_of_tokens_is_counted_in_tokens(program):
     assert "lm --model tiny (jax 0)" in text
     assert f"{speed.per_second:,.4g} tokens/s, {speed.per_device:,.4g} a device; MFU" in text
     assert "device hours for a billion tokens" in facts.to_html()
+
+
+def test_hours_cost_what_the_users_file_says_that_a_device_costs(program, tmp_path, monkeypatch):
+    hours = outlay.explain(program, target="h100:1x8", cache=False).throughput
+    assert hours.price_per_billion == ""
+    monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))
+    (tmp_path / "targets.toml").write_text('[h100]\nprice_per_hour = "2.5 USD"\n')
+    facts = outlay.explain(program, target="h100:1x8", cache=False)
+    assert facts.throughput.price_per_billion == f"{2.5 * hours.hours_per_billion:,.4g} USD"
+    assert f"device hours ({facts.throughput.price_per_billion}) for a billion tokens" in str(facts)
+
+
+@pytest.mark.parametrize("price", ["2.5", '"2.5"', '"2.5 dollars"', '"-1 USD"', '"USD 2.5"'])
+def test_a_price_needs_an_amount_and_a_currency(price, tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))
+    (tmp_path / "targets.toml").write_text(f"[h100]\nprice_per_hour = {price}\n")
+    with pytest.raises(TargetError, match=r'price_per_hour must be an amount and a currency, such as "2.5 USD"'):
+        Target.parse("h100:1x8")
 
 
 def test_without_hardware_there_is_no_share_of_its_peak(program):
