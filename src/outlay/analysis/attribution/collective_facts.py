@@ -7,12 +7,13 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, Phase
 from outlay.analysis.attribution.provenance import Origin, origin_of
+from outlay.analysis.cost.lanes import TimedBlock, flattened
 from outlay.analysis.cost.links import Groups, Location, collective_seconds, over_slices, payload_bytes
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.groups import axes_of
@@ -188,12 +189,14 @@ class Total:
         num_runs: how often they run in a step, together.
         bytes_per_step: what a device sends for them.
         seconds: estimated for a step; None without a target.
+        waited: the part of `seconds` for which the device waits; None without a target.
     """
 
     num_collectives: int
     num_runs: int
     bytes_per_step: int
     seconds: float | None
+    waited: float | None
 
 
 @dataclass(frozen=True)
@@ -223,9 +226,12 @@ class Row:
 
 def total(collectives: Iterable[CollectiveFacts]) -> Total:
     """Add up some collectives."""
-    return _sum(
-        [Total(1, one.count, one.bytes_per_step, one.seconds and one.seconds * one.count) for one in collectives]
-    )
+    return _sum([_of_a_step(one) for one in collectives])
+
+
+def _of_a_step(one: CollectiveFacts) -> Total:
+    seconds, waited = (each and each * one.count for each in (one.seconds, one.waited))
+    return Total(1, one.count, one.bytes_per_step, seconds, waited)
 
 
 def totals(collectives: Sequence[CollectiveFacts], name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
@@ -258,12 +264,29 @@ def like_names(totals: Mapping[str, Total]) -> list[tuple[str, Total, list[str]]
 
 
 def _sum(totals: Sequence[Total]) -> Total:
-    seconds = [total.seconds for total in totals if total.seconds is not None]
     return Total(
         sum(total.num_collectives for total in totals),
         sum(total.num_runs for total in totals),
         sum(total.bytes_per_step for total in totals),
-        sum(seconds) if len(seconds) == len(totals) else None,
+        _sum_of_known([total.seconds for total in totals]),
+        _sum_of_known([total.waited for total in totals]),
+    )
+
+
+def _sum_of_known(seconds: Sequence[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def with_waiting(collectives: Sequence[CollectiveFacts], timed: TimedBlock) -> tuple[CollectiveFacts, ...]:
+    """Add to collectives how long the device waits for them, from a step with the times of its operations."""
+    waited: dict[str, float] = {}
+    for one in flattened(timed.stretches):
+        if one.lane == "links":
+            waited[one.name] = waited.get(one.name, 0.0) + one.waited * one.runs
+    return tuple(
+        replace(one, waited=waited[one.name] / one.count) if one.name in waited and one.count else one
+        for one in collectives
     )
 
 

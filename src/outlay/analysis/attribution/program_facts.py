@@ -38,6 +38,7 @@ class CollectiveFacts(OneLine):
         leaves: paths of the leaves of state or batch that are moved; empty for a computed value, or if unknown.
         value: a description of what is moved, if it is not a leaf.
         seconds: estimated for one run on the target's links; None without a target.
+        waited: the part of `seconds` for which the device waits, on average; the rest is hidden behind computation.
         gradients: paths of the leaves whose gradients are summed, largest first; several if they are joined.
     """
 
@@ -58,6 +59,7 @@ class CollectiveFacts(OneLine):
     leaves: tuple[str, ...]
     value: str
     seconds: float | None = None
+    waited: float | None = None
     gradients: tuple[str, ...] = ()
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.analysis.attribution.collective_facts import collective_facts
+from outlay.analysis.attribution.collective_facts import collective_facts, with_waiting
 from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
 from outlay.analysis.attribution.leaves import Leaf, layout_facts, leaves_of, roles_of
 from outlay.analysis.attribution.live_memory import live_memory
@@ -148,6 +148,7 @@ def _explanation(
     memory = _memory(subject, output.memory, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
     timed = time_on_lanes(schedule) if target else None
+    collectives = with_waiting(collectives, timed) if timed else collectives
     estimated = price(schedule, timed=timed) if target else None
     seconds = estimated.seconds if estimated else None
     computing = estimated.seconds - estimated.parts.get("communication", 0.0) if estimated else None

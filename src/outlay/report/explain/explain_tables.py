@@ -97,12 +97,14 @@ def dearest_collectives(facts: Sequence[CollectiveFacts], bytes_per_step: int, l
 
 def _collectives(lines: Sequence[Any], bytes_per_step: int, limit: int, *, with_time: bool) -> tuple[Table, str]:
     """Return the table of collectives by line, and what it has in all."""
+    is_timed = any(row.total.waited is not None for row in lines)
     columns = [
         (Column("kind"), lambda row: Cell(row.kind, colour=colour_of_kind(row.kind))),
         (Column("axis"), lambda row: row.axes),
         (Column("a step", "number"), with_bars(lines, lambda row: row.total.bytes_per_step, format_bytes)),
         (Column("runs", "number"), lambda row: f"{row.total.num_runs:,}{'' if row.is_exact else '+'}"),
         *([(Column("time", "number"), lambda row: _seconds(row.total))] if with_time else []),
+        *([(Column("hidden", "number"), lambda row: _hidden(row.total))] if is_timed else []),
         (Column("phase"), lambda row: row.phase),
         (Column("what", "path", is_key=True), lambda row: row.what),
         (Column("module", "words", widths=_WIDE), lambda row: row.module),
@@ -116,6 +118,11 @@ def _collectives(lines: Sequence[Any], bytes_per_step: int, limit: int, *, with_
 
 def _seconds(total: Total) -> str:
     return "" if total.seconds is None else format_seconds(total.seconds)
+
+
+def _hidden(total: Total) -> str:
+    """Return the share of the time in which the device computes."""
+    return f"{max(0.0, 1 - total.waited / total.seconds):.0%}" if total.seconds and total.waited is not None else ""
 
 
 def _sums(title: str, totals: dict[str, Total], medium: Medium) -> Bars:
