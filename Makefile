@@ -15,7 +15,7 @@ NEWEST_VENV := .venv-newest/.installed
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := 4
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-thorough test-here test-newest test-house lint bench docs lock snapshots wheels clean
+.PHONY: help demo check test test-thorough test-here test-newest test-house lint bench gallery docs lock snapshots wheels clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
@@ -25,6 +25,7 @@ help:
 	@echo 'make test-house the tests of Outlay alone, where its applications are not installed'
 	@echo 'make lint       format, style, layers, types'
 	@echo 'make bench      every benchmark that takes minutes, one after the other'
+	@echo 'make gallery    40 priced configurations as pages, for the site; no compiler is asked'
 	@echo 'make docs       the site, in docs/_build/html'
 	@echo 'make lock       pin the newest versions of everything in requirements/dev.txt'
 	@echo 'make snapshots  accept the present public names and command-line options as intended'
@@ -83,11 +84,15 @@ lint: $(VENV)
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Tables of many programs that are compiled for absent hardware take up to an hour, and one needs a GPU: each is started by itself.
-TABLES := benchmarks/one_gpu.py benchmarks/long_sequences.py benchmarks/published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
+TABLES := benchmarks/gallery.py benchmarks/one_gpu.py benchmarks/long_sequences.py benchmarks/published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
 
 bench: $(VENV)
 	@set -e; for benchmark in $(filter-out $(TABLES),$(wildcard benchmarks/[a-z]*.py)); do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
 	$(BIN)/python benchmarks/published.py --known
+
+# Prices change with constants, so the pages are made, not kept; `make docs` takes them along once they are there.
+gallery: $(VENV)
+	@$(BIN)/python benchmarks/gallery.py
 
 docs: $(VENV)
 	@$(BIN)/sphinx-build --quiet --fail-on-warning -j auto -b html docs docs/_build/html
@@ -110,7 +115,7 @@ wheels: $(VENV)
 	@$(RUN); run $(BIN)/python .ci/wheels.py
 
 clean:
-	rm -rf .venv .venv-newest .venv-house build dist docs/_build docs/jupyter_execute runs/demo
+	rm -rf .venv .venv-newest .venv-house build dist docs/_build docs/_gallery docs/jupyter_execute runs/demo
 	rm -rf .hypothesis .jax_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -21,6 +21,7 @@ author = "the Outlay developers"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = [
     "_build",
+    "_gallery",
     "jupyter_execute",
     "conf.py",
     "make_caught_mistakes.py",
@@ -31,6 +32,8 @@ exclude_patterns = [
 html_theme = "furo"
 html_title = "Outlay"
 html_static_path = ["_static"]
+# What `make gallery` has made, if it has: the page about it says where it is then.
+html_extra_path = ["_gallery"] if Path(__file__).with_name("_gallery").is_dir() else []
 html_css_files = ["outlay.css"]
 html_copy_source = False
 html_show_copyright = False

@@ -165,6 +165,8 @@ class Cell:
         colour: the colour of the dot before it; empty without a dot.
         hint: shown by the page when the pointer is over it.
         segments: a small bar of parts, which replaces the text on the page.
+        link: the page that the text leads to.
+        order: the number by which a `SortedTable` sorts it; None for its text.
     """
 
     text: str
@@ -172,6 +174,8 @@ class Cell:
     colour: str = ""
     hint: str = ""
     segments: Sequence[Segment] = ()
+    link: str = ""
+    order: float | None = None
 
 
 def with_bars(things: Iterable[T], size: Callable[[T], float], words: Callable[[Any], str]) -> Callable[[T], Cell]:
@@ -179,7 +183,7 @@ def with_bars(things: Iterable[T], size: Callable[[T], float], words: Callable[[
 
     >>> cell = with_bars([2, 8], lambda thing: thing, str)
     >>> cell(2)
-    Cell(text='2', share=0.25, colour='', hint='', segments=())
+    Cell(text='2', share=0.25, colour='', hint='', segments=(), link='', order=None)
     """
     most = max(map(size, things), default=0) or 1  # if nothing has a size, all bars are empty
     return lambda thing: Cell(words(size(thing)), share=size(thing) / most)
@@ -247,6 +251,11 @@ class Table(Block):
         """
         rows = [Row([cell(thing) for _, cell in columns], style(thing), hint(thing)) for thing in things]
         return cls([column for column, _ in columns], rows, **others)
+
+
+@dataclass(frozen=True)
+class SortedTable(Table):
+    """A table that the page sorts by the column whose head is clicked, and filters by words; text has it as it is."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from outlay.render.page import (
     Notes,
     Page,
     Section,
+    SortedTable,
     Style,
     Table,
 )
@@ -219,6 +220,7 @@ _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
     Section: _section,
     Columns: _columns,
     Table: _table,
+    SortedTable: _table,
     Bars: _bars,
     Stack: _stack,
     Areas: _areas,

@@ -120,6 +120,10 @@ class Estimate(Report):
     _text_width = 160
 
     def _page(self) -> Page:
+        return self.laid_out()
+
+    def laid_out(self) -> Page:
+        """Lay it out, for a page of its own or as a part of another."""
         span = format_range(self.seconds_low, self.seconds_high)
         work = (
             f"each of {counted(self.num_devices, 'device')}: {format_flops(self.flops)}, "

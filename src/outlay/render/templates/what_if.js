@@ -169,7 +169,7 @@
       svg.append(dot);
     }
     const others = lines.filter((line) => !line.flops).reduce((sum, line) => sum + line.seconds, 0);
-    byId("roofline-words").textContent = `${dots.length} lines, the larger the dot the longer it takes. Lines without products are not drawn: ${seconds(others)} a step, at the speed of memory.`;
+    byId("roofline-words").textContent = `${dots.length} dots, the larger the longer it takes in a step. What has no products is not drawn: ${seconds(others)}, at the speed of memory.`;
   }
   reprice();
   new ResizeObserver(() => plot(pricing.price(table, at))).observe(byId("roofline").closest("section"));

@@ -87,7 +87,8 @@ def what_if_blocks(step: PricedStep) -> Iterator[Block]:
     yield Section("what if", [WhatIf(), details], "the compiled schedule on other hardware", medium="html")
     scaling = Section("weak scaling", [WeakScaling()], "the speed of a device that is left, of that on the fewest")
     roofs = Line("solid: what steps reach; dashed: the data sheet", "dim")
-    yield Columns([scaling, Section("roofline", [Roofline(), roofs], "a dot for each line")], medium="html")
+    dots = "a dot for each line of the model" if step.module else "a dot for each operation"
+    yield Columns([scaling, Section("roofline", [Roofline(), roofs], dots)], medium="html")
 
 
 def _legend(estimate: Estimate) -> Iterator[Segment]:
