@@ -15,12 +15,12 @@ NEWEST_VENV := .venv-newest/.installed
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := 4
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-thorough test-here test-newest test-house lint bench gallery docs lock snapshots wheels clean
+.PHONY: help demo check test test-everywhere test-thorough test-here test-newest test-house lint style types bench gallery docs lock snapshots wheels clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
 	@echo 'make check      lint, then the tests that are quick: for use while working'
-	@echo 'make test       lint, then the tests, on this Python and on the newest one'
+	@echo 'make test       lint and the tests, on this Python and on the newest one'
 	@echo 'make test-thorough  the combinations that make test leaves out, for half an hour'
 	@echo 'make test-house the tests of Outlay alone, where its applications are not installed'
 	@echo 'make lint       format, style, layers, types'
@@ -39,9 +39,16 @@ demo: $(VENV)
 check: lint
 	@$(RUN); run $(BIN)/$(PYTEST) -n $(WORKERS) -m 'not processes and not compiles and not pages and not thorough'
 
+# Types are checked beside the tests, since that takes one core more than a minute; what is found is shown at the end.
+test: style
+	@$(RUN); mkdir -p .pytest_cache; \
+	$(MAKE) --silent --no-print-directory types > .pytest_cache/types.txt 2>&1 & types=$$!; \
+	run $(MAKE) --silent --no-print-directory test-everywhere; code=$$?; \
+	wait $$types; typed=$$?; cat .pytest_cache/types.txt; exit $$((code ? code : typed))
+
 # Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, one after the
 # other: side by side they would share the cores and their caches.
-test: lint
+test-everywhere: $(VENV)
 	@$(RUN); newer=$$($(FIND_NEWER_PYTHON)); \
 	if [ "$$newer" = same ]; then \
 	  echo 'python3 is 3.12 or newer, so it has the newest JAX: one run of the suite covers it.'; \
@@ -77,10 +84,14 @@ HOUSE_VENV := .venv-house/.installed
 test-house: $(HOUSE_VENV)
 	@$(RUN); run .venv-house/bin/$(PYTEST) -n $(WORKERS) -m '$(HERE)' -o cache_dir=.pytest_cache/house --ignore tests/docs src tests
 
-lint: $(VENV)
+lint: style types
+
+style: $(VENV)
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check --output-format concise
 	@$(BIN)/lint-imports --no-cache --no-logo
+
+types: $(VENV)
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Tables of many programs that are compiled for absent hardware take up to an hour, and one needs a GPU: each is started by itself.
