@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,6 +57,12 @@ def explain(
             "--fix", help="Try rules that place activations as the findings suggest, and show what they save."
         ),
     ] = False,
+    front: Annotated[
+        Path | None,
+        typer.Option(
+            "--front", metavar="FILE.json", help="Show where it stands in what outlay choose --json wrote about it."
+        ),
+    ] = None,
     max_bytes: Annotated[
         str | None,
         typer.Option(
@@ -88,16 +94,21 @@ def explain(
     if recipe.endswith((".hlo", ".txt")):
         if fix:
             raise typer.BadParameter(f"{recipe} is already compiled, and has no layout to change", param_hint="--fix")
+        if front:
+            raise typer.BadParameter(f"{recipe} is already compiled: choices are of recipes", param_hint="--front")
         explanation = _of_file(context, recipe, options)
     else:
         from outlay.cli.interrupt import watch
         from outlay.report.explain.explain import explain as explain_program
 
+        choice = _choice(front, recipe, context.args, options) if front else None
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, target=options.target, cache=cache)
         if explanation.by_parts is None:
             explanation = replace(explanation, asked=_asked(recipe, context.args, options))
+        if choice is not None:
+            explanation = _placed_on_front(explanation, choice, prepared.program.batch_shapes)
         if explanation.fits is False and options.target is not None:
             from outlay.recipes.ways_to_fit import memory_options
 
@@ -155,6 +166,25 @@ def _asked(recipe: str, words: Sequence[str], options: ProgramOptions) -> str:
 
     installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax")).items() if version)
     return f"{shlex.join([recipe, *words, *options.words()])} ({installed})"
+
+
+def _choice(path: Path, recipe: str, words: Sequence[str], options: ProgramOptions) -> Mapping[str, Any]:
+    """Read the choice before anything is compiled."""
+    from outlay.report.explain.explain_front import check_choice, read_choice
+
+    choice = read_choice(path)
+    check_choice(choice, recipe, words, str(options.target), path)
+    return choice
+
+
+def _placed_on_front(explanation: Explanation, choice: Mapping[str, Any], batch: Any) -> Explanation:
+    """Compare a program with the candidates of a choice; one without times or memory is compared with none."""
+    from outlay.report.explain.explain_front import front_of
+
+    estimate, memory = explanation.estimate, explanation.memory
+    if estimate is None or memory is None:
+        return explanation
+    return replace(explanation, front=front_of(choice, estimate.seconds, memory.peak, batch))
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:

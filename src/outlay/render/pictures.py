@@ -212,13 +212,13 @@ class Frame(Block):
 
 @dataclass(frozen=True)
 class Point:
-    """A numbered dot: its position, its colour, and its style."""
+    """A numbered dot: its position, its colour, and its style; `here` is labelled instead."""
 
     x: float
     y: float
     number: int
     colour: str
-    style: Literal["", "chosen", "beyond"]
+    style: Literal["", "chosen", "beyond", "here"]
     hint: str
 
 

@@ -56,6 +56,7 @@ from outlay.report.explain.throughput import Throughput, throughput_line
 
 if TYPE_CHECKING:
     from outlay.analysis.cost.evidence import PublishedRun
+    from outlay.report.explain.explain_front import Front
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Explanation(Report):
             predicted of them; empty for simulated CPUs, and for what trains nothing.
         by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
             program are then empty. None in any other mode.
+        front: where it stands among the candidates of a choice; None if it was not compared with one.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Explanation(Report):
     nearest_published: tuple[PublishedRun, ...] = ()
     asked: str = ""
     by_parts: PlacedExplanation | None = None
+    front: Front | None = None
 
     @property
     def bytes_per_step(self) -> int:
@@ -225,6 +228,7 @@ def _explain_page(facts: Explanation) -> Page:
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
             *(timeline_blocks(step) if step else ()),
+            *_front(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
             *layout_of(facts.layout, facts.work),
@@ -298,10 +302,19 @@ def asked_and_throughput(facts: Explanation) -> Iterator[Block]:
     if facts.asked:
         yield Line(facts.asked, "dim")
     yield from throughput_line(facts.throughput)
+    if facts.front is not None:
+        yield Line(facts.front.in_words)
     if facts.nearest_published:  # there is none of simulated CPUs
         from outlay.report.explain.explain_evidence import evidence_line
 
         yield from evidence_line(facts.nearest_published, facts.work)
+
+
+def _front(facts: Explanation) -> Iterator[Block]:
+    if facts.front is not None:
+        from outlay.report.explain.explain_front import front_blocks
+
+        yield from front_blocks(facts.front)
 
 
 def _evidence(facts: Explanation) -> Iterator[Block]:

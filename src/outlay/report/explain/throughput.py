@@ -79,7 +79,7 @@ def _price(hours: float, per_hour: str) -> str:
     if not per_hour:
         return ""
     amount, currency = per_hour.split()
-    return f"{hours * float(amount):,.4g} {currency}"
+    return f"{_in_digits(hours * float(amount))} {currency}"
 
 
 def _size(plan: Plan) -> tuple[str, int]:
@@ -92,13 +92,23 @@ def _size(plan: Plan) -> tuple[str, int]:
     return "samples", first.pop() if len(first) == 1 else 0
 
 
+def _in_digits(value: float) -> str:
+    """Write four digits that count, and never a power of ten.
+
+    >>> _in_digits(3357123.4), _in_digits(29.0265), _in_digits(0.66249)
+    ('3,357,000', '29.03', '0.6625')
+    """
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:.4g}"
+
+
 def throughput_line(facts: Throughput | None) -> Iterator[Block]:
     """Lay it out as a sentence."""
     if facts is None:
         return
-    words = [f"{facts.per_second:,.4g} {facts.unit}/s, {facts.per_device:,.4g} a device"]
+    words = [f"{_in_digits(facts.per_second)} {facts.unit}/s, {_in_digits(facts.per_device)} a device"]
     if facts.mfu is not None and facts.hfu is not None:
         words.append(f"MFU {facts.mfu:.0%}, HFU {facts.hfu:.0%} of {facts.dtype}")
     price = f" ({facts.price_per_billion})" if facts.price_per_billion else ""
-    words.append(f"{facts.hours_per_billion:,.4g} device hours{price} for a billion {facts.unit}")
+    words.append(f"{_in_digits(facts.hours_per_billion)} device hours{price} for a billion {facts.unit}")
     yield Line("; ".join(words))

@@ -1,5 +1,6 @@
 """What a step's time means is computed from the batch, the products and the target."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -43,7 +44,8 @@ def test_a_batch_of_tokens_is_counted_in_tokens(program):
     assert throughput_of(program.plan, estimate, target, work, again).mfu == pytest.approx(0.75 * speed.hfu)
     text = str(replace(facts, asked="lm --model tiny (jax 0)"))
     assert "lm --model tiny (jax 0)" in text
-    assert f"{speed.per_second:,.4g} tokens/s, {speed.per_device:,.4g} a device; MFU" in text
+    assert re.search(r"\n[\d,.]+ tokens/s, [\d,.]+ a device; MFU", text), "digits, and no power of ten"
+    assert speed.per_second > 1e5
     assert "device hours for a billion tokens" in facts.to_html()
 
 
@@ -54,7 +56,7 @@ def test_hours_cost_what_the_users_file_says_that_a_device_costs(program, tmp_pa
     (tmp_path / "targets.toml").write_text('[h100]\nprice_per_hour = "2.5 USD"\n')
     facts = outlay.explain(program, target="h100:1x8", cache=False)
     assert facts.throughput.price_per_billion == f"{2.5 * hours.hours_per_billion:,.4g} USD"
-    assert f"device hours ({facts.throughput.price_per_billion}) for a billion tokens" in str(facts)
+    assert f"device hours ({facts.throughput.price_per_billion}) for a billion tokens" in " ".join(str(facts).split())
 
 
 @pytest.mark.parametrize("price", ["2.5", '"2.5"', '"2.5 dollars"', '"-1 USD"', '"USD 2.5"'])
