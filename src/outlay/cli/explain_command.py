@@ -173,7 +173,8 @@ def _choice(path: Path, recipe: str, words: Sequence[str], options: ProgramOptio
     from outlay.report.explain.explain_front import check_choice, read_choice
 
     choice = read_choice(path)
-    check_choice(choice, recipe, words, str(options.target), path)
+    target = options.target or (f"cpu:{options.devices}" if options.devices else "the devices that are attached")
+    check_choice(choice, recipe, words, target, path)
     return choice
 
 

@@ -5,6 +5,9 @@ import json
 
 import pytest
 from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
+from tests.unit.search.pretend import compiled, price, screened
+
+from outlay.search.selection import Selection
 
 SAVED = f"{ROOT}/tests/golden/hlo/gpu-0.12.0.1-fsdp.hlo.gz"
 LAID_OUT = (LINE, "--devices", "4", "--layout", "fsdp")
@@ -98,6 +101,18 @@ def test_a_saved_program_has_no_recipes_options(saved, tmp_path):
     done = command_here("explain", saved, "--layout", "fsdp", cwd=tmp_path)
     assert done.exit_code == 2
     assert "is already compiled: --layout is for recipes only" in done.stderr
+
+
+def test_a_program_stands_on_the_front_of_a_choice_about_it(saved, tmp_path):
+    selection = Selection(LINE, (), "cpu:8", (compiled(screened("dp"), price(1, peak=3)),), None, 3.0)
+    (tmp_path / "choice.json").write_text(json.dumps(selection.to_dict()))
+    done = command_here("explain", *ON_EIGHT, "--front", "choice.json", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert "you are on the front, " in done.stdout
+    other = command_here("explain", LINE, "--devices", "4", "--front", "choice.json", cwd=tmp_path)
+    assert "--target is cpu:8 there, and cpu:4 here" in other.stderr
+    text = command_here("explain", saved, "--front", "choice.json", cwd=tmp_path)
+    assert "is already compiled: choices are of recipes" in text.stderr
 
 
 def test_what_does_not_fit_ends_with_commands_that_should(tmp_path, monkeypatch):

@@ -19,7 +19,8 @@
   }
 
   // The numbers of hosts that the mesh can have: powers of two as often as large, down to one turn of its axis.
-  const growing = table.exchanges.filter((row) => row[3]).map((row) => table.reaches[row[2]]).filter((those) => those.length);
+  const isReal = table.kind !== "cpu"; // simulated devices have neither hosts nor a network
+  const growing = table.exchanges.filter((row) => isReal && row[3]).map((row) => table.reaches[row[2]]).filter((those) => those.length);
   const least = table.islands / Math.min(table.islands, ...growing.map((those) => Math.min(...those.map((reach) => reach[1]))));
   const counts = [];
   for (let number = 1; number <= MOST_HOSTS; number *= 2) if (number >= least && number * 2 > 1) counts.push(number);
@@ -30,7 +31,7 @@
   const shown = (factor) => `×${Number(factor.toFixed(2))}`;
   const knobs = [
     { key: "links", title: table.kind === "tpu" ? "Links of a slice" : "Links in a host", words: (f) => `${shown(f)}: ${bytes(hardware.links * f)} a device`, used: table.exchanges.length },
-    { key: "network", title: `Network between ${table.island}s`, words: (f) => `${shown(f)}: ${bytes(hardware.network * f)} a device`, used: growing.length || table.islands > 1 },
+    { key: "network", title: `Network between ${table.island}s`, words: (f) => `${shown(f)}: ${bytes(hardware.network * f)} a device`, used: isReal && (growing.length || table.islands > 1) },
     { key: "memory", title: "Memory", words: (f) => `${shown(f)}: ${bytes(hardware.memory * f)}`, used: true },
     { key: "clock", title: "Clock of products", min: -1, max: 0.5, words: (f) => `${shown(f)}: ${flops(top * f)}, about ${shown(f ** 3)} of the power`, used: top },
     { key: "hosts", title: `Number of ${table.island}s`, counts, words: (n) => `${round(n, 4)} ${n === 1 ? table.island : `${table.island}s`}, ${round((table.devices / table.islands) * n, 7)} devices`, used: growing.length && counts.length > 1 },

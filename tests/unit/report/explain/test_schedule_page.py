@@ -15,7 +15,7 @@ NUM_LAYERS = 24
 
 
 @pytest.fixture(scope="module")
-def explanation():
+def program():
     """A step of scanned layers, split over four devices."""
 
     def init(key):
@@ -30,7 +30,11 @@ def explanation():
 
     batch = np.ones((64, 256), np.float32)
     layout = outlay.fsdp(min_size=1) + outlay.data_parallel()
-    program = outlay.program(step, init, batch, layout=layout, mesh=outlay.mesh(data=4, devices=jax.devices()[:4]))
+    return outlay.program(step, init, batch, layout=layout, mesh=outlay.mesh(data=4, devices=jax.devices()[:4]))
+
+
+@pytest.fixture(scope="module")
+def explanation(program):
     return outlay.explain(program, target="h100:1x4")
 
 
@@ -43,9 +47,9 @@ def browser():
 
 @pytest.fixture
 def opened(browser, explanation, tmp_path):
-    def open_page(**how):
+    def open_page(facts=explanation, **how):
         path = tmp_path / "page.html"
-        path.write_text(explanation.to_html(), encoding="utf-8")
+        path.write_text(facts.to_html(), encoding="utf-8")
         browser.open(path.as_uri(), **how)
         return browser
 
@@ -114,6 +118,13 @@ def test_it_scales_to_1024_hosts_and_has_a_dot_for_each_line_with_products(opene
     dots = page.run("[...document.querySelectorAll('#roofline circle title')].map((title) => title.textContent)")
     assert dots
     assert all("test_schedule_page.py:" in dot and "FLOP/s" in dot for dot in dots)
+
+
+def test_simulated_devices_have_no_hosts_to_add(opened, program):
+    page = opened(outlay.explain(program, target="cpu:4"))
+    sliders = page.run("[...document.querySelectorAll('#sliders input')].map((input) => input.id)")
+    assert sliders == ["what-if-links", "what-if-memory", "what-if-clock"]
+    assert page.run("document.getElementById('scaling').closest('section').hidden") is True
 
 
 def test_all_of_it_is_in_the_page_and_has_names(opened, explanation):
