@@ -102,6 +102,17 @@ class Section(Block):
 
 
 @dataclass(frozen=True)
+class OnPage(Block):
+    """Blocks that are made when a page is drawn, and only then: what makes them is not on the way of text.
+
+    Attributes:
+        blocks: makes them.
+    """
+
+    blocks: Callable[[], Iterable[Block]]
+
+
+@dataclass(frozen=True)
 class Columns(Block):
     """Blocks side by side if the page is wide enough, one below the other in text.
 

@@ -133,7 +133,8 @@ def read_report(path: Path) -> Saved:
     Raises:
         ExplainError: the file cannot be read, or is not such a report.
     """
-    fix = f"outlay explain RECIPE --json > {path.name}"
+    # A page, which holds less than the report, is not to be written over.
+    fix = f"outlay explain RECIPE --json > {path.with_suffix('.json').name if path.suffix == '.html' else path.name}"
     try:
         report = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from outlay.render.page import (
     Chip,
     Line,
     Notes,
+    OnPage,
     Page,
     Section,
     Stat,
@@ -42,7 +44,6 @@ from outlay.render.report import Report, as_json, fields_as_json
 from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
 from outlay.report.explain.explain_parts import placed_page
-from outlay.report.explain.explain_schedule import PricedStep, timeline_blocks, what_if_blocks
 from outlay.report.explain.explain_tables import (
     collective_tables,
     device_chips,
@@ -57,6 +58,7 @@ from outlay.report.explain.throughput import Throughput, throughput_line
 if TYPE_CHECKING:
     from outlay.analysis.cost.evidence import PublishedRun
     from outlay.report.explain.explain_front import Front
+    from outlay.report.explain.explain_schedule import PricedStep
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,6 @@ def _explain_page(facts: Explanation) -> Page:
     """Lay out the facts of an explanation as a page."""
     compiled = "" if facts.compile_seconds is None else f"Compiled in {format_seconds(facts.compile_seconds)}, "
     assumed = facts.estimate.assumptions if facts.estimate else ()
-    step = _priced_step(facts)
     sums = {
         "by kind": facts.by_kind(),
         "by axis": facts.by_axis(),
@@ -227,7 +228,7 @@ def _explain_page(facts: Explanation) -> Page:
             # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
-            *(timeline_blocks(step) if step else ()),
+            OnPage(functools.partial(_timeline, facts)),
             *_front(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
@@ -238,7 +239,7 @@ def _explain_page(facts: Explanation) -> Page:
             *operations(facts.operations),
             *_work(facts.work),
             *recomputed(facts.recomputed),
-            *(what_if_blocks(step) if step else ()),
+            OnPage(functools.partial(_what_if, facts)),
             *_evidence(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="text"),
             *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
@@ -256,7 +257,23 @@ def _priced_step(facts: Explanation) -> PricedStep | None:
     schedule, target, estimate = facts.schedule, facts.target, facts.estimate
     if schedule is None or target is None or estimate is None or not estimate.seconds:
         return None
+    from outlay.report.explain.explain_schedule import PricedStep
+
     return PricedStep(schedule, target, estimate, facts.mesh, facts.throughput, facts.hlo)
+
+
+def _timeline(facts: Explanation) -> Iterator[Block]:
+    if step := _priced_step(facts):
+        from outlay.report.explain.explain_schedule import timeline_blocks
+
+        yield from timeline_blocks(step)
+
+
+def _what_if(facts: Explanation) -> Iterator[Block]:
+    if step := _priced_step(facts):
+        from outlay.report.explain.explain_schedule import what_if_blocks
+
+        yield from what_if_blocks(step)
 
 
 def _chips(facts: Explanation) -> Iterator[Chip]:

@@ -84,3 +84,12 @@ def test_other_files_are_no_reports(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ExplainError, match=message):
         read_report(file)
+
+
+def test_a_page_is_no_report_and_is_not_to_be_written_over(tmp_path):
+    page = tmp_path / "step.html"
+    page.write_text("<!doctype html>")
+    with pytest.raises(
+        ExplainError, match=r"step\.html cannot be read .*\n  fix: outlay explain RECIPE --json > step\.json"
+    ):
+        read_report(page)

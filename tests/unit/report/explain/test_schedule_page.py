@@ -142,3 +142,12 @@ def test_without_a_target_there_is_no_timeline(explanation):
     page = outlay.explain(jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text()).to_html()
     assert "pricing" not in page
     assert 'id="timeline"' not in page
+
+
+def test_text_does_not_make_what_only_the_page_draws(explanation, monkeypatch):
+    made = []
+    monkeypatch.setattr("outlay.report.explain.explain_schedule.timeline_blocks", lambda step: made.append(step) or ())
+    assert "a step would take" in str(explanation)
+    assert made == []
+    explanation.to_html()
+    assert len(made) == 1
