@@ -2,9 +2,11 @@ from importlib import resources
 
 import pytest
 
+from outlay.analysis.cost.links import collective_seconds
 from outlay.core.error_types import TargetError
 from outlay.devices.hardware import BUILT_IN, hardware_of, known_hardware
 from outlay.devices.hardware_file import overlay, read_tables
+from outlay.devices.target import Target
 
 NEW = """
 [mi300x]
@@ -70,6 +72,16 @@ def test_what_a_built_in_table_starts_from():
     assert known["h100-a3"].peak_flops == known["h100"].peak_flops
     assert {key for key, one in known.items() if not one.compiler} == {"cpu", "mi300x", "mi325x", "mi355x"}
     assert known["tpu-ironwood"].devices_per_chip == 2
+
+
+def test_two_a5000_are_a_host_and_four_such_hosts_a_machine():
+    target = Target.parse("a5000:4x2")
+    assert (target.num_devices, target.hardware.devices_per_host) == (8, 2)
+    inside, across = (collective_seconds("all-reduce", 2**30, [group], target) for group in ([0, 1], [0, 2]))
+    assert 2 < across / inside < 3
+    # The latency of one machine, not of a network: a short exchange takes as long either way.
+    inside, across = (collective_seconds("all-reduce", 2**10, [group], target) for group in ([0, 1], [0, 2]))
+    assert inside == pytest.approx(across, rel=0.1)
 
 
 def test_a_limit_on_power_takes_a_share_of_the_peaks(user_file):
