@@ -174,7 +174,7 @@ def page_of(one: Exhibit) -> Page:
         "priced here": f"{format_seconds(estimate.seconds)}, with today's kernels of attention",
         "assumed": "; ".join(run.assumed) or "nothing",
     }
-    kept = [
+    sections = [
         block for block in estimate.laid_out().blocks if isinstance(block, Section) and block.title != "parts of a step"
     ]
     return Page(
@@ -211,7 +211,7 @@ def page_of(one: Exhibit) -> Page:
             ),
             *timeline_blocks(one.step),
             *what_if_blocks(one.step),
-            *kept,
+            *sections,
             Section("as it was published", [Facts(published)]),
             Section("how to have this page of your own", [Code(command)]),
         ],

@@ -41,6 +41,7 @@ ON_THEIR_OWN = {
     "outlay.models.experts.blocks": "a loop with a backward pass of its own, which knows nothing of routing",
     "outlay.models.experts.check_experts": "what is asked of arguments",
     "outlay.models.transformer.expert_layer": "what only transformers with experts enter",
+    "outlay.report.explain.explain_schedule": "what only the page of an explanation enters, and never its text",
     "outlay.report.metric_rows": "what only runs with metrics of several numbers import",
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
     "outlay.program.compiler_aborts": "what is read of a program once its compiler has aborted, and never before",

@@ -16,6 +16,8 @@ from .show_facts import HeatRow as HeatRow
 from .explain.explanation import Explanation as Explanation
 from .explain.explanation import CompilerOptions as CompilerOptions
 from .explain.throughput import Throughput as Throughput
+from .explain.explain_front import Front as Front
+from .explain.explain_front import FrontCandidate as FrontCandidate
 
 # what it takes
 from .profile.profiled import Profile as Profile

@@ -232,7 +232,7 @@ class Reach:
 
 
 def reaches(groups: Groups, target: Target, locations: Sequence[Location] | None = None) -> tuple[Reach, ...]:
-    """Return the different reaches of groups of devices; the arguments are those of `collective_seconds`."""
+    """Return the different reaches of groups of devices, for the arguments of `collective_seconds`."""
     stand = locations_of(target) if locations is None else locations
     grouped = ([stand[position] for position in group] for group in _that_move(groups))
     return tuple(dict.fromkeys(_reach(group, target) for group in grouped))

@@ -40,7 +40,7 @@ def price_table(
     rows = _Rows(schedule, target, dict(origins or {}))
     blocks = [[rows.event(event) for event in events] for events in schedule.blocks.values()]
     # Of a slice of 256 devices many groups reach equally far, and so do the groups of many collectives.
-    found = [reaches(groups, target, schedule.locations or None) for groups in schedule.groups]
+    distances = [reaches(groups, target, schedule.locations or None) for groups in schedule.groups]
     exchanges = [
         [one.kind, one.payload_bytes, one.groups, int(_grows(schedule, number, axis))]
         for number, one in enumerate(schedule.exchanges)
@@ -66,7 +66,7 @@ def price_table(
         "constants": _constants(known, target),
         "speeds": [product_speed(hardware, dtype)[0] for dtype in rows.dtypes],
         "dtypes": rows.dtypes,
-        "reaches": [[_reach(each) for each in those] for those in found],
+        "reaches": [[_reach(each) for each in those] for those in distances],
         "exchanges": [[*row, *_measured(schedule, number, target)] for number, row in enumerate(exchanges)],
         "entry": list(schedule.blocks).index(schedule.entry) if schedule.entry in schedule.blocks else -1,
         "blocks": blocks,
