@@ -137,6 +137,8 @@ def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None])
             return before == after
         case _ if name in KINDS["keys"] and shapes[0] and dim is not None:
             return result == dim and before[1:] in ([], [dim], [None])
+        case "random_fold_in" if not shapes[0]:  # one key, and a number for each sample
+            return before[1] == result
         case _ if name in EACH_ENTRY:
             return same
         case "broadcast_in_dim":

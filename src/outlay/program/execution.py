@@ -180,6 +180,19 @@ class Executed:
         return self._execution.planned.notes.get("pipelining", "")
 
     @property
+    def schedule(self) -> Any:
+        """In which order the stages of a pipeline work in mode placed, a `StageSchedule`; None elsewhere."""
+        return self._execution.planned.schedule
+
+    @property
+    def peak_held(self) -> tuple[int, ...]:
+        """Of a pipeline in mode placed, the most microbatches that each stage held in the last call; else empty.
+
+        It is counted as they run: from a forward pass until the backward pass has taken what that kept.
+        """
+        return getattr(self._execution, "peak_held", ())
+
+    @property
     def contexts(self) -> str:
         """How each call of attention whose tokens are split exchanges them, in words; empty if there is none."""
         return self._execution.planned.notes.get("split_attention", "")

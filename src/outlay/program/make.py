@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.sharding import Mesh
 
@@ -20,6 +20,9 @@ from outlay.program.compiler_options import RequestedOptions
 from outlay.program.modes import Mode, Step
 from outlay.program.program import Program
 from outlay.program.program_arguments import is_graph_loop, with_key
+
+if TYPE_CHECKING:
+    from outlay.schedules.stage_schedule import StageSchedule
 
 
 @called_as(
@@ -42,6 +45,7 @@ def program(
     compiler_options: RequestedOptions = "preset",
     donate: bool = True,
     parts: Sequence[str] = (),
+    schedule: StageSchedule | str | None = None,
 ) -> Program:
     """Lay a step out over a mesh.
 
@@ -56,7 +60,8 @@ def program(
             `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
             outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A graph loop
             (`outlay.graph.GraphLoop`) in mode manual is split by rows (`outlay.layout.by_rows`). In mode `placed` its
-            parts are programs of their own, each on its devices (`outlay.by_module`).
+            parts are programs of their own, each on its devices (`outlay.by_module`); so are the stages of a pipeline
+            (`outlay.layout.pipeline`), which then work in the order of a schedule.
         compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
             such devices, `none` nothing; or options by name, or the name of a file with one `--name=value` a line.
         donate: whether a call uses up the state and returns the next one. With False the step only reads the state and
@@ -65,6 +70,8 @@ def program(
         parts: for a step that takes its state in parts, as many training loops do: names of them, such as
             `["params", "opt_state"]` for `init(key) -> (params, opt_state)` and `step(params, opt_state, batch) ->
             (params, opt_state, outputs)`. The state is a dictionary of the parts, whose names begin their paths.
+        schedule: for a pipeline in mode `placed`, in which order its stages work: `gpipe`, `1f1b`, `interleaved`,
+            `zb-h1`, or a schedule of `outlay.schedules`. By default `1f1b`; where the rule has repeats, `interleaved`.
 
     Returns:
         The program; its `plan` is ready, compiling waits for the first call.
@@ -73,7 +80,7 @@ def program(
         LayoutError: the layout does not fit the state and batch on this mesh.
         ProgramError: state or batch hold leaves that are not arrays; or the step does not return `(state, outputs)`
             with a state of the shapes it took; or step or init name devices outside the mesh; or a compiler option
-            is unknown.
+            is unknown; or a schedule does not fit the pipeline.
 
     Example:
         >>> def step(state, batch):
@@ -110,7 +117,18 @@ def program(
             objects = FunctionalStep(step, init, donate=donate)
             step, init = objects.step, objects.init
         step, init = over_arrays(step, init)
-    made = Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate, written=written)
+    made = Program(
+        step,
+        init,
+        inputs,
+        Layout.of(layout),
+        mesh,
+        mode,
+        compiler_options,
+        donate=donate,
+        written=written,
+        schedule=schedule,
+    )
     if not (objects and objects.objects):
         return made
     from outlay.program.program_of_objects import ProgramOfObjects

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.core import Tracer
@@ -34,7 +34,7 @@ from outlay.program.abstract import (
     named,
 )
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
-from outlay.program.modes import Step
+from outlay.program.modes import Mode, Step
 from outlay.program.passes import PER_SHARD, Planned, check, not_split, passes_of, wrapped
 from outlay.program.program_arguments import is_graph_loop
 from outlay.program.trace_on_mesh import check_named_devices, explaining_mesh_errors, in_context, on_mesh
@@ -57,7 +57,7 @@ class OneStep:
         inputs: Any,
         layout: Layout,
         mesh: Mesh,
-        mode: Literal["auto", "manual"],
+        mode: Mode,
         options: RequestedOptions,
         *,
         donate: bool,
@@ -76,7 +76,7 @@ class OneStep:
         self.rows: tuple[Rows, ...] = (split.rows,) if split else ()
         self.step: Step = split or user_step
         self._name, self._donate, self._mesh = named(user_step), donate, mesh
-        self._mode: Literal["auto", "manual"] = mode
+        self._mode: Mode = mode
         if split:
             init, layout = split.init, split.layout
         # In the context of the mesh, models may name its axes in their own constraints.
@@ -135,7 +135,8 @@ class OneStep:
             warnings.warn(text, stacklevel=4)
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        instead = self._init_per_shard if planned.is_placed_by_xla else None
+        is_placed = planned.is_placed_by_xla or mode == "placed"
+        instead = self._init_per_shard if is_placed else None
         self._init = init_sharded(init, self.state_shapes, self.plan, mesh, instead)
 
     def _check_traced(self) -> None:

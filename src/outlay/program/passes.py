@@ -13,7 +13,8 @@ What the mode means for a step follows from the passes that it asks for:
   with the whole step on shards, an optimizer that takes the global norm would see one device's shards only. Any other
   step runs as a whole on each device's shards (`manual_step.py`) and shares what it must with `jax.lax` collectives
   over the mesh's axes. A graph loop is split by the rows of its parts (`by_rows.py`).
-* `placed`: each part of a graph loop is a program on its own devices (`placed_graph.py`).
+* `placed`: each part of a graph loop is a program on its own devices (`placed_graph.py`), or each stage of a pipeline
+  (`placed_stages.py`); in one program, stages work in the same order (`staged_gradients.py`).
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Planned:
         shapes: state and batch as shapes.
         is_split_by_rows: whether the step is a graph's, which speaks of the devices itself.
         returns_state: whether the step returns a new state.
+        schedule: in which order the stages of a pipeline work in mode placed, a `StageSchedule`; None elsewhere.
         notes: what passes say of their work, by the name of the pass; known once the step is traced with them.
     """
 
@@ -72,6 +74,7 @@ class Planned:
     shapes: tuple[Any, Any] = (None, None)
     is_split_by_rows: bool = False
     returns_state: bool = True
+    schedule: Any = None
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -190,7 +193,8 @@ PER_SHARD = (
 PASSES = (
     Pass("by_source", lambda of: any(rule.is_of_value for rule in of.layout), is_traced=True),
     Pass("split_attention", lambda of: of.splits_tokens, traces_anew=True, refuses_in_trace=True),
-    Pass("pipelining", lambda of: of.has_pipelines, traces_anew=True, refuses_in_trace=True),
+    Pass("pipelining", lambda of: of.has_pipelines and of.mode != "placed", traces_anew=True, refuses_in_trace=True),
+    Pass("staged_gradients", lambda of: of.has_pipelines and of.mode == "placed", traces_anew=True),
     Pass("expert_shards", lambda of: of.is_placed_by_xla and of.has_unlimited_experts, traces_anew=True),
     Pass("constraints", lambda of: of.constrains or of.stores, traces_anew=True),
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),

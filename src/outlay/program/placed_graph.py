@@ -269,8 +269,10 @@ def _check_step(step: Any, mesh: Mesh, options: RequestedOptions) -> None:
         )
     if not isinstance(step, GraphLoop):
         raise ProgramError(
-            f"mode placed runs a graph of parts, and {named(step)} is not one\n"
-            "  fix: outlay.graph.GraphLoop(graph), where graph is a StepGraph; or mode auto or manual"
+            f"mode placed runs a graph of parts, or the stages of a pipeline; {named(step)} is no graph, and the "
+            "layout has no pipeline rule\n"
+            "  fix: outlay.graph.GraphLoop(graph), where graph is a StepGraph; or a rule of "
+            'outlay.layout.pipeline("stage", microbatches=8); or mode auto or manual'
         )
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) > 1 and jax.process_count() == 1:

@@ -32,6 +32,7 @@ from outlay.program.program_arguments import (
     check_jit_enabled,
     check_mode,
     is_graph_loop,
+    no_stages,
     take_arguments,
     without_shared_memory,
 )
@@ -71,6 +72,7 @@ class Program(Executed, States, Report):
         *,
         donate: bool = True,
         written: AsWritten | None = None,
+        schedule: Any = None,
     ) -> None:
         check_arguments(step, init, mesh)
         check_mode(mode, mesh)
@@ -85,15 +87,22 @@ class Program(Executed, States, Report):
         self.donate, self.mesh, self.layout = donate, mesh, layout
         self.mode: Mode = mode
         self.has_manual_collectives = mode == "manual"
-        if mode == "placed":
+        has_stages = mode == "placed" and bool(layout.stage_axes) and not is_graph_loop(step)
+        if schedule is not None and not has_stages:
+            raise no_stages(mode)
+        if has_stages:
+            from outlay.program.placed_stages import PlacedStages
+
+            execution: Execution = PlacedStages(step, init, inputs, layout, mesh, options, schedule)
+        elif mode == "placed":
             from outlay.program.placed_graph import PlacedGraph
 
-            execution: Execution = PlacedGraph(step, init, inputs, layout, mesh, options)
+            execution = PlacedGraph(step, init, inputs, layout, mesh, options)
         else:
             execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = execution
         self._makes = init
-        here = functools.partial(Program, mesh=mesh, mode=mode, donate=donate)
+        here = functools.partial(Program, mesh=mesh, mode=mode, donate=donate, schedule=schedule)
         self._again = functools.partial(
             here, step=step, init=init, inputs=inputs, layout=layout, options=options, written=written
         )

@@ -47,6 +47,15 @@ def check_arguments(step: Any, init: Any, mesh: Any) -> None:
         )
 
 
+def no_stages(mode: str) -> ProgramError:
+    """Return the error for a schedule where no stages of a pipeline could follow it."""
+    here = "the layout has no pipeline rule" if mode == "placed" else f"this is mode {mode}"
+    return ProgramError(
+        f"a schedule says in which order the stages of a pipeline work in mode placed, and {here}"
+        '\n  fix: mode="placed" with a rule of outlay.layout.pipeline("stage", microbatches=8); or leave schedule= out'
+    )
+
+
 def with_key(init: Any) -> Any:
     """Return an init function that takes a key: one without arguments makes the same state from any key."""
     if not callable(init) or _takes(init, 1) or not _takes(init, 0):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, rerun, run_jaxpr, scan_operands
@@ -70,6 +71,40 @@ def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks
         return rerun(eqn, values, run)
 
     return run_jaxpr(jaxpr, values, evaluate)
+
+
+def opened_to_scans(jaxpr: Any, stacks: Stacks) -> Any:
+    """Return a traced program with the calls and checkpoints opened that hold scans over stacks.
+
+    Args:
+        jaxpr: the program, without constants.
+        stacks: which of its arguments are stacks.
+    """
+
+    def run(inner: Any, values: Sequence[Any], stacks: Stacks) -> list[Any]:
+        known = _follow(inner, stacks)
+
+        def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+            of_operands = [_read(known, atom) for atom in eqn.invars]
+            opens = eqn.primitive.name in (*CALLS, *CHECKPOINTS) and any(of_operands)
+            inside = _inside(eqn, of_operands) if opens else []
+            if any(next(scans_over(*one), None) for one in inside):
+                return run(inside[0][0], values, inside[0][1])
+            return bind(*values)
+
+        return run_jaxpr(inner, values, evaluate)
+
+    return jax.make_jaxpr(lambda *values: run(jaxpr, values, stacks))(*jaxpr.in_avals)
+
+
+def top_scans(jaxpr: Any, stacks: Stacks) -> list[tuple[int, frozenset[str]]]:
+    """Return the places of the scans over stacks among a program's own operations, each with the leaves it reads."""
+    known = _follow(jaxpr, stacks)
+    scans = []
+    for place, eqn in enumerate(jaxpr.jaxpr.eqns):
+        if paths := scanned_leaves(eqn, [_read(known, atom) for atom in eqn.invars]):
+            scans.append((place, paths))
+    return scans
 
 
 def scans_over(jaxpr: Any, stacks: Stacks) -> Iterator[tuple[Any, frozenset[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from jax.sharding import Mesh
 
@@ -25,6 +25,9 @@ from outlay.recipes.program_options import ProgramOptions
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 from outlay.search.candidate import WITH_HOST
 from outlay.train.data import TrainData
+
+if TYPE_CHECKING:
+    from outlay.schedules.stage_schedule import StageSchedule
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def prepare(
     mode: str | None = None,
     target: str | None = None,
     compiler_options: RequestedOptions = "preset",
+    schedule: StageSchedule | str | None = None,
 ) -> Prepared:
     """Plan a recipe's program. No parameters are created and nothing is compiled.
 
@@ -62,6 +66,7 @@ def prepare(
         mode: `auto`, `manual` or `placed`; by default that of the layout.
         target: the hardware to plan for, such as `h100:1x8`; by default the devices that JAX has.
         compiler_options: as `outlay.program` takes them.
+        schedule: likewise.
 
     Raises:
         RecipeError: there is no such layout.
@@ -85,6 +90,7 @@ def prepare(
         mode=step_mode,
         compiler_options=compiler_options,
         parts=recipe.parts,
+        schedule=schedule,
     )
     return Prepared(recipe, name, program)
 
@@ -102,6 +108,7 @@ def prepare_with(recipe: Recipe, options: ProgramOptions) -> Prepared:
         mode=options.mode,
         target=options.target,
         compiler_options=options.compiler_options,
+        schedule=options.schedule,
     )
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from outlay.program.compiler_options import RequestedOptions
+    from outlay.schedules.stage_schedule import StageSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,15 @@ class ProgramOptions:
     mode: Annotated[
         str | None,
         Option("How the step is executed; by default as the layout needs.", "auto|manual|placed"),
+    ] = None
+    schedule: Annotated[
+        "StageSchedule | str | None",
+        Option(
+            "In which order the stages of a pipeline work in mode placed; by default 1f1b, with repeats interleaved.",
+            "gpipe|1f1b|interleaved|zb-h1",
+            kind=str,
+            python="Or a schedule of `outlay.schedules`.",
+        ),
     ] = None
     compiler_options: Annotated[
         "RequestedOptions",

@@ -36,6 +36,7 @@ def run_config(
         "recipe": recipe.name,
         "layout": prepared.layout_name,
         "mode": program.mode,
+        **({"schedule": program.schedule.name} if program.schedule is not None else {}),
         "rules": [str(rule) for rule in program.layout],
         "mesh": program.plan.mesh.to_dict(),
         "num_steps": options.steps,

@@ -109,6 +109,15 @@ def zero_bubble(num_stages: int, num_microbatches: int, num_repeats: int = 1) ->
     return in_order(order, num_stages, num_microbatches, num_repeats, name="zb-h1")
 
 
+KNOWN: dict[str, tuple[Callable[..., StageSchedule], bool]] = {
+    "gpipe": (gpipe, False),
+    "1f1b": (one_f_one_b, False),
+    "interleaved": (interleaved, True),
+    "zb-h1": (zero_bubble, True),
+}
+"""The schedules by name, each with whether it takes repeats."""
+
+
 def _alternating(
     num_microbatches: int, num_repeats: int, each_round: int, first: int, *, weights_after: int | None
 ) -> list[Step]:

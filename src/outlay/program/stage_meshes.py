@@ -1,0 +1,72 @@
+"""The devices of each stage, as a mesh of their own, and arrays that are seen from there without being copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.jax_tracing import operations, rerun, run_jaxpr
+from outlay.layout.placement import Dims, dims_spec
+
+_CONSTRAINT = "sharding_constraint"
+
+
+def stage_meshes(mesh: Mesh, axis: str) -> list[Mesh]:
+    """Return a mesh for each stage: its devices, under the same axes, of which that of the stages has size 1."""
+    place = mesh.axis_names.index(axis)
+    parts = (mesh.devices.take([number], axis=place) for number in range(mesh.shape[axis]))
+    return [Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types) for devices in parts]
+
+
+def without_axis(dims: Dims, axis: str) -> P:
+    """Return the spec of a leaf without one axis."""
+    return dims_spec(tuple(tuple(one for one in axes if one != axis) for axes in dims))
+
+
+def seen_on(x: jax.Array, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
+    """Return the pieces of an array that lie on the devices of a stage as an array there; nothing is copied.
+
+    Args:
+        x: an array on all devices, in pieces that fit the sharding.
+        sharding: of the stage.
+        shape: the shape there.
+    """
+    pieces = {shard.device: shard.data for shard in x.addressable_shards}
+    own = [pieces[device] for device in sharding.mesh.devices.flat]
+    return jax.make_array_from_single_device_arrays(shape, sharding, own)
+
+
+def joined_of(parts: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
+    """Return the arrays of all stages as one on all devices, one behind the other in dim 0; nothing is copied."""
+    pieces = {shard.device: shard.data for part in parts for shard in part.addressable_shards}
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    own = [pieces[device] for device in sharding.mesh.devices.flat]
+    return jax.make_array_from_single_device_arrays(shape, sharding, own)
+
+
+def of_a_stage(jaxpr: Any, mesh: AbstractMesh) -> Any:
+    """Return a traced program with its constraints on where values live meant for the mesh of a stage."""
+    if not any(True for _ in operations(jaxpr, _CONSTRAINT)):
+        return jaxpr
+
+    def run(inner: Any, values: Sequence[Any]) -> list[Any]:
+        return run_jaxpr(inner, values, evaluate)
+
+    def evaluate(eqn: Any, values: list[Any], bind: Any) -> list[Any]:
+        sharding = eqn.params.get("sharding")
+        if eqn.primitive.name == _CONSTRAINT and isinstance(sharding, NamedSharding):
+            return [jax.lax.with_sharding_constraint(values[0], NamedSharding(mesh, sharding.spec))]
+        inside = [one for one in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program) if _is_program(one)]
+        if any(next(operations(one, _CONSTRAINT), None) for one in inside):
+            return rerun(eqn, values, run)
+        return bind(*values)
+
+    return jax.make_jaxpr(lambda *values: run(jaxpr, values))(*jaxpr.in_avals)
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns")

@@ -1,0 +1,238 @@
+"""Compile the calls of each place of a pipeline for the devices of its stage, and run them there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from outlay.layout.placement import dims_spec
+from outlay.program.passes import Planned
+from outlay.program.pipelined_function import sample_axes
+from outlay.program.scheduled_run import Values
+from outlay.program.stage_calls import CALLS_OF, CalledStages, sum_shapes, zeros
+from outlay.program.stage_meshes import of_a_stage, seen_on, stage_meshes, without_axis
+from outlay.program.staged_loss import StagedLoss
+
+
+class StagePrograms:
+    """The programs of all stages.
+
+    Args:
+        loss: the loss as places.
+        planned: the program.
+        axis: the mesh axis of the stages.
+    """
+
+    def __init__(self, loss: StagedLoss, planned: Planned, axis: str) -> None:
+        self._planned, self._axis, self._mesh = planned, axis, planned.mesh
+        self._stages = stage_meshes(planned.mesh, axis)
+        abstract = self._stages[0].abstract_mesh
+        with jax.set_mesh(None):
+            functions = [
+                each.meant_for(of_a_stage(each.forward, abstract), of_a_stage(each.backward, abstract))
+                for each in loss.functions
+            ]
+        self.loss = replace(loss, functions=tuple(functions))
+
+    @functools.cached_property
+    def layer_specs(self) -> list[P]:
+        """How layers are split: over the stages, and as the layout splits the leaf that they are made of."""
+        paths = [path for path, is_layer in zip(self.loss.paths, self.loss.is_layer, strict=True) if is_layer]
+        leaves = [self._planned.plan[path] for path in paths]
+        arguments = self.loss.cut.jaxpr.jaxpr.invars[len(self.loss.consts) :][: len(self.loss.paths)]
+        of_argument = dict(zip(arguments, self.loss.paths, strict=True))
+        specs = []
+        for var in self.loss.cut.scanned_layers:
+            same = [leaf for leaf in leaves if leaf.shape == tuple(var.aval.shape)]
+            leaf = self._planned.plan[of_argument[var]] if var in of_argument else next(iter(same), None)
+            specs.append(P(self._axis) if leaf is None else dims_spec(((self._axis,), *leaf.dims[1:])))
+        return specs
+
+    @functools.cached_property
+    def shared_specs(self) -> dict[int, P]:
+        """How each shared parameter is split over the devices of a stage, by its number."""
+        first, plan = len(self.loss.consts), self._planned.plan
+        return {n: without_axis(plan[self.loss.paths[n - first]].dims, self._axis) for n in self.loss.shared}
+
+    @functools.cached_property
+    def sample_specs(self) -> list[P]:
+        """How each leaf of the samples is split."""
+        leaves, axes = jax.tree.leaves(self.loss.sample_shapes), sample_axes(self._planned)
+        sizes = [x.shape[0] for x in leaves if x.shape]
+        return [P(axes) if axes and x.shape[:1] == (sizes[0],) else P() for x in leaves]
+
+    @functools.cached_property
+    def moving_specs(self) -> list[P]:
+        """How what moves from place to place is split: its samples, as those of the batch."""
+        axes = sample_axes(self._planned)
+        return [P() if dim is None or not axes else P(*[None] * dim, axes) for dim in self.loss.cut.moving_dims()]
+
+    def shardings_of_handed(self, handed: Any) -> Any:
+        """Return where what the stages are handed lives, on all devices."""
+        layers, _, consts, parts = handed
+        on_all = functools.partial(NamedSharding, self._mesh)
+        return (
+            [[on_all(spec) for spec in self.layer_specs] for _ in layers],
+            [on_all(self.shared_specs[number]) for number in self.loss.shared],
+            [on_all(P()) for _ in consts],
+            [[on_all(spec) for spec in self.sample_specs] for _ in parts],
+        )
+
+    def sums_of_all(self) -> tuple[list[list[Any]], list[Any]]:
+        """Return the sums of all stages as one, as shapes on all devices; see `StageSums`."""
+        layers, common = sum_shapes(self.loss)
+        num = len(self._stages)
+
+        def whole(x: Any, spec: P) -> jax.ShapeDtypeStruct:
+            shape = (num * x.shape[0], *x.shape[1:])
+            return jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(self._mesh, spec))
+
+        each = [whole(*pair) for pair in zip(layers, self.layer_specs, strict=True)]
+        repeats = self.loss.schedule.num_repeats
+        return [list(each) for _ in range(repeats)], [
+            whole(*pair) for pair in zip(common, self._common_specs, strict=True)
+        ]
+
+    @property
+    def _common_specs(self) -> list[P]:
+        num_totals = len(jax.tree.leaves(self.loss.results[1]))
+        return [*(P(self._axis, *spec) for spec in self.shared_specs.values()), *[P(self._axis)] * num_totals]
+
+    def _on(self, place: int) -> Callable[[P], NamedSharding]:
+        return functools.partial(NamedSharding, self._stages[place % len(self._stages)])
+
+    def arguments_at(self, place: int) -> list[NamedSharding]:
+        """Return where a place takes its arguments, before what moves."""
+        taken, on = self.loss.functions[place].taken, self._on(place)
+        others = [P()] * self.loss.first_sample + self.sample_specs
+        specs = [*self.layer_specs, *(self.shared_specs[number] for number in taken.shared)]
+        return [*map(on, specs), *(on(others[number]) for number in taken.others)]
+
+    def moving_at(self, place: int, *, back: bool = False) -> list[NamedSharding]:
+        """Return where a place takes what moves to it; or back to it, from the one after."""
+        if place == 0 and not back:
+            return []
+        before = self.loss.functions[place if back else place - 1]
+        specs = [*map(self._on(place), self.moving_specs)]
+        if not back:
+            return specs
+        return [spec for spec, x in zip(specs, before.moved, strict=True) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+    def lower(self, lowered: dict[Any, Any], compiled: dict[Any, Any], compiles: Callable[[Any], Any]) -> None:
+        """Lower the calls of all places, by their names and places; compile those that hand values on.
+
+        Args:
+            lowered: takes what is lowered.
+            compiled: takes what is compiled.
+            compiles: the compiler.
+        """
+        _layers, _common = sum_shapes(self.loss)
+        for stage in range(len(self._stages)):
+            on = self._on(stage)
+            at = [[on(spec) for spec in self.layer_specs] for _ in range(self.loss.schedule.num_repeats)]
+            made = jax.jit(
+                lambda: (zeros(self.loss).layers, zeros(self.loss).common),
+                out_shardings=(at, [*map(on, self._common_specs)]),
+            )
+            lowered["zeros", stage] = made.lower()
+        for place in range(len(self.loss.functions)):
+            kinds = {
+                action.kind
+                for action in self.loss.schedule.actions
+                if action.repeat * len(self._stages) + action.stage == place
+            }
+            self._lower_place(place, kinds, lowered, compiled, compiles)
+
+    def _lower_place(
+        self, place: int, kinds: set[str], lowered: dict[Any, Any], compiled: dict[Any, Any], compiles: Any
+    ) -> None:
+        function, on = self.loss.functions[place], self._on(place)
+        layers, common = sum_shapes(self.loss)
+        num = len(self.loss.shared)
+        totals = common[num:] if function.is_last else []
+        at_totals = [on(P(self._axis))] * len(totals)
+        values = [*function.forward.in_avals]
+        at_values = [*self.arguments_at(place), *self.moving_at(place)]
+        at_moved = [] if function.is_last else [*map(on, self.moving_specs)]
+
+        def lower(name: str, arguments: Any, at: Any, at_results: Any, donated: tuple[int, ...]) -> Any:
+            call = functools.partial(CALLS_OF[name], self.loss, place)
+            jitted = jax.jit(call, in_shardings=at, out_shardings=at_results, donate_argnums=donated)
+            lowered[name, place] = jitted.lower(*arguments)
+            return lowered[name, place]
+
+        first = lower("forward", (values, totals), (at_values, at_totals), (at_moved, None, at_totals), (1,))
+        compiled["forward", place] = compiles(first)
+        at_kept = compiled["forward", place].output_shardings[1]
+        held = [*(values[number] for number in function.held), *function.kept]
+        at_held = [*(at_values[number] for number in function.held), *at_kept]
+        back, at_back = function.sent_back, [] if function.is_last else self.moving_at(place, back=True)
+        at_given = [at for at, one in zip(self.moving_at(place), function.is_moved_back, strict=True) if one]
+        numbers = [self.loss.shared.index(number) for number in function.taken.shared]
+        sums = layers, [common[number] for number in numbers]
+        at_sums = [*map(on, self.layer_specs)], [on(self._common_specs[number]) for number in numbers]
+        if "backward" in kinds:
+            lower("backward", (held, back, *sums), (at_held, at_back, *at_sums), (at_given, *at_sums), (2, 3))
+        if "inputs" in kinds:
+            half = lower("inputs", (held, back), (at_held, at_back), (at_given, None), ())
+            compiled["inputs", place] = compiles(half)
+            handed = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in half.out_info[1]]
+            at_handed = compiled["inputs", place].output_shardings[1]
+            arguments = (held, back, handed, *sums), (at_held, at_back, at_handed, *at_sums)
+            lower("weights", *arguments, at_sums, (3, 4))
+
+    def on_devices(self, compiled: dict[Any, Any], layers: Any, shared: Values, consts: Values, parts: Any) -> Any:
+        """Return the stages, which compute with these values of a call on their devices."""
+        return _OnDevices(self, compiled, layers, shared, consts, parts)
+
+
+class _OnDevices(CalledStages):
+    """Runs the programs of stages, each on its devices."""
+
+    def __init__(
+        self, programs: StagePrograms, compiled: dict[Any, Any], layers: Any, shared: Values, consts: Values, parts: Any
+    ) -> None:
+        super().__init__(programs.loss)
+        self._programs, self._compiled, self._parts = programs, compiled, parts
+        self._layers = layers
+        self._values = dict(zip(programs.loss.shared, shared, strict=True))
+        self._values |= zip(programs.loss.others, consts, strict=True)
+        self._seen: dict[Any, Any] = {}
+
+    def arguments(self, place: int, part: int) -> Values:
+        """Return what a place takes for its forward pass, before what moves, as its devices have it already."""
+        loss, at = self._loss, self._programs.arguments_at(place)
+        taken, (repeat, stage) = loss.functions[place].taken, divmod(place, loss.schedule.num_stages)
+        size, first = loss.cut.layers_at_once, loss.first_sample
+        names = [("layer", repeat, number) for number in range(loss.functions[place].num_layers)]
+        names += [("value", 0, number) for number in (*taken.shared, *(n for n in taken.others if n < first))]
+        names += [("sample", part, number - first) for number in taken.others if number >= first]
+        return [self._on_stage(name, stage, sharding, size) for name, sharding in zip(names, at, strict=True)]
+
+    def _on_stage(self, name: tuple[str, int, int], stage: int, sharding: NamedSharding, size: int) -> jax.Array:
+        if (name, stage) in self._seen:
+            return self._seen[name, stage]
+        kind, of, number = name
+        if kind == "layer":
+            x = self._layers[of][number]
+            seen = seen_on(x, sharding, (size, *x.shape[1:]))
+        else:
+            x = self._parts[of][number] if kind == "sample" else self._values[number]
+            seen = seen_on(x, sharding, x.shape)
+        self._seen[name, stage] = seen
+        return seen
+
+    def call(self, name: str, place: int, *values: Any) -> Any:
+        """Run one of a place's calls."""
+        return self._compiled[name, place](*values)
+
+    def send(self, values: Values, place: int, *, back: bool) -> Values:
+        """Send values to the devices of a place."""
+        return jax.device_put(values, self._programs.moving_at(place, back=back))

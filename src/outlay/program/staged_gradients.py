@@ -1,0 +1,96 @@
+"""Take the gradients of a `train_step` stage by stage, in the order of a schedule, in one trace.
+
+That is what mode placed means for a pipeline (`placed_stages.py`), where each function of a stage is a program of its
+own devices. Here all of them are computed in one program, which a proof replays in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.constrain import Gradient, Sums, constrain, with_runner
+from outlay.program.modes import Step
+from outlay.program.passes import Planned
+from outlay.program.scheduled_run import Values, run_scheduled
+from outlay.program.stage_calls import CALLS_OF, CalledStages, at_least_float32, zeros
+from outlay.program.staged_loss import StagedLoss, staged
+
+
+def wrap(step: Step, planned: Planned) -> Step:
+    """Wrap a step so that the gradients of its sums are taken stage by stage."""
+
+    def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
+        loss = staged(planned, gradient, sums, params, samples)
+        leaves = jax.tree.leaves(params)
+        (layers, shared), back = jax.vjp(loss.hand_over, leaves)
+        stages = _InOneTrace(loss, layers, shared, loss.split(samples))
+        sums_of: dict[int, Any] = {stage: zeros(loss) for stage in range(loss.schedule.num_stages)}
+        micro = loss.schedule.num_microbatches
+        for first in range(0, loss.num_parts, micro):
+            run_scheduled(loss.schedule, stages, range(first, first + micro), sums_of)
+        of_layers = [
+            [
+                jnp.concatenate([sums_of[stage].layers[repeat][number] for stage in range(loss.schedule.num_stages)])
+                for number in range(len(each))
+            ]
+            for repeat, each in enumerate(layers)
+        ]
+        joined = [jnp.concatenate(each) for each in zip(*(one.common for one in sums_of.values()), strict=True)]
+        return results_of(loss, back, (layers, shared), of_layers, joined)
+
+    return with_runner(step, run)
+
+
+def results_of(
+    loss: StagedLoss, back: Any, handed: Any, of_layers: list[list[Any]], common: Sequence[Any]
+) -> tuple[Any, Any, Any]:
+    """Return gradients, sums and what is carried on, from what stages have added up.
+
+    Args:
+        loss: the loss.
+        back: the derivative of what hands parameters over.
+        handed: what it handed over.
+        of_layers: the gradients of the layers of all stages, for each repeat.
+        common: the gradients of shared parameters and the sums of the loss, of each stage (stages, ...).
+    """
+    layers, shared = handed
+    summed = [jnp.sum(x, axis=0) for x in common]
+    cotangents = (
+        [[x.astype(like.dtype) for x, like in zip(*each, strict=True)] for each in zip(of_layers, layers, strict=True)],
+        [x.astype(like.dtype) for x, like in zip(summed, shared, strict=False)],
+    )
+    (leaves,) = back(cotangents)
+    grads = jax.tree.unflatten(jax.tree.structure(loss.params), [at_least_float32(x) for x in leaves])
+    _, totals, carried = loss.results
+    totals = jax.tree.unflatten(jax.tree.structure(totals), summed[len(shared) :])
+    return constrain(grads, "grads", optional=True), totals, carried
+
+
+class _InOneTrace(CalledStages):
+    """Computes places of a pipeline where they are traced."""
+
+    def __init__(self, loss: StagedLoss, layers: Any, shared: Values, parts: list[Values]) -> None:
+        super().__init__(loss)
+        self._layers, self._parts = layers, parts
+        self._shared = dict(zip(loss.shared, shared, strict=True))
+
+    def arguments(self, place: int, part: int) -> Values:
+        """Return what a place takes for its forward pass, before what moves."""
+        loss, taken = self._loss, self._loss.functions[place].taken
+        repeat, stage = divmod(place, loss.schedule.num_stages)
+        size = loss.cut.layers_at_once
+        layers = [x[stage * size : (stage + 1) * size] for x in self._layers[repeat]]
+        others = [*loss.consts, *[None] * len(loss.paths), *self._parts[part]]
+        return [*layers, *(self._shared[number] for number in taken.shared), *(others[n] for n in taken.others)]
+
+    def call(self, name: str, place: int, *values: Any) -> Any:
+        """Run one of a place's calls."""
+        return CALLS_OF[name](self._loss, place, *values)
+
+    def send(self, values: Values, place: int, *, back: bool) -> Values:
+        """Return the values: there is one place for all."""
+        return values

@@ -1,0 +1,103 @@
+"""Stages of a pipeline as programs of their own devices learn what one device learns, in the order of any schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay import schedules
+
+pytestmark = pytest.mark.newest
+
+LAYERS, WIDTH, TOKENS, SAMPLES, MICROBATCHES = 4, 8, 6, 16, 4
+NUMBERS = np.random.default_rng(0).integers(0, 20, (SAMPLES, TOKENS + 1)).astype(np.int32)
+BATCH = {"tokens": NUMBERS, "weight": np.linspace(0.5, 1.5, SAMPLES, dtype=np.float32)}
+# Linear in the gradients, and its momentum is the gradient itself after the first step.
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+
+
+def init_params(key: jax.Array) -> Any:
+    table, w, b = jax.random.split(key, 3)
+    layers = {"w": 0.5 * jax.random.normal(w, (LAYERS, WIDTH, WIDTH)), "b": jax.random.normal(b, (LAYERS, WIDTH))}
+    return {"table": jax.random.normal(table, (20, WIDTH)), "layers": layers, "scale": jnp.ones(WIDTH)}
+
+
+def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+    """With tied embeddings, dropout by sample, layers that are recomputed and cast, and outputs of each layer."""
+    before, after = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+    causal = jnp.tril(jnp.ones((TOKENS, TOKENS))) / jnp.arange(1, TOKENS + 1)[:, None]
+
+    @jax.checkpoint
+    def layer(carry: Any, leaves: Any) -> Any:
+        x, keys = carry
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+        keep = jax.vmap(lambda key: jax.random.bernoulli(key, 0.8, (TOKENS, WIDTH)))(keys)
+        x = x + jnp.tanh(causal @ x @ leaves["w"] + leaves["b"]) * keep
+        return (x, keys), jnp.mean(x**2, axis=(1, 2))
+
+    layers = jax.tree.map(lambda leaf: leaf * params["scale"], params["layers"])
+    (x, _), sizes = jax.lax.scan(layer, (params["table"][before], keys), layers)
+    losses = optax.softmax_cross_entropy_with_integer_labels(x @ params["table"].T, after).mean(-1)
+    return losses + 0.1 * sizes.mean(0), {"size": sizes[-1]}
+
+
+def backward_first(stage: int) -> Sequence[Any]:
+    """One microbatch after the other, in an order of their own."""
+    return [(kind, microbatch) for microbatch in (1, 0, 3, 2) for kind in ("forward", "inputs", "weights")]
+
+
+WAYS: dict[str, tuple[Any, int, int, str]] = {
+    "1f1b": ("1f1b", 1, 2, "stage=2,data=2"),
+    "gpipe": ("gpipe", 1, 1, "stage=4,data=2"),
+    "zb-h1": ("zb-h1", 1, 1, "stage=2,data=2,model=2"),
+    "interleaved": (None, 2, 1, "stage=2,data=2"),
+    "own": (schedules.in_order(backward_first, 2, MICROBATCHES), 1, 1, "stage=2,data=2"),
+}
+"""Of each case: the schedule, repeats, parts of the batch for accumulation, and the mesh."""
+
+
+def made(schedule: Any, repeats: int, accumulate: int, axes: str) -> outlay.Program:
+    layout = outlay.Layout(
+        [
+            ("params.layers.**", outlay.layout.pipeline("stage", microbatches=MICROBATCHES, repeats=repeats)),
+            *([("params.layers.w", P(None, None, "model"))] if "model" in axes else []),
+        ]
+    )
+    sizes = {axis: int(size) for axis, size in (part.split("=") for part in axes.split(","))}
+    return outlay.program(
+        outlay.train_step(loss, OPTIMIZER, accumulate=accumulate),
+        outlay.init_state(init_params, OPTIMIZER),
+        BATCH,
+        layout=layout + outlay.data_parallel(),
+        mesh=outlay.mesh(**sizes, devices=jax.devices()[: int(np.prod(list(sizes.values())))]),
+        mode="placed",
+        schedule=schedule,
+    )
+
+
+@pytest.mark.some_cases(4, newest=1)
+@pytest.mark.parametrize("name", WAYS)
+def test_stages_of_any_schedule_learn_what_one_device_learns(name: str) -> None:
+    program = made(*WAYS[name])
+    init, step = outlay.init_state(init_params, OPTIMIZER), jax.jit(outlay.train_step(loss, OPTIMIZER))
+    left, right = program.init(jax.random.key(0)), init(jax.random.key(0))
+    for _ in range(2):
+        left, outputs = program(left, BATCH)
+        right, expected = step(right, BATCH)
+        for one, other in zip(jax.tree.leaves((left, outputs)), jax.tree.leaves((right, expected)), strict=True):
+            if jnp.issubdtype(other.dtype, jnp.floating):
+                largest = max(1.0, float(jnp.max(jnp.abs(other))))
+                assert float(np.max(np.abs(np.asarray(one) - np.asarray(other)))) <= 1e-6 * largest
+    # Counted as they ran: what each stage held is what the schedule says, for 1F1B at most the stages.
+    assert program.peak_held == program.schedule.peak_held
+    if name == "1f1b":
+        assert program.peak_held == (2, 1)
+    assert left.params["layers"]["w"].sharding.spec[0] == "stage"

@@ -1,0 +1,145 @@
+"""What mode placed cannot run of a pipeline is refused when the program is made; nothing here is compiled."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import outlay
+from outlay import schedules
+from outlay.errors import ProgramError
+
+pytestmark = pytest.mark.newest
+
+WIDTH = 6
+OPTIMIZER = optax.sgd(0.1)
+
+
+def plain(params: Any, batch: Any, keys: jax.Array) -> Any:
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])
+    return x @ params["head"], {}
+
+
+def made(loss: Any = plain, *, layers: int = 4, batch: int = 8, mode: Any = "placed", **of: Any) -> outlay.Program:
+    def init(key: jax.Array) -> Any:
+        return {"layers": jax.random.normal(key, (layers, WIDTH, WIDTH)), "head": jnp.ones(WIDTH)}
+
+    schedule, mesh = of.pop("schedule", None), of.pop("mesh", {"stage": 2, "data": 4})
+    step = of.pop("step", None) or outlay.train_step(loss, OPTIMIZER, **of.pop("how", {}))
+    rules = of.pop("rules", [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))])
+    return outlay.program(
+        step,
+        outlay.init_state(init, OPTIMIZER),
+        np.ones((batch, WIDTH), np.float32),
+        layout=outlay.Layout(rules) + outlay.data_parallel(),
+        mesh=outlay.mesh(**mesh),
+        mode=mode,
+        schedule=schedule,
+    )
+
+
+def test_the_program_says_its_schedule() -> None:
+    program = made(schedule="zb-h1", microbatches=2)
+    assert program.schedule == schedules.zero_bubble(2, 2)
+    assert program.peak_held == ()
+    assert program.pipelines == "zb-h1: 2 stages, 2 microbatches: 7 ticks, 14.3 % of them idle"
+    assert made().schedule.name == "1f1b"
+    assert made(repeats=2).schedule.name == "interleaved 1f1b"
+
+
+def test_on_absent_hardware_the_schedule_is_there_and_running_is_refused() -> None:
+    program = made(mesh={"stage": 2, "data": 4, "target": "h100:1x8"})
+    assert program.schedule.peak_held == (2, 1)
+    with pytest.raises(ProgramError, match="compile-only"):
+        program.init(jax.random.key(0))
+
+
+OTHER = schedules.gpipe(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ({"schedule": "zb-h2"}, r"no schedule 'zb-h2': did you mean 'zb-h1'\?.*fix: one of gpipe, 1f1b"),
+        ({"schedule": 3}, "schedule=3: it is a schedule or the name of one.*fix: one of 'gpipe'"),
+        (
+            {"schedule": OTHER},
+            "has 4 stages, the layout 2.*fix: stage=4 in the mesh.*has 8 microbatches, the layout 2.*microbatches=8 in",
+        ),
+        ({"schedule": "1f1b", "repeats": 2}, "'1f1b' goes through the stages once.*repeats=2.*schedule='interleaved'"),
+        ({"schedule": "1f1b", "mode": "auto"}, 'this is mode auto.*fix: mode="placed"'),
+        ({"schedule": "1f1b", "rules": [("params.**", outlay.replicate())]}, "the layout has no pipeline rule"),
+        ({"mesh": {"stage": 1, "data": 8}}, "the mesh has stage=1.*fix: two stages or more"),
+        ({"mesh": {"stage": 2, "data": 4, "explicit": True}}, "explicit axes.*fix: outlay.mesh without explicit="),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(sorted(value)),
+)
+def test_a_schedule_that_does_not_fit_is_refused(of: dict[str, Any], message: str) -> None:
+    _refused(message, **of)
+
+
+def test_what_does_not_divide_is_refused_with_numbers() -> None:
+    _refused(r"batch of 8 samples does not divide into 4 microbatches over data=4.*microbatches=2", microbatches=4)
+    with pytest.raises(outlay.errors.LayoutError, match=r"5 layers .* do not divide into stage=2 stages"):
+        made(layers=5)
+
+
+def mixing(params: Any, batch: Any, keys: jax.Array) -> Any:
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])
+    return (x - x.mean(0)) @ params["head"], {}
+
+
+def scaled(params: Any, batch: Any, keys: jax.Array) -> Any:
+    losses, _ = plain(params, batch, keys)
+    return losses.mean(), {}
+
+
+def regularized(params: Any, batch: Any, keys: jax.Array) -> Any:
+    losses, _ = plain(params, batch, keys)
+    return losses + jnp.sum(params["layers"] ** 2), {}
+
+
+def sum_and_count(params: Any, batch: Any, keys: jax.Array) -> Any:
+    losses, _ = plain(params, batch, keys)
+    return (losses.sum(), jnp.sum(batch[:, 0])), {}
+
+
+def test_a_loss_whose_parts_do_not_add_up_is_refused_with_its_line() -> None:
+    _refused(rf"{__file__}:\d+\n    reduce_sum takes samples together, .*fix: return one loss per sample", loss=mixing)
+    _refused(r"takes samples together, .*\(sum, count\), metrics", loss=scaled, how={"reduction": "mean"})
+    made(sum_and_count, how={"reduction": "mean"})
+    _refused(r"reads layers after the scan, where the last stage has only its own", loss=regularized)
+
+
+def test_a_step_by_hand_and_a_list_of_layers_are_refused() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        return state, {"loss": plain(state.params, batch, None)[0].sum()}
+
+    _refused("does not say which gradients it takes.*fix: make it with outlay.train_step", step=step)
+
+    def listed(params: Any, batch: Any, keys: jax.Array) -> Any:
+        return outlay.layers(params["layers"], batch, run=lambda w, x: jnp.tanh(x @ w)).sum(-1), {}
+
+    with pytest.raises(ProgramError, match=r"its layers are a list(?s:.*)fix: stack the layers") as caught:
+        outlay.program(
+            outlay.train_step(listed, OPTIMIZER),
+            outlay.init_state(lambda key: {"layers": [jnp.ones((WIDTH, WIDTH))] * 4}, OPTIMIZER),
+            np.ones((8, WIDTH), np.float32),
+            layout=outlay.Layout([("params.layers.**", outlay.layout.pipeline(microbatches=2))])
+            + outlay.data_parallel(),
+            mesh=outlay.mesh(stage=2, data=4),
+            mode="placed",
+        )
+    assert len(caught.value.problems) == 4
+
+
+def _refused(message: str, **of: Any) -> None:
+    with pytest.raises(ProgramError) as caught:
+        made(**of)
+    assert re.search(message, str(caught.value), re.DOTALL), str(caught.value)
