@@ -31,20 +31,30 @@ def init_params(key: jax.Array) -> Any:
 
 
 def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
-    """With tied embeddings, dropout by sample, layers that are recomputed and cast, and outputs of each layer."""
+    """With tied embeddings, layers that are scaled and recomputed, and outputs of each layer."""
+    return _loss(params, batch, keys, rate=0.0)
+
+
+def loss_with_dropout(params: Any, batch: Any, keys: jax.Array) -> Any:
+    """With dropout by sample, from keys that layers carry, besides."""
+    return _loss(params, batch, keys, rate=0.2)
+
+
+def _loss(params: Any, batch: Any, keys: jax.Array, rate: float) -> Any:
     before, after = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
     causal = jnp.tril(jnp.ones((TOKENS, TOKENS))) / jnp.arange(1, TOKENS + 1)[:, None]
 
     @jax.checkpoint
     def layer(carry: Any, leaves: Any) -> Any:
         x, keys = carry
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-        keep = jax.vmap(lambda key: jax.random.bernoulli(key, 0.8, (TOKENS, WIDTH)))(keys)
-        x = x + jnp.tanh(causal @ x @ leaves["w"] + leaves["b"]) * keep
-        return (x, keys), jnp.mean(x**2, axis=(1, 2))
+        update = jnp.tanh(causal @ x @ leaves["w"] + leaves["b"])
+        if rate:
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+            update *= jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, (TOKENS, WIDTH)))(keys)
+        return (x + update, keys), jnp.mean(update**2, axis=(1, 2))
 
     layers = jax.tree.map(lambda leaf: leaf * params["scale"], params["layers"])
-    (x, _), sizes = jax.lax.scan(layer, (params["table"][before], keys), layers)
+    (x, _), sizes = jax.lax.scan(layer, (params["table"][before], keys if rate else ()), layers)
     losses = optax.softmax_cross_entropy_with_integer_labels(x @ params["table"].T, after).mean(-1)
     return losses + 0.1 * sizes.mean(0), {"size": sizes[-1]}
 
@@ -64,7 +74,7 @@ WAYS: dict[str, tuple[Any, int, int, str]] = {
 """Of each case: the schedule, repeats, parts of the batch for accumulation, and the mesh."""
 
 
-def made(schedule: Any, repeats: int, accumulate: int, axes: str) -> outlay.Program:
+def made(of: Any, schedule: Any, repeats: int, accumulate: int, axes: str) -> outlay.Program:
     layout = outlay.Layout(
         [
             ("params.layers.**", outlay.layout.pipeline("stage", microbatches=MICROBATCHES, repeats=repeats)),
@@ -73,7 +83,7 @@ def made(schedule: Any, repeats: int, accumulate: int, axes: str) -> outlay.Prog
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in axes.split(","))}
     return outlay.program(
-        outlay.train_step(loss, OPTIMIZER, accumulate=accumulate),
+        outlay.train_step(of, OPTIMIZER, accumulate=accumulate),
         outlay.init_state(init_params, OPTIMIZER),
         BATCH,
         layout=layout + outlay.data_parallel(),
@@ -86,8 +96,9 @@ def made(schedule: Any, repeats: int, accumulate: int, axes: str) -> outlay.Prog
 @pytest.mark.some_cases(4, newest=1)
 @pytest.mark.parametrize("name", WAYS)
 def test_stages_of_any_schedule_learn_what_one_device_learns(name: str) -> None:
-    program = made(*WAYS[name])
-    init, step = outlay.init_state(init_params, OPTIMIZER), jax.jit(outlay.train_step(loss, OPTIMIZER))
+    of = loss_with_dropout if name == "1f1b" else loss
+    program = made(of, *WAYS[name])
+    init, step = outlay.init_state(init_params, OPTIMIZER), jax.jit(outlay.train_step(of, OPTIMIZER))
     left, right = program.init(jax.random.key(0)), init(jax.random.key(0))
     for _ in range(2):
         left, outputs = program(left, BATCH)

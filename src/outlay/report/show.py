@@ -134,7 +134,8 @@ def collect(x: Any, path: str | None) -> Facts:
     if isinstance(x, Plan | Program):
         subject, plan = ("program", x.plan) if isinstance(x, Program) else ("plan", x)
         leaves = _at([planned_leaf(leaf, plan.mesh) for leaf in plan], path)
-        return _facts(subject, leaves, (plan.mesh,), plan.notes if path is None else ())
+        notes = [*plan.notes, *_schedule(x)] if path is None else ()
+        return _facts(subject, leaves, (plan.mesh,), notes)
     # A tracer is refused below, with the reason.
     if is_array(x) or isinstance(x, Tracer):
         leaves = _array_leaves(x, [("", x)])
@@ -197,6 +198,12 @@ def _near(path: str, known: Sequence[str]) -> str:
     """Return a hint that does not list thousands of paths."""
     hint = did_you_mean(path, known)
     return hint if hint.startswith("did") else f"known, for example: {', '.join(map(repr, known[:5]))}"
+
+
+def _schedule(x: Plan | Program) -> list[str]:
+    """Say in which order the stages of a pipeline work, where they are programs of their own."""
+    schedule = x.schedule if isinstance(x, Program) else None
+    return [] if schedule is None else ["; ".join(str(schedule).splitlines()[:2])]
 
 
 def _facts(subject: Subject, leaves: Sequence[LeafFacts], meshes: Sequence[MeshInfo], notes: Sequence[str]) -> Facts:

@@ -56,6 +56,11 @@ def test_the_program_says_its_schedule() -> None:
 def test_on_absent_hardware_the_schedule_is_there_and_running_is_refused() -> None:
     program = made(mesh={"stage": 2, "data": 4, "target": "h100:1x8"})
     assert program.schedule.peak_held == (2, 1)
+    assert "1f1b: 2 stages, 2 microbatches: 9 ticks, 33.3 % of them idle; held at once, by stage: 2, 1" in " ".join(
+        str(outlay.show(program)).split()
+    )
+    with pytest.raises(outlay.errors.ExplainError, match="stages of mode placed are many programs"):
+        outlay.explain(program)
     with pytest.raises(ProgramError, match="compile-only"):
         program.init(jax.random.key(0))
 
@@ -78,7 +83,7 @@ OTHER = schedules.gpipe(4, 8)
         ({"mesh": {"stage": 1, "data": 8}}, "the mesh has stage=1.*fix: two stages or more"),
         ({"mesh": {"stage": 2, "data": 4, "explicit": True}}, "explicit axes.*fix: outlay.mesh without explicit="),
     ],
-    ids=lambda value: "" if isinstance(value, str) else str(sorted(value)),
+    ids=["unknown", "a number", "other numbers", "repeats", "mode auto", "no rule", "one stage", "explicit axes"],
 )
 def test_a_schedule_that_does_not_fit_is_refused(of: dict[str, Any], message: str) -> None:
     _refused(message, **of)

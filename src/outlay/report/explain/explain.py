@@ -94,6 +94,11 @@ def explain(
     # With arguments it is refused below, like any other program.
     if isinstance(x, Program) and x.device_groups and not (args or kwargs):
         return _of_parts(explain_placed(x, requested), x)
+    if isinstance(x, Program) and x.schedule is not None:
+        raise ExplainError(
+            "stages of mode placed are many programs, whose exchanges and times are not put together yet\n"
+            '  fix: mode="auto" for the same layout as one program; print(program.schedule) draws who works when'
+        )
     subject = compile_or_read(x, args, kwargs, mesh, compiler_options, DiskCache(cache_folder()) if cache else None)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
