@@ -17,6 +17,13 @@ from outlay import schedules
 
 pytestmark = pytest.mark.newest
 
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
 LAYERS, WIDTH, TOKENS, SAMPLES, MICROBATCHES = 4, 8, 6, 16, 4
 NUMBERS = np.random.default_rng(0).integers(0, 20, (SAMPLES, TOKENS + 1)).astype(np.int32)
 BATCH = {"tokens": NUMBERS, "weight": np.linspace(0.5, 1.5, SAMPLES, dtype=np.float32)}

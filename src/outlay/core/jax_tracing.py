@@ -70,13 +70,16 @@ def settings() -> dict[str, Any]:
     return {name: getattr(jax.config, name, value) for name, value in names.items()}
 
 
-def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
+def run_jaxpr(
+    jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]], *, in_its_mesh: bool = True
+) -> list[Any]:
     """Run the operations of a traced program one by one, each with its original source line.
 
     Args:
         jaxpr: the program, closed or not.
         values: its arguments; they need not be arrays.
         evaluate: `evaluate(eqn, values, bind)` returns the results of an operation, such as `bind(*values)`.
+        in_its_mesh: whether in the context in which it was traced, with its mesh; else in the one that is set now.
     """
     consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
@@ -91,9 +94,15 @@ def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[An
             return results if eqn.primitive.multiple_results else [results]
 
         names = source_info_util.current_name_stack() + eqn.source_info.name_stack
-        with source_info_util.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+        context = eqn.ctx.manager if in_its_mesh else contextlib.nullcontext()
+        with source_info_util.user_context(eqn.source_info.traceback, name_stack=names), context:
             known.update(zip(eqn.outvars, evaluate(eqn, [read(atom) for atom in eqn.invars], bind), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def replay(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    """Run the operations of a traced program as they are; see `run_jaxpr`."""
+    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))
 
 
 def operations(jaxpr: Any, name: str = "") -> Iterator[Any]:

@@ -21,6 +21,7 @@ from outlay.core.jax_tracing import (
     SCAN,
     Operations,
     operations,
+    replay,
     rerun_scan,
     run_jaxpr,
     scan_operands,
@@ -243,7 +244,7 @@ def _scan_first(eqn: Any, halved: _SplitScan, values: Sequence[Any]) -> tuple[li
     def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
         invars = [*body.jaxpr.constvars, *fixed, *own_vars, *slices_vars]
         given = [*body.consts, *values[:num_consts], *carried, *slices]
-        results = _replay(Operations(halved.body.first, invars, [*outs, *halved.body.crossing]), given)
+        results = replay(Operations(halved.body.first, invars, [*outs, *halved.body.crossing]), given)
         num = len(own_vars)
         return results[:num], (results[num : len(outs)], results[len(outs) :])
 
@@ -265,7 +266,7 @@ def _scan_second(eqn: Any, halved: _SplitScan, read: Any, crossing: Sequence[Any
         slices, handed = given
         invars = [*body.jaxpr.constvars, *fixed, *own_vars, *slices_vars, *halved.body.crossing]
         values = [*body.consts, *consts, *carried, *slices, *handed]
-        results = _replay(Operations(halved.body.second, invars, outs), values)
+        results = replay(Operations(halved.body.second, invars, outs), values)
         return results[: len(own_vars)], results[len(own_vars) :]
 
     slices = [read(atom) for atom in eqn.invars[num_consts + num_carried :]]
@@ -279,11 +280,7 @@ def _how(eqn: Any) -> dict[str, Any]:
 
 def _bind(eqn: Any, values: Sequence[Any]) -> list[Any]:
     given = {atom: value for atom, value in zip(eqn.invars, values, strict=True) if not isinstance(atom, Literal)}
-    return _replay(Operations([eqn], [*given], eqn.outvars), [*given.values()])
-
-
-def _replay(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))
+    return replay(Operations([eqn], [*given], eqn.outvars), [*given.values()])
 
 
 def _read(known: dict[Any, Any], atom: Any) -> Any:

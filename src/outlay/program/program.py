@@ -22,21 +22,20 @@ from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.execution import Executed, Execution, only_part
+from outlay.program.execution import Executed, only_part
 from outlay.program.first_run import check_outputs, run_first, wait_for_others
 from outlay.program.modes import Mode, Step
-from outlay.program.one_step import OneStep
 from outlay.program.passes import PER_SHARD, passes_of, wrapped
 from outlay.program.program_arguments import (
     check_arguments,
     check_jit_enabled,
     check_mode,
     is_graph_loop,
-    no_stages,
     take_arguments,
     without_shared_memory,
 )
 from outlay.program.states import States
+from outlay.program.way_to_execute import way_to_execute
 from outlay.render.report import Report
 
 if TYPE_CHECKING:
@@ -87,19 +86,7 @@ class Program(Executed, States, Report):
         self.donate, self.mesh, self.layout = donate, mesh, layout
         self.mode: Mode = mode
         self.has_manual_collectives = mode == "manual"
-        has_stages = mode == "placed" and bool(layout.stage_axes) and not is_graph_loop(step)
-        if schedule is not None and not has_stages:
-            raise no_stages(mode)
-        if has_stages:
-            from outlay.program.placed_stages import PlacedStages
-
-            execution: Execution = PlacedStages(step, init, inputs, layout, mesh, options, schedule)
-        elif mode == "placed":
-            from outlay.program.placed_graph import PlacedGraph
-
-            execution = PlacedGraph(step, init, inputs, layout, mesh, options)
-        else:
-            execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
+        execution = way_to_execute(step, init, inputs, layout, mesh, mode, options, donate=donate, schedule=schedule)
         self._execution = execution
         self._makes = init
         here = functools.partial(Program, mesh=mesh, mode=mode, donate=donate, schedule=schedule)

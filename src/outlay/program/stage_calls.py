@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.core.jax_tracing import run_jaxpr
+from outlay.core.jax_tracing import replay
 from outlay.program.scheduled_run import Values
 from outlay.program.staged_loss import StagedLoss
 
@@ -51,7 +51,7 @@ def sum_shapes(loss: StagedLoss) -> tuple[list[Any], list[Any]]:
 def forward(loss: StagedLoss, place: int, values: Values, totals: Values) -> tuple[Values, Values, Values]:
     """Return what moves on, what is kept besides what was given, and the sums of the loss."""
     function = loss.functions[place]
-    results = _replay(function.forward, values)
+    results = replay(function.forward, values)
     moved, kept = results[: len(function.moved)], results[len(function.moved) :]
     if not function.is_last:
         return moved, kept, totals
@@ -63,7 +63,7 @@ def backward(
 ) -> tuple[Values, Values, Values]:
     """Return what moves back, and the sums with the gradients of a microbatch."""
     function = loss.functions[place]
-    grads = _replay(function.backward, [*held, *back])
+    grads = replay(function.backward, [*held, *back])
     num = function.num_back
     return grads[:num], *_added(layers, shared, grads[num:])
 
@@ -160,7 +160,3 @@ def _added(layers: Values, shared: Values, grads: Sequence[Any]) -> tuple[Values
     num = len(layers)
     of_layers = [total + x.astype(total.dtype) for total, x in zip(layers, grads[:num], strict=True)]
     return of_layers, [total + x[None].astype(total.dtype) for total, x in zip(shared, grads[num:], strict=True)]
-
-
-def _replay(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))

@@ -8,7 +8,6 @@ from jax.sharding import Mesh
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.suggest import did_you_mean
-from outlay.devices.mesh_info import is_explicit
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import Pipeline
 from outlay.program.passes import Planned
@@ -27,11 +26,6 @@ _REFUSED = {
 def check_mesh(mesh: Mesh, layout: Layout) -> None:
     """Raise for meshes whose stages cannot be programs of their own."""
     axes = dict.fromkeys(axis for axis in layout.stage_axes if axis in mesh.shape)
-    if is_explicit(mesh):
-        raise ProgramError(
-            "stages of mode placed are split by XLA, and this mesh has explicit axes"
-            "\n  fix: outlay.mesh without explicit=, whose axes are automatic"
-        )
     if all(mesh.shape[axis] == 1 for axis in axes) and axes:
         raise ProgramError(
             f"mode placed has each stage on devices of its own, and the mesh has {next(iter(axes))}=1"

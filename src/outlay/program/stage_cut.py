@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 
 from outlay.core.error_types import Problem
 from outlay.core.jax_source import source_line
-from outlay.core.jax_tracing import Operations, rerun_scan, run_jaxpr, scan_operands
+from outlay.core.jax_tracing import Operations, replay, rerun_scan, scan_operands
 from outlay.program.batch_locality import sample_dim
 
 
@@ -157,7 +157,7 @@ class CutLoss:
             for atom in scan.invars[num_consts + num_carried :]
         ]
         params = {**scan.params, "length": num, "unroll": min(int(scan.params["unroll"]), num)}
-        results = rerun_scan(params, [*consts, *carried, *slices], lambda turn: _replay(params["jaxpr"], turn))
+        results = rerun_scan(params, [*consts, *carried, *slices], lambda turn: replay(params["jaxpr"], turn))
         outputs = results[num_carried:]
         if before:
             outputs = [jnp.concatenate(both) for both in zip(before, outputs, strict=True)]
@@ -181,11 +181,7 @@ class CutLoss:
 
 
 def _run(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    return _replay(Operations(eqns, invars, outvars), values)
-
-
-def _replay(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))
+    return replay(Operations(eqns, invars, outvars), values)
 
 
 def _reader(known: dict[Any, Any]) -> Callable[[Any], Any]:

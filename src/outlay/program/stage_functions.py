@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from outlay.core.jax_needed_operations import needed_for
-from outlay.core.jax_tracing import run_jaxpr
+from outlay.core.jax_tracing import replay
 from outlay.program.backward_halves import BackwardHalves
 from outlay.program.plain_keys import impl_of, with_impl, without_impl
 from outlay.program.stage_cut import CutLoss
@@ -92,7 +92,7 @@ class StageFunctions:
         at = [place for place, one in zip(at, used, strict=True) if one]
 
         def computed(*values: Any) -> list[Any]:
-            return _replay(program, [values[place] for place in at])
+            return replay(program, [values[place] for place in at])
 
         self.is_moved_back = [_is_float(x) for x in moving]
         first_moving = num_layers + len(taken)
@@ -130,7 +130,7 @@ class StageFunctions:
         impls: list[Any] = []
 
         def without_given(*values: Any) -> list[Any]:
-            results = _replay(traced, values)
+            results = replay(traced, values)
             kept = [results[num + number] for number in own]
             impls[:] = map(impl_of, kept)
             return [*results[:num], *map(without_impl, kept)]
@@ -171,7 +171,3 @@ class StageFunctions:
 
 def _is_float(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def _replay(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))

@@ -9,10 +9,9 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.jax_tracing import operations, rerun, run_jaxpr
+from outlay.core.jax_tracing import CUSTOM_RULES, rerun, run_jaxpr
 from outlay.layout.placement import Dims, dims_spec
-
-_CONSTRAINT = "sharding_constraint"
+from outlay.program.mixed_samples import HOLDING
 
 
 def stage_meshes(mesh: Mesh, axis: str) -> list[Mesh]:
@@ -49,24 +48,23 @@ def joined_of(parts: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
 
 
 def of_a_stage(jaxpr: Any, mesh: AbstractMesh) -> Any:
-    """Return a traced program with its constraints on where values live meant for the mesh of a stage."""
-    if not any(True for _ in operations(jaxpr, _CONSTRAINT)):
-        return jaxpr
+    """Return a traced program as one of the mesh of a stage: its constraints mean that mesh, in its loops too."""
 
     def run(inner: Any, values: Sequence[Any]) -> list[Any]:
-        return run_jaxpr(inner, values, evaluate)
+        return run_jaxpr(inner, values, evaluate, in_its_mesh=False)
 
     def evaluate(eqn: Any, values: list[Any], bind: Any) -> list[Any]:
         sharding = eqn.params.get("sharding")
-        if eqn.primitive.name == _CONSTRAINT and isinstance(sharding, NamedSharding):
+        if eqn.primitive.name == "sharding_constraint" and isinstance(sharding, NamedSharding):
             return [jax.lax.with_sharding_constraint(values[0], NamedSharding(mesh, sharding.spec))]
-        inside = [one for one in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program) if _is_program(one)]
-        if any(next(operations(one, _CONSTRAINT), None) for one in inside):
-            return rerun(eqn, values, run)
-        return bind(*values)
+        if isinstance(sharding, NamedSharding):  # how a value is made, in the mesh of the program
+            params = eqn.primitive.get_bind_params({**eqn.params, "sharding": NamedSharding(mesh, sharding.spec)})
+            return [eqn.primitive.bind(*values, **params)]
+        if eqn.primitive.name in CUSTOM_RULES:  # nothing is differentiated any more
+            return run(eqn.params["call_jaxpr"], values)
+        return rerun(eqn, values, run) if eqn.primitive.name in HOLDING else bind(*values)
 
-    return jax.make_jaxpr(lambda *values: run(jaxpr, values))(*jaxpr.in_avals)
-
-
-def _is_program(value: Any) -> bool:
-    return hasattr(value, "eqns")
+    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+        # Without the mesh of the program, which the shapes of a trace name.
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jaxpr.in_avals]
+        return jax.make_jaxpr(lambda *values: run(jaxpr, values))(*shapes)

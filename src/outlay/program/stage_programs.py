@@ -34,11 +34,10 @@ class StagePrograms:
         self._planned, self._axis, self._mesh = planned, axis, planned.mesh
         self._stages = stage_meshes(planned.mesh, axis)
         abstract = self._stages[0].abstract_mesh
-        with jax.set_mesh(None):
-            functions = [
-                each.meant_for(of_a_stage(each.forward, abstract), of_a_stage(each.backward, abstract))
-                for each in loss.functions
-            ]
+        functions = [
+            each.meant_for(of_a_stage(each.forward, abstract), of_a_stage(each.backward, abstract))
+            for each in loss.functions
+        ]
         self.loss = replace(loss, functions=tuple(functions))
 
     @functools.cached_property
@@ -158,7 +157,7 @@ class StagePrograms:
         num = len(self.loss.shared)
         totals = common[num:] if function.is_last else []
         at_totals = [on(P(self._axis))] * len(totals)
-        values = [*function.forward.in_avals]
+        values = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in function.forward.in_avals]
         at_values = [*self.arguments_at(place), *self.moving_at(place)]
         at_moved = [] if function.is_last else [*map(on, self.moving_specs)]
 

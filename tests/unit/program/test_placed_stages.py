@@ -32,7 +32,7 @@ def made(loss: Any = plain, *, layers: int = 4, batch: int = 8, mode: Any = "pla
 
     schedule, mesh = of.pop("schedule", None), of.pop("mesh", {"stage": 2, "data": 4})
     step = of.pop("step", None) or outlay.train_step(loss, OPTIMIZER, **of.pop("how", {}))
-    rules = of.pop("rules", [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))])
+    rules = of.pop("rules", None) or [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))]
     return outlay.program(
         step,
         outlay.init_state(init, OPTIMIZER),
@@ -81,7 +81,7 @@ OTHER = schedules.gpipe(4, 8)
         ({"schedule": "1f1b", "mode": "auto"}, 'this is mode auto.*fix: mode="placed"'),
         ({"schedule": "1f1b", "rules": [("params.**", outlay.replicate())]}, "the layout has no pipeline rule"),
         ({"mesh": {"stage": 1, "data": 8}}, "the mesh has stage=1.*fix: two stages or more"),
-        ({"mesh": {"stage": 2, "data": 4, "explicit": True}}, "explicit axes.*fix: outlay.mesh without explicit="),
+        ({"mesh": {"stage": 2, "data": 4, "explicit": True}}, "takes a mesh with automatic axes.*fix: outlay.mesh"),
     ],
     ids=["unknown", "a number", "other numbers", "repeats", "mode auto", "no rule", "one stage", "explicit axes"],
 )
@@ -97,7 +97,7 @@ def test_what_does_not_divide_is_refused_with_numbers() -> None:
 
 def mixing(params: Any, batch: Any, keys: jax.Array) -> Any:
     x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])
-    return (x - x.mean(0)) @ params["head"], {}
+    return (x - x.mean(0, keepdims=True)) @ params["head"], {}
 
 
 def scaled(params: Any, batch: Any, keys: jax.Array) -> Any:
