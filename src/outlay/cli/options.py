@@ -45,7 +45,7 @@ def with_options(
         >>> @with_options(program=ProgramOptions)
         ... def devices(program: ProgramOptions) -> None:
         ...     print(program.devices, program.words())
-        >>> devices(devices=8, target=None, mesh=None, layout=None, mode=None, compiler_options="preset")
+        >>> devices(devices=8, target=None, mesh=None, layout=None, mode=None, schedule=None, compiler_options="preset")
         8 ['--devices', '8']
     """
     shared = {

@@ -21,7 +21,7 @@ from outlay.program.mixed_samples import mixing_operations
 
 _SCALES, _TAKES_EACH = (
     ("mul", "div"),
-    ("convert_element_type", "neg", "copy", "reshape", "squeeze", "reduce_sum", "name"),
+    ("convert_element_type", "neg", "copy", "reshape", "squeeze", "reduce_sum", "name", "stop_gradient"),
 )
 _ADDS = ("add", "add_any", "sub")
 

@@ -33,9 +33,12 @@ def seen_on(x: jax.Array, sharding: NamedSharding, shape: tuple[int, ...]) -> ja
         x: an array on all devices, in pieces that fit the sharding.
         sharding: of the stage.
         shape: the shape there.
+
+    Raises:
+        ValueError: it is on other devices, or in other pieces.
     """
     pieces = {shard.device: shard.data for shard in x.addressable_shards}
-    own = [pieces[device] for device in sharding.mesh.devices.flat]
+    own = [pieces[device] for device in sharding.mesh.devices.flat if device in pieces]
     return jax.make_array_from_single_device_arrays(shape, sharding, own)
 
 

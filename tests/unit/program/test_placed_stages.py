@@ -116,7 +116,7 @@ def sum_and_count(params: Any, batch: Any, keys: jax.Array) -> Any:
 
 
 def test_a_loss_whose_parts_do_not_add_up_is_refused_with_its_line() -> None:
-    _refused(rf"{__file__}:\d+\n    reduce_sum takes samples together, .*fix: return one loss per sample", loss=mixing)
+    _refused(rf"{__file__}:\d+\n    sub takes samples together, .*fix: return one loss per sample", loss=mixing)
     _refused(r"takes samples together, .*\(sum, count\), metrics", loss=scaled, how={"reduction": "mean"})
     made(sum_and_count, how={"reduction": "mean"})
     _refused(r"reads layers after the scan, where the last stage has only its own", loss=regularized)
