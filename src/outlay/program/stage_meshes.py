@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -57,6 +58,8 @@ def of_a_stage(jaxpr: Any, mesh: AbstractMesh) -> Any:
         return run_jaxpr(inner, values, evaluate, in_its_mesh=False)
 
     def evaluate(eqn: Any, values: list[Any], bind: Any) -> list[Any]:
+        # Numbers that are written in a trace name its mesh, too.
+        values = [x if isinstance(x, jax.Array) else np.asarray(x) for x in values]
         sharding = eqn.params.get("sharding")
         if eqn.primitive.name == "sharding_constraint" and isinstance(sharding, NamedSharding):
             return [jax.lax.with_sharding_constraint(values[0], NamedSharding(mesh, sharding.spec))]
