@@ -7,11 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import jax
+from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
+from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.compiler_options import CompilerOptions
+from outlay.program.compiler_options import CompilerOptions, RequestedOptions
+from outlay.program.modes import Mode, Step
+from outlay.program.one_step import OneStep
+from outlay.program.program_arguments import is_graph_loop, no_stages
 
 if TYPE_CHECKING:
     from outlay.graph.rows import Rows
@@ -20,7 +25,7 @@ from outlay.program.passes import Planned
 
 
 class Execution(Protocol):
-    """A way to execute a program: one step over the whole mesh (`OneStep`), or a graph on `PlacedGraph`.
+    """A way to execute a program: one step over the whole mesh (`OneStep`), a graph (`PlacedGraph`), or stages.
 
     What all ways share, above all the checks, is in `Program`.
     """
@@ -205,6 +210,37 @@ class Executed:
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
         return self._execution.context()
+
+
+def way_to_execute(
+    step: Step,
+    init: Callable[[Any], Any],
+    inputs: Any,
+    layout: Layout,
+    mesh: Mesh,
+    mode: Mode,
+    options: RequestedOptions,
+    *,
+    donate: bool,
+    schedule: Any,
+) -> Execution:
+    """Return what executes a program: one step, the parts of a graph or the stages of a pipeline.
+
+    Raises:
+        ProgramError: a schedule is given where no stages follow it; or step, layout or mesh do not fit the mode.
+    """
+    has_stages = mode == "placed" and bool(layout.stage_axes) and not is_graph_loop(step)
+    if schedule is not None and not has_stages:
+        raise no_stages(mode)
+    if has_stages:
+        from outlay.program.placed_stages import PlacedStages
+
+        return PlacedStages(step, init, inputs, layout, mesh, options, schedule)
+    if mode == "placed":
+        from outlay.program.placed_graph import PlacedGraph
+
+        return PlacedGraph(step, init, inputs, layout, mesh, options)
+    return OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
 
 
 T = TypeVar("T")
