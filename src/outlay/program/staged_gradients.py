@@ -1,7 +1,8 @@
-"""Take the gradients of a `train_step` stage by stage, in the order of a schedule, in one trace.
+"""Take the gradients of a `train_step` stage by stage, microbatch after microbatch, in one trace.
 
 That is what mode placed means for a pipeline (`placed_stages.py`), where each function of a stage is a program of its
-own devices. Here all of them are computed in one program, which a proof replays in float64.
+own devices, and several microbatches are on their way. Here they follow each other in a loop, through the same
+functions and into the same sums; a proof replays that in float64.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from outlay.core.constrain import Gradient, Sums, constrain, with_runner
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.scheduled_run import Values, run_scheduled
-from outlay.program.stage_calls import CALLS_OF, CalledStages, at_least_float32, zeros
+from outlay.program.stage_calls import CALLS_OF, CalledStages, StageSums, at_least_float32, zeros
 from outlay.program.staged_loss import StagedLoss, staged
+from outlay.schedules.stage_schedule import StageSchedule
 
 
 def wrap(step: Step, planned: Planned) -> Step:
@@ -27,22 +29,31 @@ def wrap(step: Step, planned: Planned) -> Step:
         loss = staged(planned, gradient, sums, params, samples)
         leaves = jax.tree.leaves(params)
         (layers, shared), back = jax.vjp(loss.hand_over, leaves)
-        stages = _InOneTrace(loss, layers, shared, loss.split(samples))
-        sums_of: dict[int, Any] = {stage: zeros(loss) for stage in range(loss.schedule.num_stages)}
-        micro = loss.schedule.num_microbatches
-        for first in range(0, loss.num_parts, micro):
-            run_scheduled(loss.schedule, stages, range(first, first + micro), sums_of)
+        num_stages = loss.schedule.num_stages
+        one = _of_one_microbatch(loss.schedule)
+
+        def add(sums: list[Any], part: Values) -> tuple[list[Any], None]:
+            sums_of: dict[int, Any] = {stage: StageSums(*each) for stage, each in enumerate(sums)}
+            run_scheduled(one, _InOneTrace(loss, layers, shared, [part]), [0], sums_of)
+            return [(each.layers, each.common) for each in sums_of.values()], None
+
+        parts = [jnp.stack(each) for each in zip(*loss.split(samples), strict=True)]
+        start = zeros(loss)
+        sums_of, _ = jax.lax.scan(add, [(start.layers, start.common)] * num_stages, parts)
         of_layers = [
-            [
-                jnp.concatenate([sums_of[stage].layers[repeat][number] for stage in range(loss.schedule.num_stages)])
-                for number in range(len(each))
-            ]
-            for repeat, each in enumerate(layers)
+            [jnp.concatenate([each[repeat][number] for each, _ in sums_of]) for number in range(len(whole))]
+            for repeat, whole in enumerate(layers)
         ]
-        joined = [jnp.concatenate(each) for each in zip(*(one.common for one in sums_of.values()), strict=True)]
+        joined = [jnp.concatenate(each) for each in zip(*(common for _, common in sums_of), strict=True)]
         return results_of(loss, back, (layers, shared), of_layers, joined)
 
     return with_runner(step, run)
+
+
+def _of_one_microbatch(schedule: StageSchedule) -> StageSchedule:
+    """Return the same actions for the first microbatch alone."""
+    actions = [action for action in schedule.actions if action.microbatch == 0]
+    return StageSchedule(actions, schedule.num_stages, 1, schedule.num_repeats, name=schedule.name)
 
 
 def results_of(
