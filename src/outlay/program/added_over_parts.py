@@ -27,7 +27,7 @@ _ADDS = ("add", "add_any", "sub")
 
 
 def opened_calls(jaxpr: Any) -> Any:
-    """Return a traced program with the calls of jitted functions opened, apart from those that have a meaning."""
+    """Return a traced program with the calls of jitted functions opened, except named ones with a meaning."""
 
     def run(inner: Any, values: Sequence[Any]) -> list[Any]:
         return run_jaxpr(inner, values, evaluate)
@@ -41,7 +41,7 @@ def opened_calls(jaxpr: Any) -> Any:
 
 
 def not_added_up(of_all: Any, of_few: Any, without: int) -> Iterator[tuple[Any, str]]:
-    """Yield the operations because of which results of parts do not add up, each with its source line.
+    """Yield the operations that keep results of parts from adding up, each with its source line.
 
     Args:
         of_all: the program for all samples.

@@ -134,7 +134,7 @@ def _halves(eqns: Sequence[Any], for_first: set[Any], results: Sequence[Any]) ->
 
 
 def _split_scan(eqn: Any, is_needed: list[bool]) -> _SplitScan | None:
-    """Split a scan of which only some results are needed first; None if its first half needs all that it carries."""
+    """Split a scan by the results that are needed first; None if its first half needs all that it carries."""
     body = eqn.params["jaxpr"].jaxpr
     num_consts, num_carried = scan_operands(eqn.params)
     carried = body.invars[num_consts:][:num_carried]
@@ -198,7 +198,7 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
 
 
 def _run_first(halves: _Halves, known: dict[Any, Any], results: Any) -> tuple[list[Any], list[Any]]:
-    """Run the first half; return its results, and what the second takes: crossing values, then those of its scans."""
+    """Run the first half; return its results, and what the second takes: crossing values, then what its scans stack."""
     stacked: list[Any] = []
     for eqn in halves.first:
         read = [_read(known, atom) for atom in eqn.invars]

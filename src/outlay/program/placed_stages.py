@@ -127,19 +127,19 @@ class PlacedStages(OneStep):
         return StagePrograms(self._loss, self.planned, axis)
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
-        """Lower all programs; those that run forward are compiled too, since others take what they keep as it lies."""
+        """Lower all programs; compile each whose results others take as they lie."""
         programs = self._programs
         state, batch = self.planned.shardings()
-        wanted = programs.shardings_of_handed(self._handed)
+        where = programs.shardings_of_handed(self._handed)
         num_state = len(jax.tree.leaves(self.state_shapes))
-        self._forwarded = _forwarded(self._begin, [*jax.tree.leaves(state)], jax.tree.leaves(wanted), num_state)
+        self._forwarded = _forwarded(self._begin, [*jax.tree.leaves(state)], jax.tree.leaves(where), num_state)
         own = [number for number, source in enumerate(self._forwarded) if source is None]
 
         def begin(state: Any, batch: Any) -> list[Any]:
             results = run_jaxpr(self._begin, jax.tree.leaves((state, batch)), lambda _, values, bind: bind(*values))
             return [results[number] for number in own]
 
-        leaves = jax.tree.leaves(wanted)
+        leaves = jax.tree.leaves(where)
         first = jax.jit(begin, in_shardings=(state, batch), out_shardings=[leaves[number] for number in own])
         of_layers, common = programs.sums_of_all()
         last = jax.jit(
@@ -203,11 +203,11 @@ class PlacedStages(OneStep):
         return compiled["end"](state, batch, all_layers, all_common)
 
 
-def _forwarded(begin: Any, given: Sequence[Any], wanted: Sequence[Any], num_state: int) -> list[int | None]:
+def _forwarded(begin: Any, given: Sequence[Any], where: Sequence[Any], num_state: int) -> list[int | None]:
     """Return which leaf of the state each value is that stages are handed, where it lies already as they take it."""
     numbers = {var: number for number, var in enumerate(begin.jaxpr.invars[:num_state])}
     sources: list[int | None] = []
-    for atom, sharding in zip(begin.jaxpr.outvars, wanted, strict=True):
+    for atom, sharding in zip(begin.jaxpr.outvars, where, strict=True):
         number = None if isinstance(atom, Literal) else numbers.get(atom)
         is_there = number is not None and sharding.is_equivalent_to(given[number], atom.aval.ndim)
         sources.append(number if is_there else None)

@@ -24,7 +24,7 @@ class Stages(Protocol):
     """
 
     def forward(self, place: int, part: int, moving: Values, sums: Any) -> tuple[Values, Values, Any]:
-        """Return what moves on, what is kept, and the sums."""
+        """Return what moves on, what is residuals, and the sums."""
         ...
 
     def backward(self, place: int, part: int, held: Values, back: Values, sums: Any) -> tuple[Values, Any]:

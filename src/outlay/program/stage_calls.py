@@ -52,10 +52,10 @@ def forward(loss: StagedLoss, place: int, values: Values, totals: Values) -> tup
     """Return what moves on, what is kept besides what was given, and the sums of the loss."""
     function = loss.functions[place]
     results = replay(function.forward, values)
-    moved, kept = results[: len(function.moved)], results[len(function.moved) :]
+    moved, residuals = results[: len(function.moved)], results[len(function.moved) :]
     if not function.is_last:
-        return moved, kept, totals
-    return [], kept, [total + x[None] for total, x in zip(totals, moved[1:], strict=True)]
+        return moved, residuals, totals
+    return [], residuals, [total + x[None] for total, x in zip(totals, moved[1:], strict=True)]
 
 
 def backward(
@@ -113,10 +113,10 @@ class CalledStages:
         values = [*self.arguments(place, part), *moving]
         num = len(self._loss.shared)
         totals = sums.common[num:] if function.is_last else []
-        moved, kept, totals = self.call("forward", place, values, totals)
+        moved, residuals, totals = self.call("forward", place, values, totals)
         if function.is_last:
             sums = replace(sums, common=[*sums.common[:num], *totals])
-        return moved, [*(values[number] for number in function.held), *kept], sums
+        return moved, [*(values[number] for number in function.held), *residuals], sums
 
     def backward(self, place: int, part: int, held: Values, back: Values, sums: StageSums) -> tuple[Values, StageSums]:
         """Return what moves back, and the sums."""

@@ -46,11 +46,10 @@ def check_step(planned: Planned, step: str) -> None:
             f"{step} does not say which gradients it takes, and stages of mode placed compute them apart from the rest"
             '\n  fix: make it with outlay.train_step(loss, optimizer), or mode="auto"'
         )
-    wanted = planned.passes
     problems = [
         Problem("not in stages", what, "a program of a stage has no such pass", 'mode="auto", or leave the rule out')
         for name, what in _REFUSED.items()
-        if name in wanted
+        if name in planned.passes
     ]
     if planned.has_unlimited_experts:
         what = "tokens go to experts without a limit"

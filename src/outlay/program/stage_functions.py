@@ -52,7 +52,7 @@ class StageFunctions:
         place: the place.
         taken: what it takes besides its layers.
         moved: what it gives to the next place, as shapes; of the last place the sums of the loss.
-        kept: what its forward pass keeps for its backward pass besides what it was given, as shapes.
+        residuals: what its forward pass keeps for its backward pass besides what it was given, as shapes.
         is_moved_back: which of what it was given has a gradient.
         is_last: whether there is no next place.
     """
@@ -116,14 +116,14 @@ class StageFunctions:
                 return [x for x, one in zip(results, is_float, strict=True) if one], results
 
             _, back, results = jax.vjp(of, *(values[number] for number in self._differentiated), has_aux=True)
-            kept, tree = jax.tree.flatten(back)
+            residuals, tree = jax.tree.flatten(back)
             trees.append(tree)
-            return results, kept
+            return results, residuals
 
         traced = jax.make_jaxpr(forward)(*shapes)
         num, numbers = len(results), {var: n for n, var in enumerate(traced.jaxpr.invars)}
-        kept = traced.jaxpr.outvars[num:]
-        source = [None if isinstance(var, Literal) else numbers.get(var) for var in kept]
+        residuals = traced.jaxpr.outvars[num:]
+        source = [None if isinstance(var, Literal) else numbers.get(var) for var in residuals]
         own = [n for n, number in enumerate(source) if number is None]
         self.held = tuple(sorted({number for number in source if number is not None}))
         self.moved = results
@@ -131,26 +131,26 @@ class StageFunctions:
 
         def without_given(*values: Any) -> list[Any]:
             results = replay(traced, values)
-            kept = [results[num + number] for number in own]
-            impls[:] = map(impl_of, kept)
-            return [*results[:num], *map(without_impl, kept)]
+            residuals = [results[num + number] for number in own]
+            impls[:] = map(impl_of, residuals)
+            return [*results[:num], *map(without_impl, residuals)]
 
         self.forward = jax.make_jaxpr(without_given)(*shapes)
-        self.kept = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.forward.out_avals[num:]]
+        self.residuals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.forward.out_avals[num:]]
         back_shapes = [x for x, one in zip(results, is_float, strict=True) if one]
 
         def backward(*values: Any) -> list[Any]:
             given, others = dict(zip(self.held, values, strict=False)), values[len(self.held) :]
-            kept = iter([*map(with_impl, others, impls), *others[len(impls) :]])
-            whole = [given[number] if number is not None else next(kept) for number in source]
+            residuals = iter([*map(with_impl, others, impls), *others[len(impls) :]])
+            whole = [given[number] if number is not None else next(residuals) for number in source]
             back = jax.tree.unflatten(trees[0], whole)
-            start = [jnp.ones(back_shapes[0].shape, back_shapes[0].dtype)] if self.is_last else [*kept]
+            start = [jnp.ones(back_shapes[0].shape, back_shapes[0].dtype)] if self.is_last else [*residuals]
             return list(back(start))
 
         arguments = [shapes[number] for number in self.held]
         sent = [] if self.is_last else [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in back_shapes]
         self.sent_back = sent
-        self.backward = jax.make_jaxpr(backward)(*arguments, *self.kept, *sent)
+        self.backward = jax.make_jaxpr(backward)(*arguments, *self.residuals, *sent)
 
     def meant_for(self, forward: Any, backward: Any) -> StageFunctions:
         """Return the same functions with other programs, which mean them on the devices of a stage."""

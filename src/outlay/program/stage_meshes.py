@@ -16,7 +16,7 @@ from outlay.program.mixed_samples import HOLDING
 
 
 def stage_meshes(mesh: Mesh, axis: str) -> list[Mesh]:
-    """Return a mesh for each stage: its devices, under the same axes, of which that of the stages has size 1."""
+    """Return a mesh for each stage: its devices, under the same axes, with size 1 along the axis of the stages."""
     place = mesh.axis_names.index(axis)
     parts = (mesh.devices.take([number], axis=place) for number in range(mesh.shape[axis]))
     return [Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types) for devices in parts]

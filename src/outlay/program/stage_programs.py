@@ -69,7 +69,7 @@ class StagePrograms:
 
     @functools.cached_property
     def moving_specs(self) -> list[P]:
-        """How what moves from place to place is split: its samples, as those of the batch."""
+        """How what moves from place to place is split: its samples, as the batch is."""
         axes = sample_axes(self._planned)
         return [P() if dim is None or not axes else P(*[None] * dim, axes) for dim in self.loss.cut.moving_dims()]
 
@@ -125,7 +125,7 @@ class StagePrograms:
         return [spec for spec, x in zip(specs, before.moved, strict=True) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
     def lower(self, lowered: dict[Any, Any], compiled: dict[Any, Any], compiles: Callable[[Any], Any]) -> None:
-        """Lower the calls of all places, by their names and places; compile those that hand values on.
+        """Lower the calls of all places, by their names and places; compile each one that hands values on.
 
         Args:
             lowered: takes what is lowered.
@@ -169,9 +169,9 @@ class StagePrograms:
 
         first = lower("forward", (values, totals), (at_values, at_totals), (at_moved, None, at_totals), (1,))
         compiled["forward", place] = compiles(first)
-        at_kept = compiled["forward", place].output_shardings[1]
-        held = [*(values[number] for number in function.held), *function.kept]
-        at_held = [*(at_values[number] for number in function.held), *at_kept]
+        at_residuals = compiled["forward", place].output_shardings[1]
+        held = [*(values[number] for number in function.held), *function.residuals]
+        at_held = [*(at_values[number] for number in function.held), *at_residuals]
         back, at_back = function.sent_back, [] if function.is_last else self.moving_at(place, back=True)
         at_given = [at for at, one in zip(self.moving_at(place), function.is_moved_back, strict=True) if one]
         numbers = [self.loss.shared.index(number) for number in function.taken.shared]
