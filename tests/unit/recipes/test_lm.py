@@ -11,6 +11,8 @@ from outlay.models.transformer.published import MODELS
 from outlay.program.program import Program
 from outlay.recipes.corpus import python_sources
 from outlay.recipes.lm import lm
+from outlay.recipes.prepare import prepare_with
+from outlay.recipes.program_options import ProgramOptions
 
 LAYOUTS = ["dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"]
 
@@ -54,6 +56,14 @@ def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_sha
 def test_data_come_in_the_batch_and_the_sequence_of_the_published_model(name):
     tokens = lm(name).data[0]["tokens"]
     assert (tokens.shape, tokens.dtype) == ((MODELS[name].batch, MODELS[name].sequence), np.uint8)
+
+
+def test_its_pipeline_runs_as_stages_in_the_order_that_a_command_names():
+    options = ProgramOptions(mesh="stage=2,data=2,model=2", layout="pp+fsdp+tp", mode="placed", schedule="zb-h1")
+    program = prepare_with(lm("tiny"), options).program
+    assert program.schedule.name == "zb-h1"
+    assert program.schedule.num_stages == 2
+    assert options.words()[-2:] == ["--schedule", "zb-h1"]
 
 
 def test_what_cannot_be_asked_for_is_all_named():
