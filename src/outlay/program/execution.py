@@ -252,5 +252,5 @@ def only_part(what: str, parts: Sequence[T], mode: str) -> T:
         return parts[0]
     raise ProgramError(
         f"in mode {mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
-        f"program.device_groups\n  fix: program.{what}_parts"
+        f"program.device_groups, or several for each stage of its pipeline\n  fix: program.{what}_parts"
     )

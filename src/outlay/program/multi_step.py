@@ -118,6 +118,8 @@ def check_can_repeat(program: Program) -> None:
     """
     if not program.donate:
         reason = "it only reads the state"
+    elif program.schedule is not None:
+        reason = "the stages of its pipeline are programs of their own, dispatched one after the other"
     elif program.mode == "placed" or program.rows or program.num_steps_at_once > 1:
         reason = "its step is a GraphLoop, which takes several steps a call by itself"
     elif is_explicit(program.mesh):

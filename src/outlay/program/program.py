@@ -277,6 +277,11 @@ class Program(Executed, States, Report):
         return only_part("lowered", self.lowered_parts, self.mode)
 
     @property
+    def returned_outputs(self) -> Any:
+        """The outputs that a call returns, as shapes and dtypes."""
+        return self.output_shapes if self.schedule is not None else self.lowered.out_info[1]
+
+    @property
     def compiled(self) -> jax.stages.Compiled:
         """Return the compiled step, exactly what a call runs; with several device groups see `compiled_parts`."""
         return only_part("compiled", self.compiled_parts, self.mode)

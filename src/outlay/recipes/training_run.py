@@ -51,7 +51,7 @@ class TrainingRun(RecipeRun):
 
     def check(self) -> None:
         """Raise if the outputs of the step cannot be metrics, or the leaves to record cannot be recorded."""
-        check_recordable(self.program.lowered.out_info[1])
+        check_recordable(self.program.returned_outputs)
         if self._is_recorded:
             RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
 

@@ -242,7 +242,7 @@ def train(
     check_evaluations(evaluate, options.evaluate_every, options.rule)
     check_steps_per_call(program, data, 1 if options.steps_per_call is None else options.steps_per_call)
     check_data(data, steps)
-    check_recordable(program.lowered.out_info[1])
+    check_recordable(program.returned_outputs)
     stride = 1 if options.stride is None else options.stride
     is_recorded = options.record or recorder or type(stride) is not int or stride != 1  # or is wrong, and is refused
     recorded = RecordedLeaves(program, options.record, stride) if is_recorded else None
