@@ -14,6 +14,7 @@ import pytest
 import outlay
 from outlay import schedules
 from outlay.errors import ProgramError
+from outlay.program.multi_step import several_steps
 
 pytestmark = pytest.mark.newest
 
@@ -51,6 +52,13 @@ def test_the_program_says_its_schedule() -> None:
     assert program.pipelines == "zb-h1: 2 stages, 2 microbatches: 7 ticks, 14.3 % of them idle"
     assert made().schedule.name == "1f1b"
     assert made(repeats=2).schedule.name == "interleaved 1f1b"
+
+
+def test_a_run_asks_for_its_outputs_and_takes_steps_one_by_one() -> None:
+    program = made()
+    assert {name: one.shape for name, one in program.returned_outputs.items()} == {"loss": ()}
+    with pytest.raises(ProgramError, match=r"dispatched one after the other\n  fix: steps_per_call=1"):
+        several_steps(program, 2)
 
 
 def test_on_absent_hardware_the_schedule_is_there_and_running_is_refused() -> None:
