@@ -91,7 +91,8 @@ def _figures(results):
     each, mean = spearman_in_groups(results)
     in_order, apart = pairs_in_order(results)
     width, widest = statistics.median(one.high / one.low for one in results), figures(results)["width"]
-    yield f"\nA range is {width:.2f} wide, from low to high, the widest {widest:.2f}. Spearman's rank correlation is {mean:.2f} on average over "
+    yield f"\nA range is {width:.2f} wide, from low to high, the widest {widest:.2f}. "
+    yield f"Spearman's rank correlation is {mean:.2f} on average over "
     yield f"the {len(each)} groups of three runs or more\nthat a source compares with one another. Of the {apart} "
     yield f"pairs in a group whose times are more than {_percent(APART - 1)} apart, {in_order} are predicted in\nthe "
     yield "right order.\n\nConstants might suit only the rows that they were fitted to. So each "
