@@ -252,6 +252,13 @@ def test_it_can_be_kept_or_recomputed_too_and_is_proved():
     outlay.verify(program, steps=1).raise_if_different()
 
 
+def test_a_proof_compares_gradients_and_replays_the_step_in_float64():
+    verified = outlay.verify(program_of(("@block", P("data"))), steps=1)
+    verified.raise_if_different()
+    assert [check for check in verified.checks if check.kind == "gradient"]
+    assert not [note for note in verified.notes if note.startswith(("gradients were not", "not replayed"))]
+
+
 @pytest.mark.any_jax
 def test_all_rules_that_speak_of_nothing_are_named_with_what_is_near():
     number = int(line_with("the up projection").partition(":")[2])
