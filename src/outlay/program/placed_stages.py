@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -208,7 +208,7 @@ def _forwarded(begin: Any, given: Sequence[Any], where: Sequence[Any], num_state
     numbers = {var: number for number, var in enumerate(begin.jaxpr.invars[:num_state])}
     sources: list[int | None] = []
     for atom, sharding in zip(begin.jaxpr.outvars, where, strict=True):
-        number = None if isinstance(atom, Literal) else numbers.get(atom)
-        is_there = number is not None and sharding.is_equivalent_to(given[number], atom.aval.ndim)
+        number, aval = None if isinstance(atom, Literal) else numbers.get(atom), cast(Any, atom.aval)
+        is_there = number is not None and sharding.is_equivalent_to(given[number], aval.ndim)
         sources.append(number if is_there else None)
     return sources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -39,7 +39,7 @@ def seen_on(x: jax.Array, sharding: NamedSharding, shape: tuple[int, ...]) -> ja
         ValueError: it is on other devices, or in other pieces.
     """
     pieces = {shard.device: shard.data for shard in x.addressable_shards}
-    own = [pieces[device] for device in sharding.mesh.devices.flat if device in pieces]
+    own = [pieces[device] for device in _devices(sharding) if device in pieces]
     return jax.make_array_from_single_device_arrays(shape, sharding, own)
 
 
@@ -47,8 +47,12 @@ def joined_of(parts: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
     """Return the arrays of all stages as one on all devices, one behind the other in dim 0; nothing is copied."""
     pieces = {shard.device: shard.data for part in parts for shard in part.addressable_shards}
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    own = [pieces[device] for device in sharding.mesh.devices.flat]
+    own = [pieces[device] for device in _devices(sharding)]
     return jax.make_array_from_single_device_arrays(shape, sharding, own)
+
+
+def _devices(sharding: NamedSharding) -> Sequence[jax.Device]:
+    return cast(Mesh, sharding.mesh).devices.flatten().tolist()
 
 
 def of_a_stage(jaxpr: Any, mesh: AbstractMesh) -> Any:
