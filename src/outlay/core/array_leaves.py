@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from outlay.core.annotated_boxes import Annotation, annotation_of, is_annotated
 from outlay.core.error_types import Problem
 from outlay.core.flat_nodes import flat_nodes, is_flat_node, users_nodes
 from outlay.core.paths import flatten_paths
 
 if TYPE_CHECKING:
+    from outlay.core.annotated_boxes import Annotation
     from outlay.core.shared_objects import Objects
 
 _OF_NO_NUMBERS = "OSUMm"
@@ -195,6 +195,8 @@ def merge_objects(objects: Objects | None, arrays: Any) -> Any:
 
 def read_annotations(tree: Any) -> dict[str, Annotation]:
     """Return the annotation of each annotated array of a model, by path."""
+    from outlay.core.annotated_boxes import annotation_of, is_annotated
+
     tree = jax.tree.map(
         lambda node: node.with_leaves(node.annotations) if is_flat_node(node) else node,
         flat_nodes(tree),
