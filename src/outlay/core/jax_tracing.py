@@ -105,6 +105,16 @@ def replay(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
     return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))
 
 
+def at_source_of(eqn: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Return what makes contexts in which all that is traced has the source line and the scopes of an operation."""
+
+    def context() -> contextlib.AbstractContextManager[Any]:
+        names = source_info_util.current_name_stack() + eqn.source_info.name_stack
+        return source_info_util.user_context(eqn.source_info.traceback, name_stack=names)
+
+    return context
+
+
 def operations(jaxpr: Any, name: str = "") -> Iterator[Any]:
     """Yield the operations of a traced program, closed or not; those in a loop, branch or call before that itself.
 

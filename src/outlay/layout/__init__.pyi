@@ -6,6 +6,7 @@ from .placement import recompute as recompute
 from .placement import on_host as on_host
 from .pipelines import pipeline as pipeline
 from .contexts import context as context
+from .fp8 import fp8 as fp8
 
 # policies
 from .placement import LeafView as LeafView
@@ -33,3 +34,4 @@ from .placement import Follow as Follow
 from .placement import Storage as Storage
 from .pipelines import Pipeline as Pipeline
 from .contexts import Context as Context
+from .fp8 import Fp8 as Fp8

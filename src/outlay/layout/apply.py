@@ -12,7 +12,7 @@ from outlay.core.error_types import Problem
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
 from outlay.layout.leaf_assignment import LeafAssignment, indivisible, other_dims
-from outlay.layout.placement import CannotPlace, Choice, On, Replicate, Storage
+from outlay.layout.placement import CannotPlace, Choice, On, Replicate, Storage, is_of_products, is_optimizer
 from outlay.layout.policies import OneDim
 from outlay.layout.rule import Rule, spec_problem
 
@@ -44,6 +44,8 @@ def apply_rule(rule: Rule, number: int, assignment: LeafAssignment) -> Applicati
         return _store(rule, number, assignment, rule.placement)
     if isinstance(rule.placement, P):
         return _claim_spec(rule, number, assignment, rule.placement)
+    if is_of_products(rule.placement):
+        return _say_how_multiplied(rule, number, assignment)
     return _apply_policy(rule, number, assignment)
 
 
@@ -96,6 +98,17 @@ def _unstorable(storage: Storage, assignment: LeafAssignment) -> str:
     if assignment.kind == "state" and storage.stored == "recomputed":
         return "the state is what a step keeps for the next one: it cannot be recomputed"
     return ""
+
+
+def _say_how_multiplied(rule: Rule, number: int, assignment: LeafAssignment) -> Application:
+    """Record how a parameter is multiplied; other rules say where it lives."""
+    if assignment.kind != "state":
+        of = "a sample" if assignment.kind == "batch" else "a value inside the step"
+        what = f"it is {of}, and FP8 is asked for by parameter; asked by rule {rule.written_with_source}"
+        return _refuse(assignment, "no parameter", what, 'name parameters, as ("**.kernel", outlay.layout.fp8())')
+    if not is_optimizer(assignment.path):
+        assignment.reasons.append(f"{rule.placement} by rule {number + 1}")
+    return Application(requested=False, granted=False)
 
 
 def _apply_policy(rule: Rule, number: int, assignment: LeafAssignment) -> Application:

@@ -20,7 +20,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, misplaced_copies
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.placement import On
+from outlay.layout.placement import is_of_products, On
 from outlay.layout.plan import Plan
 from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.policies import SplitRows
@@ -95,6 +95,11 @@ class Layout(Report):
     def context_axes(self) -> tuple[str, ...]:
         """The mesh axes over which rules split the tokens of attention."""
         return tuple(axis for rule in self if (axis := getattr(rule.placement, "context_axis", "")))
+
+    @property
+    def multiplies_in_fp8(self) -> bool:
+        """Whether a rule has parameters multiplied in FP8."""
+        return any(is_of_products(rule.placement) for rule in self)
 
     @property
     def names_devices(self) -> bool:

@@ -155,6 +155,12 @@ class CannotPlace(Exception):
         self.fix = fix
 
 
+def is_of_products(placement: object) -> bool:
+    """Return whether a placement says how leaves are multiplied, and nothing of where they live."""
+    # By attribute: a layout without such rules does not import them.
+    return getattr(placement, "is_of_products", False)
+
+
 Policy = Callable[[LeafView], "Choice | P"]
 Placement = P | Replicate | On | Follow | Storage | Policy
 

@@ -19,6 +19,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.core.toml import TomlLines, parse_toml, read_toml_text
 from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
 from outlay.layout.contexts import EXCHANGES, context
+from outlay.layout.fp8 import FLOAT8S, SCALINGS, fp8
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
@@ -46,8 +47,8 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
     r"""Read a layout from a TOML file: the rules of its `[[rule]]` tables, in order.
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry per dim: an axis, a list of axes, or "-" for a
-    free dim), `replicate = true`, `on = [2]`, `follow = "params"`, `pipeline = { axis = "stage", microbatches = 8 }` or
-    `context = { axis = "context", exchange = "ring" }`;
+    free dim), `replicate = true`, `on = [2]`, `follow = "params"`, `pipeline = { axis = "stage", microbatches = 8 }`,
+    `context = { axis = "context", exchange = "ring" }` or `fp8 = true`, `fp8 = { scaling = "blockwise" }`;
     `otherwise` and `optional` as in `outlay.Rule`.
     Instead, or beside a spec, it may have one of `keep = true`, `recompute = true` and `on_host = true`.
     Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
@@ -245,6 +246,15 @@ def _is_context(value: Any) -> bool:
     return _is_axis(value.get("axis", "context")) and value.get("exchange", EXCHANGES[0]) in EXCHANGES
 
 
+def _is_fp8(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return value is True
+    formats = {"forward", "backward"}
+    # Of delayed scaling the placement itself says why it cannot be.
+    is_scaling = value.get("scaling", SCALINGS[0]) in (*SCALINGS, "delayed")
+    return {*value} <= {"scaling", *formats} and is_scaling and all(value[key] in FLOAT8S for key in formats & {*value})
+
+
 def _spec(entries: list[Any]) -> P:  # TOML has no null, hence the dash
     return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
 
@@ -256,6 +266,7 @@ _PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
     "follow": follow,
     "pipeline": lambda given: pipeline(**given),
     "context": lambda given: context(**given),
+    "fp8": lambda given: fp8(**({} if given is True else given)),
 }
 _STORAGES = {name: Storage(stored) for stored, name in STORAGE_NAMES.items() if stored}
 _TRUE: Form = (lambda value: value is True, "true")
@@ -267,6 +278,7 @@ _RULE_FORMS: dict[str, Form] = {
     "follow": (_is_text, 'the path of what to follow, such as "params" or "params.critic"'),
     "pipeline": (_is_pipeline, 'a table such as { axis = "stage", microbatches = 8, repeats = 2 }'),
     "context": (_is_context, 'a table such as { axis = "context", exchange = "ring" }'),
+    "fp8": (_is_fp8, 'true, or a table such as { scaling = "blockwise", forward = "e4m3", backward = "e5m2" }'),
     **dict.fromkeys(_STORAGES, _TRUE),
     "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
     "optional": (lambda value: isinstance(value, bool), "true or false"),

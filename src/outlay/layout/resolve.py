@@ -14,7 +14,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application, apply_rule
 from outlay.layout.leaf_assignment import LeafAssignment
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.placement import Follow, Storage, is_optimizer
+from outlay.layout.placement import Follow, Storage, is_of_products, is_optimizer
 from outlay.layout.rule import Kind, Rule
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Resolution:
 
     def _only_stores(self, number: int) -> bool:
         rule = self.rules[number]
-        return isinstance(rule.placement, Storage) and rule.spec is None
+        return is_of_products(rule.placement) or (isinstance(rule.placement, Storage) and rule.spec is None)
 
     def _follow(self, assignment: LeafAssignment, mirrored: Sequence[str], *, is_placed: bool = False) -> bool:
         """Place a leaf like the one that it mirrors; `is_placed` if a rule for this very leaf was applied before."""

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 from outlay.core.paths import first_part, matches, pattern_problem, split_path
-from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims, spec_text
+from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, is_of_products, spec_dims, spec_text
 
 Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
@@ -180,6 +180,9 @@ class Rule(OneLine):
             what = f"{self.placement} is about calls of attention, and the pattern names no call"
             fix = 'name calls by their source: "@attention", "@dot_product_attention", or a line, "@model.py:120"'
             return Problem("not a call", str(self.pattern), what, fix)
+        if is_of_products(self.placement) and str(self.pattern).startswith(SOURCE):
+            what = "products in FP8 are asked for by parameter, and the pattern names values by their source"
+            return Problem("no parameter", str(self.pattern), what, 'name parameters: "**.kernel"')
         return None
 
     def _otherwise_problem(self) -> Problem | None:

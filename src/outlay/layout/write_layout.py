@@ -12,6 +12,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted
 from outlay.core.toml import toml_line
 from outlay.layout.contexts import Context
+from outlay.layout.fp8 import Fp8
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import Pipeline
 from outlay.layout.placement import STORAGE_NAMES, Follow, On, Replicate, Storage
@@ -66,7 +67,7 @@ def _why_unwritable(rule: Rule) -> tuple[str, str]:
 
 def _is_known(rule: Rule) -> bool:
     placement = rule.placement
-    if isinstance(placement, Pipeline | Context):
+    if isinstance(placement, Pipeline | Context | Fp8):
         return True
     if isinstance(placement, LargestDim):
         return not rule.optional and type(placement) is LargestDim
@@ -144,6 +145,8 @@ def _placement(placement: Any) -> dict[str, Any]:
         return {"pipeline": dataclasses.asdict(placement)}
     if isinstance(placement, Context):
         return {"context": {key: value for key, value in dataclasses.asdict(placement).items() if value is not None}}
+    if isinstance(placement, Fp8):
+        return {"fp8": True if placement == Fp8() else dataclasses.asdict(placement)}
     assert isinstance(placement, Follow)
     return {"follow": placement.source}
 

@@ -203,6 +203,11 @@ class Executed:
         return self._execution.planned.notes.get("split_attention", "")
 
     @property
+    def fp8(self) -> str:
+        """How many products of parameters are in FP8, and how, in words; empty if no rule asks for it."""
+        return self._execution.planned.notes.get("fp8_products", "")
+
+    @property
     def compiler_options(self) -> CompilerOptions:
         """The compiler options besides the defaults; once compiled, those it was compiled with."""
         return self._execution.compiler_options

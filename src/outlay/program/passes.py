@@ -98,6 +98,11 @@ class Planned:
         return "expert_tokens.by_device" in self.traced.intermediates
 
     @property
+    def multiplies_in_fp8(self) -> bool:
+        """Whether a rule has parameters multiplied in FP8."""
+        return self.layout.multiplies_in_fp8
+
+    @property
     def splits_tokens(self) -> bool:
         """Whether a rule has attention computed with its tokens split, over more devices than one."""
         return any(self.mesh.shape[axis] > 1 for axis in self.layout.context_axes)
@@ -192,6 +197,7 @@ PER_SHARD = (
 
 PASSES = (
     Pass("by_source", lambda of: any(rule.is_of_value for rule in of.layout), is_traced=True),
+    Pass("fp8_products", lambda of: of.multiplies_in_fp8, traces_anew=True, refuses_in_trace=True),
     Pass("split_attention", lambda of: of.splits_tokens, traces_anew=True, refuses_in_trace=True),
     Pass("pipelining", lambda of: of.has_pipelines and of.mode != "placed", traces_anew=True, refuses_in_trace=True),
     Pass("staged_gradients", lambda of: of.has_pipelines and of.mode == "placed", traces_anew=True),

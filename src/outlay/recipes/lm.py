@@ -31,6 +31,7 @@ from outlay.models.transformer.language_model import language_model, sample_toke
 from outlay.models.transformer.published import MODELS, PublishedModel
 from outlay.program.program import Program
 from outlay.recipes.corpus import bytes_like, corpus
+from outlay.recipes.lm_precision import Precision, in_precision
 from outlay.recipes.pretrained import pretrained
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.smaller_lm import LmSizes, smaller_lm
@@ -72,6 +73,7 @@ def lm(
     accumulate: int = 1,
     param_dtype: Dtype | None = None,
     dtype: Dtype | None = None,
+    precision: Precision | None = None,
     optimizer_dtype: Dtype | None = None,
     remat: str = "none",
     loss_chunks: int = 1,
@@ -106,6 +108,7 @@ def lm(
         accumulate: microbatches a step.
         param_dtype: what parameters and their gradients are.
         dtype: the dtype of computations.
+        precision: `fp8` or `fp8-blockwise` for products with the kernels of the layers in FP8 (`outlay.layout.fp8`).
         optimizer_dtype: the dtype of the optimizer's state; if wider than the parameters', it keeps master copies of
             them.
         remat: what the backward pass recomputes: `none`, `attention`, `products`, `full`, names of values to keep, such
@@ -161,11 +164,16 @@ def lm(
     batch_size = usual.batch if batch is None else batch
     text = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     optimizer = _optimizer(usual, optimizer_dtype or config.param_dtype, config)
-    recipe = _recipe(LmSizes(config, batch_size, accumulate), text, optimizer)
+    recipe = _recipe(LmSizes(config, batch_size, accumulate), text, optimizer, precision)
     return recipe if from_ is None else dataclasses.replace(recipe, begin=pretrained(from_, config, "params"))
 
 
-def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.GradientTransformation) -> Recipe:
+def _recipe(
+    sizes: LmSizes,
+    text: tuple[Any, Any, str],
+    optimizer: optax.GradientTransformation,
+    precision: Precision | None,
+) -> Recipe:
     """Return the recipe of these sizes, which learns from this text; it makes itself smaller."""
     config = sizes.config
     train, test, token = text
@@ -177,7 +185,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
 
     def small(less: SmallerMesh) -> Recipe:
         fewer = smaller_lm(sizes, less)
-        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer)
+        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer, precision)
 
     return Recipe.training(
         "lm",
@@ -189,7 +197,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
         batch_size=sizes.batch,
         steps=NUM_STEPS,
         accumulate=sizes.accumulate,
-        layouts=layouts,
+        layouts=in_precision(layouts, precision),
         meshes=meshes,
         sample=sample if token == "byte" else None,
         small=small,

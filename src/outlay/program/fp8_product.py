@@ -1,0 +1,151 @@
+"""One product in FP8, with its gradients: a `dot_general` by the names of its dims, forward and backward alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.layout.fp8 import Float8, Fp8
+from outlay.program.fp8_scaling import Narrow, narrowed, rounded_in_blocks
+
+Names = tuple[int, ...]
+"""A name for each dim of an array; dims of several arrays with one name go together."""
+
+
+@dataclass(frozen=True)
+class Fp8Product:
+    """A product of two arrays.
+
+    Attributes:
+        left, right, out: the names of the dims of both operands and of the result.
+        dtype: of the result.
+        are_parameters: whether the left and the right operand come from parameters.
+        rule: how numbers are rounded.
+        at_source: the context in which the backward pass is traced, so that it has the line of the product.
+    """
+
+    left: Names
+    right: Names
+    out: Names
+    dtype: Any
+    are_parameters: tuple[bool, bool]
+    rule: Fp8
+    at_source: Callable[[], AbstractContextManager[Any]]
+
+    @classmethod
+    def of(
+        cls,
+        eqn: Any,
+        are_parameters: tuple[bool, bool],
+        rule: Fp8,
+        at_source: Callable[[], AbstractContextManager[Any]],
+    ) -> Fp8Product:
+        """Read a traced `dot_general`."""
+        (left_summed, right_summed), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+        num_left, num_right = (len(atom.aval.shape) for atom in eqn.invars)
+        left = tuple(range(num_left))
+        shared = dict(zip((*right_summed, *right_batch), (*left_summed, *left_batch), strict=True))
+        right = tuple(shared.get(dim, num_left + dim) for dim in range(num_right))
+        rest = [name for name in left if name not in (*left_summed, *left_batch)]
+        own = [name for dim, name in enumerate(right) if dim not in shared]
+        out = (*left_batch, *rest, *own)
+        return cls(left, right, out, eqn.outvars[0].aval.dtype, are_parameters, rule, at_source)
+
+    def __call__(self, left: Any, right: Any, narrow: Callable[[int, Float8], Narrow]) -> jax.Array:
+        """Multiply.
+
+        Args:
+            left, right: the operands.
+            narrow: `narrow(place, form)` returns an operand in 8 bits, of which several products may share one.
+        """
+        if self.rule.scaling == "blockwise":
+            return self._in_blocks(left, right)
+        return self._per_tensor(left, right, narrow(0, self.rule.forward), narrow(1, self.rule.forward))
+
+    def _per_tensor(self, left: Any, right: Any, narrow_left: Narrow, narrow_right: Narrow) -> jax.Array:
+        dtypes = left.dtype, right.dtype
+
+        @jax.custom_vjp
+        def multiplied(left: Any, right: Any, *narrow: Narrow) -> jax.Array:
+            return _contracted(narrow[0], self.left, narrow[1], self.right, self.out, self.dtype)
+
+        def forward(left: Any, right: Any, *narrow: Narrow) -> tuple[jax.Array, Any]:
+            return multiplied(left, right, *narrow), narrow
+
+        def backward(narrow: Any, gradient: jax.Array) -> tuple[Any, ...]:
+            with self.at_source():
+                came_in = narrowed(gradient, self.rule.backward)
+                of_left = _contracted(came_in, self.out, narrow[1], self.right, self.left, dtypes[0])
+                of_right = _contracted(came_in, self.out, narrow[0], self.left, self.right, dtypes[1])
+            return of_left, of_right, None, None
+
+        multiplied.defvjp(forward, backward)
+        return multiplied(left, right, narrow_left, narrow_right)
+
+    def _in_blocks(self, left: Any, right: Any) -> jax.Array:
+        forward_form, backward_form = self.rule.forward, self.rule.backward
+
+        def product(one: Any, names: Names, other: Any, other_names: Names, wanted: Names, forms: Any, are: Any) -> Any:
+            rounded = (
+                rounded_in_blocks(x, form, _block_dims(own, others, wanted, is_parameter=is_parameter))
+                for x, own, others, form, is_parameter in (
+                    (one, names, other_names, forms[0], are[0]),
+                    (other, other_names, names, forms[1], are[1]),
+                )
+            )
+            return _summed(*rounded, names, other_names, wanted, self.dtype)
+
+        @jax.custom_vjp
+        def multiplied(left: Any, right: Any) -> jax.Array:
+            forms = (forward_form, forward_form)
+            return product(left, self.left, right, self.right, self.out, forms, self.are_parameters)
+
+        def backward(operands: Any, gradient: jax.Array) -> tuple[Any, Any]:
+            left, right = operands
+            forms, (is_left, is_right) = (backward_form, forward_form), self.are_parameters
+            gradient = gradient.astype(left.dtype)
+            with self.at_source():
+                of_left = product(gradient, self.out, right, self.right, self.left, forms, (False, is_right))
+                of_right = product(gradient, self.out, left, self.left, self.right, forms, (False, is_left))
+            return of_left.astype(left.dtype), of_right.astype(right.dtype)
+
+        multiplied.defvjp(lambda left, right: (multiplied(left, right), (left, right)), backward)
+        return multiplied(left, right)
+
+
+def _block_dims(own: Names, others: Names, wanted: Names, *, is_parameter: bool) -> list[int]:
+    """Return the dims of a block: the last that is summed over; of a parameter also the last that is its own."""
+    summed = [dim for dim, name in enumerate(own) if name in others and name not in wanted]
+    free = [dim for dim, name in enumerate(own) if name not in others]
+    return [*summed[-1:], *(free[-1:] if is_parameter else ())]
+
+
+def _contracted(one: Narrow, names: Names, other: Narrow, other_names: Names, wanted: Names, dtype: Any) -> jax.Array:
+    """Multiply numbers of 8 bits and scale the result.
+
+    In bfloat16 it is the same whether the result is rounded or scaled first. Other narrow floats would overflow.
+    """
+    unscaled = dtype if dtype == jnp.bfloat16 else jnp.float32
+    result = _summed(one.values, other.values, names, other_names, wanted, unscaled)
+    return (result * (one.scale * other.scale).astype(unscaled)).astype(dtype)
+
+
+def _summed(one: Any, other: Any, names: Names, other_names: Names, wanted: Names, dtype: Any) -> jax.Array:
+    """Multiply two arrays and sum over the dims that both have and the result has not."""
+    shared = [name for name in names if name in other_names]
+    batch = [name for name in shared if name in wanted]
+    summed = [name for name in shared if name not in wanted]
+
+    def dims(of: Names, picked: Sequence[int]) -> list[int]:
+        return [of.index(name) for name in picked]
+
+    numbers = ((dims(names, summed), dims(other_names, summed)), (dims(names, batch), dims(other_names, batch)))
+    result = jax.lax.dot_general(one, other, numbers, preferred_element_type=dtype)
+    own = [name for name in names if name not in shared]
+    order = (*batch, *own, *(name for name in other_names if name not in shared))
+    return result if order == wanted else jax.lax.transpose(result, [order.index(name) for name in wanted])

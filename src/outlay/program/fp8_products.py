@@ -1,0 +1,199 @@
+"""Multiply parameters in FP8, where a rule of the layout says so (`outlay.layout.fp8`).
+
+What is differentiated is traced first and run again with other products, each with gradients of its own; of a step that
+differentiates nothing, the step itself. A `train_step` says what it differentiates; in any other step, `jax.grad` and
+its relatives do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from outlay.core.constrain import Gradient, Sums, current_runner, use_runner
+from outlay.core.error_types import Problem, ProgramError
+from outlay.core.jax_source import source_line
+from outlay.core.jax_tracing import at_source_of, intercept_vjp
+from outlay.core.paths import flatten_paths, under
+from outlay.core.quantities import counted, listed
+from outlay.devices.mesh_info import is_explicit
+from outlay.layout.fp8 import Float8, Fp8
+from outlay.layout.placement import is_optimizer
+from outlay.layout.rule import Rule
+from outlay.program.fp8_product import Fp8Product
+from outlay.program.fp8_scaling import Narrow, narrowed
+from outlay.program.gradient_splits import root_of
+from outlay.program.modes import Step
+from outlay.program.parameter_products import Origin, Origins, named_origins, out_of_reach, run_with_products
+from outlay.program.passes import Planned
+from outlay.program.traced_gradients import of_arguments, traced_function, traced_gradients
+
+NAME = "fp8_products"
+"""The name of the pass; its note says how many products are in FP8."""
+
+
+def wrap(step: Step, planned: Planned) -> Step:
+    """Wrap a step so that products of the leaves of FP8 rules are in FP8.
+
+    Raises:
+        ProgramError: while it is traced: a rule names no leaf that is multiplied.
+    """
+
+    @functools.wraps(step, updated=())
+    def run(state: Any, batch: Any) -> Any:
+        products = _Products(planned)
+        if planned.traced.sums_over_batch:
+            with use_runner(products.runner(current_runner())):
+                results = step(state, batch)
+        else:
+            results = products.run_step(step, state, batch)
+        products.check()
+        planned.notes[NAME] = products.in_words()
+        return results
+
+    return run
+
+
+def check(planned: Planned) -> None:
+    """Raise for FP8 rules where the step does not see whole arrays as it was traced, or belongs to a graph."""
+    if planned.mode != "placed" and not planned.is_split_by_rows and not is_explicit(planned.mesh):
+        return
+    where = "a mesh with explicit axes" if is_explicit(planned.mesh) else f"a graph in mode {planned.mode}"
+    what = f"products in FP8 are for steps on automatic axes; this is {where}"
+    of = [Problem("not here", rule.written, what, "leave the rule out") for rule in _rules(planned)]
+    raise ProgramError(f"{counted(len(of), 'rule')} of the layout cannot be applied here:", of)
+
+
+def _rules(planned: Planned) -> list[Rule]:
+    return [rule for rule in planned.layout if isinstance(rule.placement, Fp8)]
+
+
+@dataclass
+class _Products:
+    """The products of one trace.
+
+    Attributes:
+        planned: the program.
+        rules: its rules for FP8.
+        read: the leaves that products in FP8 read, each with the number of its rule.
+        lines: the products, by where they are in the step.
+        beyond: the lines of operations that multiply such leaves and stay as they are.
+    """
+
+    planned: Planned
+    read: dict[str, int] = field(default_factory=dict)
+    lines: Counter[tuple[int, int, str]] = field(default_factory=Counter)
+    beyond: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rules = _rules(self.planned)
+        self._num_runs = 0
+        self.origins = {}
+        for leaf in self.planned.plan.of_kind("state"):
+            number = next((i for i, rule in enumerate(self.rules) if rule.matches(leaf.path, "state")), None)
+            if number is not None and not is_optimizer(leaf.path):
+                self.origins[leaf.path] = Origin(frozenset([leaf.path]), number)
+
+    def runner(self, around: Callable[..., Any] | None) -> Callable[..., Any]:
+        """Return what takes the gradients of sums with such products, in the way of the passes around."""
+
+        def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
+            root = root_of(params, self.planned.plan)
+
+            @functools.wraps(sums)
+            def in_fp8(*args: Any) -> Any:
+                paths = [under(root, path) for path, _ in flatten_paths(args[0])[0]]
+                origins = [*map(self.origins.get, paths), *[None] * (len(jax.tree.leaves(args)) - len(paths))]
+                jaxpr, results = jax.make_jaxpr(sums, return_shape=True)(*args)
+                return jax.tree.unflatten(jax.tree.structure(results), self._run(jaxpr, jax.tree.leaves(args), origins))
+
+            return gradient(in_fp8, params, samples) if around is None else around(gradient, in_fp8, params, samples)
+
+        return run
+
+    def run_step(self, step: Step, state: Any, batch: Any) -> Any:
+        """Run any other step, with such products in what it differentiates, or in the step itself."""
+        jaxpr, results, differentiated = traced_gradients(step, state, batch)
+        paths = [path for path, _ in flatten_paths(state)[0]]
+        origins = [*map(self.origins.get, paths), *[None] * len(jax.tree.leaves(batch))]
+        if not differentiated:
+            values = self._run(jaxpr, jax.tree.leaves((state, batch)), origins)
+            return jax.tree.unflatten(jax.tree.structure(results), values)
+        origins_of = of_arguments(differentiated, named_origins(jaxpr, origins))
+        number = iter(range(len(differentiated)))
+
+        def change(function: Callable[..., Any], *primals: Any) -> Callable[..., Any]:
+            jaxpr, structure = traced_function(function, primals)
+            within = origins_of[next(number)]
+
+            def run(*args: Any) -> Any:
+                return jax.tree.unflatten(structure, self._run(jaxpr, jax.tree.leaves(args), within))
+
+            return run
+
+        with intercept_vjp(change, with_arguments=True):
+            return step(state, batch)
+
+    def _run(self, jaxpr: Any, values: Sequence[Any], origins: Origins) -> list[Any]:
+        self._num_runs += 1
+        self.beyond |= {source_line(eqn): paths for eqn, paths in out_of_reach(jaxpr, origins)}
+        return run_with_products(jaxpr, values, origins, self._multiply)
+
+    def _multiply(self, eqn: Any, values: list[Any], origins: Origins, shared: dict[Any, Any]) -> list[Any]:
+        own = [one for one in origins if one is not None]
+        number = min(one.rule for one in own)
+        self.read |= {path: number for one in own for path in one.paths}
+        self.lines[self._num_runs, number, source_line(eqn)] += 1
+        rule: Any = self.rules[number].placement
+        are_parameters = (origins[0] is not None, origins[1] is not None)
+
+        def narrow(place: int, form: Float8) -> Narrow:
+            key = (eqn.invars[place], form)
+            if key not in shared:
+                shared[key] = narrowed(jax.lax.stop_gradient(values[place]), form)
+            return shared[key]
+
+        return [Fp8Product.of(eqn, are_parameters, rule, at_source_of(eqn))(*values, narrow)]
+
+    def check(self) -> None:
+        """Raise if a rule has no product."""
+        of = []
+        for number, rule in enumerate(self.rules):
+            if rule.optional or number in self.read.values():
+                continue
+            paths = [path for path, origin in self.origins.items() if origin.rule == number]
+            what = f"no product of this step reads {listed(paths) if paths else 'what it names'}"
+            beyond = [line for line, taken in self.beyond.items() if taken & {*paths}]
+            if beyond:
+                what += f" where it can be changed; {listed(beyond)} multiplies it inside of a function of its own"
+            fix = (
+                "name what is multiplied by @, jnp.einsum or a layer, such as (\"**.kernel\", outlay.layout.fp8())"
+                "\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
+            )
+            of.append(Problem("no product", rule.written, what, fix))
+        if of:
+            raise ProgramError(f"{counted(len(of), 'rule')} of the layout changes no product:", of)
+
+    def in_words(self) -> str:
+        """Say how many products are in FP8, by rule, and which leaves are not multiplied so."""
+        lines = []
+        for number, rule in enumerate(self.rules):
+            # A step may run what it differentiates several times, for shapes too: one of them counts.
+            runs = Counter[int]()
+            for (run, of, _), num in self.lines.items():
+                runs[run] += num if of == number else 0
+            paths = [path for path, of in self.read.items() if of == number]
+            if paths:
+                how = str(rule.placement).removeprefix("products ")
+                num = counted(max(runs.values()), "product")
+                lines.append(f"{num} of {counted(len(paths), 'leaf', 'leaves')} {how}")
+            left = [path for path, one in self.origins.items() if one.rule == number and path not in self.read]
+            if left and paths:
+                lines.append(f"not in a product, so as they were: {listed(left)}")
+        lines += [f"as it was, in a function of its own: {line}" for line in self.beyond]
+        return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Round arrays to 8 bits with scales that are powers of two: one for a whole array, or one for each block of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from outlay.layout.fp8 import Float8
+
+BLOCK = 128
+_DTYPES = {"e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
+_TOP = {"e4m3": 8, "e5m2": 15}
+"""The exponent of the largest number of a format; both have 1.75 in front of it."""
+_MANTISSA, _BELOW_MOST = 23, 0x1FFFFF
+"""Bits of a float32's mantissa, and what carries into its exponent when added to more than 1.75."""
+_BIAS, _MOST = 127, 60
+"""A scale goes from 2**-60 to 2**60, so that the product of two is a number."""
+
+
+class Narrow(NamedTuple):
+    """An array in 8 bits.
+
+    Attributes:
+        values: its entries, each divided by its scale.
+        scale: the scale of all, or an array of the same rank that broadcasts over blocks (see `widened`).
+    """
+
+    values: Any
+    scale: Any
+
+
+def narrowed(x: jax.Array, form: Float8) -> Narrow:
+    """Round an array with one scale, the smallest power of two with which its largest entry fits.
+
+    An entry that is no number stays none.
+
+    >>> narrowed(jnp.array([1.0, 450.0]), "e4m3")
+    Narrow(values=Array([0.5, 224], dtype=float8_e4m3fn), scale=Array(2., dtype=float32))
+    """
+    scale, inverse = _scales(_over_devices(jnp.max(jnp.abs(x)).astype(jnp.float32)), form)
+    return Narrow((x.astype(jnp.float32) * inverse).astype(_DTYPES[form]), scale)
+
+
+def rounded_in_blocks(x: jax.Array, form: Float8, dims: Sequence[int]) -> jax.Array:
+    """Round an array with a scale for each block: 128 entries along some dims, and 1 along all others.
+
+    Args:
+        x: the array.
+        form: the format.
+        dims: along which dims a block has more than one entry; the last block of a dim may have fewer.
+
+    Returns:
+        The rounded numbers in the dtype of the array, which has room for them.
+    """
+    sizes = [-(-size // BLOCK) * BLOCK if dim in dims else size for dim, size in enumerate(x.shape)]
+    padded = jnp.pad(x, [(0, size - old) for size, old in zip(sizes, x.shape, strict=True)])
+    parts = [part for dim, size in enumerate(sizes) for part in ((size // BLOCK, BLOCK) if dim in dims else (size, 1))]
+    blocks = padded.reshape(parts)
+    inside = tuple(range(1, blocks.ndim, 2))
+    scale, inverse = _scales(jnp.max(jnp.abs(blocks), axis=inside, keepdims=True).astype(jnp.float32), form)
+    rounded = (blocks.astype(jnp.float32) * inverse).astype(_DTYPES[form]).astype(jnp.float32) * scale
+    return jax.lax.slice(rounded.reshape(sizes), [0] * x.ndim, x.shape).astype(x.dtype)
+
+
+def _over_devices(largest: jax.Array) -> jax.Array:
+    """Take the largest entry on all devices, where each computes its own part of the array."""
+    axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
+    return jax.lax.pmax(largest, axes) if axes else largest
+
+
+def _scales(largest: jax.Array, form: Float8) -> tuple[jax.Array, jax.Array]:
+    """Return scales and their inverses, made of bits: exact, and the same on any hardware."""
+    bits = jax.lax.bitcast_convert_type(largest, jnp.int32)
+    exponent = ((bits + _BELOW_MOST) >> _MANTISSA) - _TOP[form]
+    exponent = jnp.clip(exponent, _BIAS - _MOST, _BIAS + _MOST)
+    made = (exponent << _MANTISSA, (2 * _BIAS - exponent) << _MANTISSA)
+    scale, inverse = (jax.lax.bitcast_convert_type(one, jnp.float32) for one in made)
+    return scale, inverse
