@@ -59,7 +59,7 @@ class Fp8:
 
     @property
     def is_of_products(self) -> bool:
-        """That it says how leaves are multiplied, and nothing of where they live; by this layouts know it."""
+        """True: it says how leaves are multiplied and nothing of where they live; layouts know it by this."""
         return True
 
     def __call__(self, leaf: LeafView) -> Choice:

@@ -20,7 +20,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, misplaced_copies
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
 from outlay.layout.leaf_plan import LeafPlan
-from outlay.layout.placement import is_of_products, On
+from outlay.layout.placement import On, is_of_products
 from outlay.layout.plan import Plan
 from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.policies import SplitRows

@@ -22,7 +22,9 @@ class Fp8Product:
     """A product of two arrays.
 
     Attributes:
-        left, right, out: the names of the dims of both operands and of the result.
+        left: the names of the dims of the left operand.
+        right: likewise of the right one.
+        out: of the result.
         dtype: of the result.
         are_parameters: whether the left and the right operand come from parameters.
         rule: how numbers are rounded.
@@ -60,7 +62,8 @@ class Fp8Product:
         """Multiply.
 
         Args:
-            left, right: the operands.
+            left: the left operand.
+            right: the right operand.
             narrow: `narrow(place, form)` returns an operand in 8 bits, of which several products may share one.
         """
         if self.rule.scaling == "blockwise":
@@ -90,15 +93,15 @@ class Fp8Product:
     def _in_blocks(self, left: Any, right: Any) -> jax.Array:
         forward_form, backward_form = self.rule.forward, self.rule.backward
 
-        def product(one: Any, names: Names, other: Any, other_names: Names, wanted: Names, forms: Any, are: Any) -> Any:
+        def product(one: Any, names: Names, other: Any, other_names: Names, into: Names, forms: Any, are: Any) -> Any:
             rounded = (
-                rounded_in_blocks(x, form, _block_dims(own, others, wanted, is_parameter=is_parameter))
+                rounded_in_blocks(x, form, _block_dims(own, others, into, is_parameter=is_parameter))
                 for x, own, others, form, is_parameter in (
                     (one, names, other_names, forms[0], are[0]),
                     (other, other_names, names, forms[1], are[1]),
                 )
             )
-            return _summed(*rounded, names, other_names, wanted, self.dtype)
+            return _summed(*rounded, names, other_names, into, self.dtype)
 
         @jax.custom_vjp
         def multiplied(left: Any, right: Any) -> jax.Array:
@@ -118,28 +121,28 @@ class Fp8Product:
         return multiplied(left, right)
 
 
-def _block_dims(own: Names, others: Names, wanted: Names, *, is_parameter: bool) -> list[int]:
+def _block_dims(own: Names, others: Names, into: Names, *, is_parameter: bool) -> list[int]:
     """Return the dims of a block: the last that is summed over; of a parameter also the last that is its own."""
-    summed = [dim for dim, name in enumerate(own) if name in others and name not in wanted]
+    summed = [dim for dim, name in enumerate(own) if name in others and name not in into]
     free = [dim for dim, name in enumerate(own) if name not in others]
     return [*summed[-1:], *(free[-1:] if is_parameter else ())]
 
 
-def _contracted(one: Narrow, names: Names, other: Narrow, other_names: Names, wanted: Names, dtype: Any) -> jax.Array:
+def _contracted(one: Narrow, names: Names, other: Narrow, other_names: Names, into: Names, dtype: Any) -> jax.Array:
     """Multiply numbers of 8 bits and scale the result.
 
     In bfloat16 it is the same whether the result is rounded or scaled first. Other narrow floats would overflow.
     """
     unscaled = dtype if dtype == jnp.bfloat16 else jnp.float32
-    result = _summed(one.values, other.values, names, other_names, wanted, unscaled)
+    result = _summed(one.values, other.values, names, other_names, into, unscaled)
     return (result * (one.scale * other.scale).astype(unscaled)).astype(dtype)
 
 
-def _summed(one: Any, other: Any, names: Names, other_names: Names, wanted: Names, dtype: Any) -> jax.Array:
+def _summed(one: Any, other: Any, names: Names, other_names: Names, into: Names, dtype: Any) -> jax.Array:
     """Multiply two arrays and sum over the dims that both have and the result has not."""
     shared = [name for name in names if name in other_names]
-    batch = [name for name in shared if name in wanted]
-    summed = [name for name in shared if name not in wanted]
+    batch = [name for name in shared if name in into]
+    summed = [name for name in shared if name not in into]
 
     def dims(of: Names, picked: Sequence[int]) -> list[int]:
         return [of.index(name) for name in picked]
@@ -148,4 +151,4 @@ def _summed(one: Any, other: Any, names: Names, other_names: Names, wanted: Name
     result = jax.lax.dot_general(one, other, numbers, preferred_element_type=dtype)
     own = [name for name in names if name not in shared]
     order = (*batch, *own, *(name for name in other_names if name not in shared))
-    return result if order == wanted else jax.lax.transpose(result, [order.index(name) for name in wanted])
+    return result if order == into else jax.lax.transpose(result, [order.index(name) for name in into])

@@ -172,7 +172,7 @@ class _Products:
             if beyond:
                 what += f" where it can be changed; {listed(beyond)} multiplies it inside of a function of its own"
             fix = (
-                "name what is multiplied by @, jnp.einsum or a layer, such as (\"**.kernel\", outlay.layout.fp8())"
+                'name what is multiplied by @, jnp.einsum or a layer, such as ("**.kernel", outlay.layout.fp8())'
                 "\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
             )
             of.append(Problem("no product", rule.written, what, fix))

@@ -81,7 +81,7 @@ def products_in(jaxpr: Any, origins: Origins) -> Iterator[Any]:
 
 
 def out_of_reach(jaxpr: Any, origins: Origins) -> Iterator[tuple[Any, frozenset[str]]]:
-    """Yield operations that multiply parameters and cannot be entered, such as functions with derivatives of their own.
+    """Yield operations on parameters that hold products out of reach, as functions with their own derivatives do.
 
     Each comes with the parameters that it takes.
     """

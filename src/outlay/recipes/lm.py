@@ -24,6 +24,7 @@ from outlay.models.transformer.config import (
     Dtype,
     NormKind,
     Positions,
+    Precision,
     TransformerConfig,
     remat_problems,
 )
@@ -31,7 +32,6 @@ from outlay.models.transformer.language_model import language_model, sample_toke
 from outlay.models.transformer.published import MODELS, PublishedModel
 from outlay.program.program import Program
 from outlay.recipes.corpus import bytes_like, corpus
-from outlay.recipes.lm_precision import Precision, in_precision
 from outlay.recipes.pretrained import pretrained
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.smaller_lm import LmSizes, smaller_lm
@@ -164,28 +164,27 @@ def lm(
     batch_size = usual.batch if batch is None else batch
     text = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     optimizer = _optimizer(usual, optimizer_dtype or config.param_dtype, config)
-    recipe = _recipe(LmSizes(config, batch_size, accumulate), text, optimizer, precision)
+    recipe = _recipe(LmSizes(config, batch_size, accumulate, precision), text, optimizer)
     return recipe if from_ is None else dataclasses.replace(recipe, begin=pretrained(from_, config, "params"))
 
 
-def _recipe(
-    sizes: LmSizes,
-    text: tuple[Any, Any, str],
-    optimizer: optax.GradientTransformation,
-    precision: Precision | None,
-) -> Recipe:
+def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.GradientTransformation) -> Recipe:
     """Return the recipe of these sizes, which learns from this text; it makes itself smaller."""
     config = sizes.config
     train, test, token = text
     init_params, loss = language_model(config, token)
     layouts, meshes = with_contexts(config, *with_pipelines(*lm_layouts(config)))
+    if sizes.precision is not None:
+        from outlay.recipes.lm_precision import in_precision
+
+        layouts = in_precision(layouts, sizes.precision)
 
     def sample(program: Program, state: Any) -> str:
         return sampled_text(config, program, state, config.num_positions)
 
     def small(less: SmallerMesh) -> Recipe:
         fewer = smaller_lm(sizes, less)
-        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer, precision)
+        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer)
 
     return Recipe.training(
         "lm",
@@ -197,7 +196,7 @@ def _recipe(
         batch_size=sizes.batch,
         steps=NUM_STEPS,
         accumulate=sizes.accumulate,
-        layouts=in_precision(layouts, precision),
+        layouts=layouts,
         meshes=meshes,
         sample=sample if token == "byte" else None,
         small=small,

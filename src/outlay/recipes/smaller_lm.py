@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from outlay.models.attention.blockwise import BLOCK
-from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.config import Precision, TransformerConfig
 from outlay.recipes.smaller_mesh import TILE, SmallerMesh
 
 WIDTH = 128
@@ -35,11 +35,13 @@ class LmSizes:
         config: the transformer; its `num_positions` are the tokens of a sequence.
         batch: sequences a step.
         accumulate: microbatches a step.
+        precision: of the products of its layers; None for the dtype of the transformer.
     """
 
     config: TransformerConfig
     batch: int
     accumulate: int
+    precision: Precision | None = None
 
 
 def smaller_lm(full: LmSizes, less: SmallerMesh) -> LmSizes:
@@ -78,7 +80,7 @@ def smaller_lm(full: LmSizes, less: SmallerMesh) -> LmSizes:
         head_dim=head_dim,
         **_heads(config, head_dim / config.head_dim * config.width / width, less),
     )
-    return LmSizes(smaller, accumulate * less.batch(full.batch // full.accumulate), accumulate)
+    return LmSizes(smaller, accumulate * less.batch(full.batch // full.accumulate), accumulate, full.precision)
 
 
 def _rounds(num: int, less: SmallerMesh, at_least: int = 0) -> int:

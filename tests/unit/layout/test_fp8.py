@@ -11,11 +11,10 @@ KERNEL = {"dense": {"kernel": np.ones((16, 8), np.float32)}}
 
 
 def test_a_file_writes_and_reads_it(tmp_path):
-    layout = outlay.Layout(
-        [("**.kernel", fp8()), outlay.Rule("head", fp8("blockwise", "e5m2", "e4m3"), optional=True)]
-    )
+    layout = outlay.Layout([("**.kernel", fp8()), outlay.Rule("head", fp8("blockwise", "e5m2", "e4m3"), optional=True)])
     text = outlay.layout.write_layout(layout)
-    assert "fp8 = true" in text and 'scaling = "blockwise"' in text
+    assert "fp8 = true" in text
+    assert 'scaling = "blockwise"' in text
     (tmp_path / "layout.toml").write_text(text)
     assert outlay.layout.read_layout(tmp_path / "layout.toml") == layout
 

@@ -141,7 +141,7 @@ def test_a_trained_stack_rounds_alike_on_any_mesh(mode, accumulate):
     losses, program = trained(outlay.Layout([RULE]) + SPLIT, mode, accumulate)
     assert program.passes[0] == "fp8_products"
     assert program.fp8 == "1 product of 1 leaf in FP8 (current scaling, e4m3 forward, e5m2 backward)"
-    # In microbatches, each has scales of its own; and a sum in another order may be rounded to the next number of 8 bits.
+    # Microbatches have scales of their own, and a sum in another order may be rounded to the next number of 8 bits.
     np.testing.assert_allclose(losses[0], in_fp8()[0][0], rtol=1e-6 if accumulate == 1 else 1e-3)
     np.testing.assert_allclose(losses, in_fp8()[0], rtol=1e-3 if accumulate == 1 else 2e-2)
     np.testing.assert_allclose(losses, plainly(), rtol=5e-2)
@@ -152,7 +152,8 @@ def test_the_plan_says_it_and_places_leaves_by_other_rules():
     program = in_fp8()[1]
     assert "products in FP8 (current scaling" in program.plan["params.layers.kernel"].reason
     moments = [leaf for leaf in program.plan if leaf.path.endswith("mu.layers.kernel")]
-    assert moments and "FP8" not in moments[0].reason
+    assert moments
+    assert "FP8" not in moments[0].reason
     with pytest.raises(outlay.errors.LayoutError, match="no rule"):
         outlay.Layout([("w", outlay.layout.fp8())]).plan({"w": W}, outlay.mesh(data=8))
 
@@ -162,7 +163,8 @@ def test_a_program_without_such_a_rule_does_not_enter_it():
     program = outlay.program(
         lambda s, b: (s, b @ s), lambda key: jnp.asarray(W), X[:, 0], layout=layout, mesh=outlay.mesh(data=8)
     )
-    assert program.fp8 == "" and program.passes == ()
+    assert program.fp8 == ""
+    assert program.passes == ()
 
 
 class Linen(linen.Module):
@@ -214,8 +216,12 @@ def test_products_are_found_in_any_library_and_step(kind, differentiates):
 
     layout = outlay.Layout([("params.**", outlay.layout.fp8())]) + outlay.data_parallel()
     program = outlay.program(
-        step, lambda key: {"params": make()}, X[:, 0, :WIDTH].astype(jnp.bfloat16), layout=layout,
-        mesh=outlay.mesh(data=8), donate=differentiates,
+        step,
+        lambda key: {"params": make()},
+        X[:, 0, :WIDTH].astype(jnp.bfloat16),
+        layout=layout,
+        mesh=outlay.mesh(data=8),
+        donate=differentiates,
     )
     assert re.match(rf"{num} products? of ", program.fp8), program.fp8
 
@@ -225,7 +231,7 @@ def test_a_function_with_a_derivative_of_its_own_is_named_and_left():
     def own(x, w):
         return x @ w
 
-    own.defvjp(lambda x, w: (own(x, w), (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    own.defvjp(lambda x, w: (own(x, w), (x, w)), lambda saved, g: (g @ saved[1].T, saved[0].T @ g))
 
     def step(state, batch):
         loss = lambda w: jnp.mean(own(batch, w["a"]) @ w["b"])  # noqa: E731
@@ -236,10 +242,13 @@ def test_a_function_with_a_derivative_of_its_own_is_named_and_left():
         layout = outlay.Layout(rules) + outlay.data_parallel()
         return outlay.program(step, lambda key: state, X[:, 0], layout=layout, mesh=outlay.mesh(data=8))
 
-    said = make([("*", outlay.layout.fp8())]).fp8
-    assert said.startswith("1 product of 1 leaf in FP8") and "as they were: a" in said
-    assert re.search(r"as it was, in a function of its own: .*test_fp8_products.py:\d+", said)
-    with pytest.raises(outlay.errors.ProgramError, match=r'"a", products in FP8.*\n?.*test_fp8_products.py:\d+ multiplies'):
+    words = make([("*", outlay.layout.fp8())]).fp8
+    assert words.startswith("1 product of 1 leaf in FP8")
+    assert "as they were: a" in words
+    assert re.search(r"as it was, in a function of its own: .*test_fp8_products.py:\d+", words)
+    with pytest.raises(
+        outlay.errors.ProgramError, match=r'"a", products in FP8.*\n?.*test_fp8_products.py:\d+ multiplies'
+    ):
         make([("a", outlay.layout.fp8())])
 
 
@@ -269,3 +278,28 @@ def test_products_beside_split_tensors_sum_over_devices_first():
         losses.append(float(metrics["loss"]))
     np.testing.assert_allclose(losses[0], in_fp8()[0][0], rtol=1e-6)
     np.testing.assert_allclose(losses, in_fp8()[0], rtol=1e-3)
+
+
+def test_verify_tells_what_it_means_from_what_8_bits_round():
+    """In float64 both sides mean the same; in their own dtypes the difference is words."""
+    answer = outlay.verify(in_fp8()[1], steps=1)
+    assert answer.verdict == "same"
+    kernel = next(check for check in answer.checks if check.path == "params.layers.kernel")
+    assert kernel.replayed is not None
+    assert kernel.replayed < 1e-9
+    assert kernel.max_abs > 1e-5
+    assert re.search(
+        r"FP8 costs in step 1.*outputs.loss is off by 0\.\d+%.*updates of the state are off by", str(answer), re.DOTALL
+    )
+
+
+def test_verify_finds_a_fault_in_a_program_in_fp8():
+    """One that 8 bits would hide in their own dtypes is seen in float64."""
+
+    def step(state, batch):
+        num = jax.sharding.get_abstract_mesh().size or 1  # what depends on the devices is a fault
+        return {"w": state["w"] - jax.grad(lambda w: jnp.mean(batch @ w))(state["w"]) * (1 + 1e-3 * num)}, None
+
+    layout = outlay.Layout([("w", outlay.layout.fp8())]) + outlay.data_parallel()
+    program = outlay.program(step, lambda key: {"w": jnp.asarray(W)}, X[:, 0], layout=layout, mesh=outlay.mesh(data=8))
+    assert outlay.verify(program, steps=1).verdict == "different"

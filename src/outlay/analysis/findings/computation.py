@@ -1,4 +1,4 @@
-"""Find work that costs more than it must: repeated by several devices, or attention without a fused kernel."""
+"""Find work that costs more than it must: repeated, attention without a fused kernel, or in more bits than asked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.hlo.hlo_module import Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.hlo.opcodes import CONTROL, NAMES
+from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.products import flops_of_product
 from outlay.core.quantities import format_bytes
 from outlay.core.source_owner import is_below
@@ -107,3 +108,27 @@ def _caller(one: Instruction) -> SourceLine | None:
     """Return the user's line that asked for attention, rather than a line of the attention itself."""
     own = [number for number, frame in enumerate(one.frames) if is_below(frame.file, _OWN)]
     return user_line(one.frames[own[-1] + 1 :] if own else one.frames)
+
+
+def not_in_fp8(evidence: Evidence) -> Iterator[Finding]:
+    """Find programs with rules for FP8 none of whose products are compiled so; simulated devices emulate it."""
+    program, target = evidence.program, evidence.target
+    if program is None or not program.fp8 or target is None or target.hardware.kind == "cpu":
+        return
+    asked = program.fp8.partition("\n")[0]
+    if "float8" not in target.hardware.peak_flops:
+        text = (
+            f"the layout asks for {asked}, and {target.hardware.name} has no such products: they are compiled and "
+            "priced in the model's dtype, so FP8 makes nothing faster and rounds all the same"
+        )
+        fix = "leave the rule for FP8 out (outlay.layout.fp8, --precision), or take a target that has it, such as h100"
+        yield Finding("not-in-fp8", text, fix, 0)
+    elif not compiled_work(evidence.module).flops_by_dtype.get("float8"):
+        text = (
+            f"the layout asks for {asked}, and no product of the compiled program takes 8 bits: they are priced in the "
+            "model's dtype"
+        )
+        fix = 'scaling="current" (--precision fp8): XLA has no product whose scales differ from block to block'
+        if "blockwise" not in asked:
+            fix = "dims that are multiples of 16, since others are computed in 16 bits; or leave the rule out"
+        yield Finding("not-in-fp8", text, fix, 0)

@@ -20,7 +20,7 @@ from outlay.program.compiler_options import CompilerOptions
 from outlay.program.program import Program
 from outlay.render.report import fields_as_json
 
-SEVERE = ("out-of-memory", "tight-memory")
+SEVERE = ("out-of-memory", "tight-memory", "not-in-fp8")
 """Kinds that come before all that only cost."""
 
 

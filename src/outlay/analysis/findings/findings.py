@@ -8,7 +8,7 @@ from typing import Any
 
 from outlay.analysis.findings.communication import back_and_forth, exchanges_in_fsdp, gathered_batch, whole_parameters
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
-from outlay.analysis.findings.computation import repeated_work, unfused_attention
+from outlay.analysis.findings.computation import not_in_fp8, repeated_work, unfused_attention
 from outlay.analysis.findings.exchanges_in_loops import exchanges_in_loops
 from outlay.analysis.findings.finding import SEVERE, Evidence, Finding
 from outlay.analysis.findings.gathered_operands import gathered_operands, indexed_operands
@@ -50,6 +50,7 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     indexed_operands,
     exchanges_in_loops,
     _synchronous_loops,
+    not_in_fp8,
     whole_leaves,
     large_constants,
     donated_in_vain,

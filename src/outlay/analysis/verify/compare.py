@@ -57,6 +57,7 @@ class Standard:
         share: of the largest entry or update, by how much both may differ; None for a share that follows the dtypes.
         coarsest: the coarsest dtype that the step computes in.
         rounded: operations that a replay in float64 left in their own dtypes.
+        in_fp8: whether the program multiplies in 8 bits, and the reference does not.
         marks: what each leaf depends on, by kind and path.
     """
 
@@ -64,6 +65,7 @@ class Standard:
     share: float | None = None
     coarsest: Any = np.float32
     rounded: frozenset[str] = frozenset()
+    in_fp8: bool = False
     marks: Mapping[tuple[Kind, str], Marks] = field(default_factory=dict)
 
 
@@ -230,6 +232,12 @@ class _Leaf:
             if _largest(_minus(judge, self.start)) < _ZERO_BUT_FOR_ROUNDING * _largest(_minus(got, self.start)):
                 digits = _DIGITS_OF_NOISE
             allowed += digits * off
+        if self.standard.in_fp8 and self.precise is not None:
+            from outlay.analysis.verify.fp8_rounding import REASON, allowed_in_fp8
+
+            allowed += allowed_in_fp8(got, judge, self.start)
+            is_off = _norm(_minus(got, judge)) > allowed or bool((np.isnan(got) != np.isnan(judge)).any())
+            return allowed, REASON, self._words(got != judge, got, judge, ratio) if is_off and meant else "", ""
         doubt = ""
         bad = _apart(got, judge, allowed)
         if bad.any():

@@ -74,10 +74,10 @@ class Proof:
         self.causes: list[str] = []
         self.further: list[LeafCheck] = []
         self.meant: list[str] = []
-        self.not_replayed, self.num_further = "", 0
+        self.not_replayed, self.num_further, self.cost = "", 0, ""
         self.run, self.planned = as_planned(program)
         self.one_device = OneDevice(program)
-        self.exact = program.is_exact
+        self.exact, self.in_fp8 = program.is_exact, bool(program.fp8)
         self.marks: Mapping[Any, Marks] = {}
         self.sizes: Mapping[int, int] | None = None
         self.coarsest: Any = np.float32
@@ -202,6 +202,10 @@ class Proof:
         got = self.run(state, batch)
         own = Pair(got, right, self._perturbed(self.reference.run, state, batch))
         precise = self._precise(state, batch)
+        if self.in_fp8 and not self.cost:
+            from outlay.analysis.verify.fp8_rounding import cost_in_words
+
+            self.cost = cost_in_words(got, right, state)
         return self._compared(number, state, own, precise), right, got, precise
 
     def _takes_microbatches(self, state: Leaves, batch: Any) -> bool:
@@ -302,6 +306,7 @@ class Proof:
             coarsest=self.coarsest,
             rounded=frozenset(self.planned.rounded | self.reference.rounded) if precise else frozenset(),
             marks=self.marks,
+            in_fp8=self.in_fp8,
         )
         return list(compare(number, state, own, precise, self.program.plan.mesh.axis_sizes, standard))
 
@@ -392,4 +397,4 @@ class Proof:
         words += "over the whole batch, then the optimizer's update"
         if "random_bits" in str(self.reference.traced()):
             words += "; the key of a sample is jax.random.fold_in twice, by the step and by its place in the batch"
-        return "; ".join([words, *self.meant])
+        return "; ".join(filter(None, [words, *self.meant, self.cost]))
