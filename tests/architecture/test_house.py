@@ -22,7 +22,6 @@ SHORT = 120
 
 ON_THEIR_OWN = {
     "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
-    "outlay.analysis.findings.computation": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.exchanges_in_loops": "one of the kinds of findings, each a file",
     "outlay.analysis.findings.synchronous_loops": "one of the kinds of findings, each a file",
     "outlay.analysis.hlo.execute.solving": "one of the kinds of operations, each a table",

@@ -100,7 +100,7 @@ class _Products:
                 self.origins[leaf.path] = Origin(frozenset([leaf.path]), number)
 
     def runner(self, around: Callable[..., Any] | None) -> Callable[..., Any]:
-        """Return what takes the gradients of sums with such products, in the way of the passes around."""
+        """Return what takes the gradients of sums in FP8, in the way of the passes around."""
 
         def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
             root = root_of(params, self.planned.plan)
@@ -117,7 +117,7 @@ class _Products:
         return run
 
     def run_step(self, step: Step, state: Any, batch: Any) -> Any:
-        """Run any other step, with such products in what it differentiates, or in the step itself."""
+        """Run any other step, in FP8 in what it differentiates, or else as a whole."""
         jaxpr, results, differentiated = traced_gradients(step, state, batch)
         paths = [path for path, _ in flatten_paths(state)[0]]
         origins = [*map(self.origins.get, paths), *[None] * len(jax.tree.leaves(batch))]

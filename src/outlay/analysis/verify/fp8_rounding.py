@@ -56,7 +56,7 @@ def cost_in_words(got: Result, right: Result, before: Leaves) -> str:
 
 
 def _shares(got: Mapping[str, Any], right: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, float]:
-    """Return how far arrays are off, over the norm of what the step did to them; without those that it left alone."""
+    """Return how far each array that the step changed is off, over the norm of its change."""
     shares = {}
     for path, leaf in right.items():
         if path in got and np.issubdtype(np.asarray(leaf, np.float64).dtype, np.floating):
