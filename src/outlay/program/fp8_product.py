@@ -94,14 +94,14 @@ class Fp8Product:
         forward_form, backward_form = self.rule.forward, self.rule.backward
 
         def product(one: Any, names: Names, other: Any, other_names: Names, into: Names, forms: Any, are: Any) -> Any:
-            rounded = (
+            left, right = (
                 rounded_in_blocks(x, form, _block_dims(own, others, into, is_parameter=is_parameter))
                 for x, own, others, form, is_parameter in (
                     (one, names, other_names, forms[0], are[0]),
                     (other, other_names, names, forms[1], are[1]),
                 )
             )
-            return _summed(*rounded, names, other_names, into, self.dtype)
+            return _summed(left, right, names, other_names, into, self.dtype)
 
         @jax.custom_vjp
         def multiplied(left: Any, right: Any) -> jax.Array:

@@ -158,7 +158,8 @@ class _Products:
                 shared[key] = narrowed(jax.lax.stop_gradient(values[place]), form)
             return shared[key]
 
-        return [Fp8Product.of(eqn, are_parameters, rule, at_source_of(eqn))(*values, narrow)]
+        left, right = values
+        return [Fp8Product.of(eqn, are_parameters, rule, at_source_of(eqn))(left, right, narrow)]
 
     def check(self) -> None:
         """Raise if a rule has no product."""

@@ -119,7 +119,7 @@ def not_in_fp8(evidence: Evidence) -> Iterator[Finding]:
     if "float8" not in target.hardware.peak_flops:
         text = (
             f"the layout asks for {asked}, and {target.hardware.name} has no such products: they are compiled and "
-            "priced in the model's dtype, so FP8 makes nothing faster and rounds all the same"
+            "priced in the model's dtype, so FP8 makes nothing faster"
         )
         fix = "leave the rule for FP8 out (outlay.layout.fp8, --precision), or take a target that has it, such as h100"
         yield Finding("not-in-fp8", text, fix, 0)
