@@ -188,28 +188,38 @@ def _recipe(
 
 def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:
     """Return layouts and meshes by name; without a capacity, only layouts that leave experts together."""
+    # As for `lm`: a head that is gathered for each piece of the loss would be moved again for each.
+    whole = inside("table" if config.tied else "head", P())
     alone = {
         "dp": inside("residual", P("data")) + data_parallel(),
         "fsdp": fsdp(pattern="params.**.kernel", min_size=1)
         + fsdp(pattern="params.**.embedding", min_size=1)
+        + whole
         + inside("residual", P("data"))
         + data_parallel(),
     }
     if config.capacity_factor is None:
         return alone, {}
-    samples = inside("residual", P(("data", "expert")))
+    both = ("data", "expert")
+    samples = inside("residual", P(both))
     apart = expert_parallel("expert", pattern=EXPERTS, dim=1) + samples
     rest = fsdp(pattern="params.**.kernel", min_size=1) + fsdp(pattern="params.**.embedding", min_size=1)
     hidden = [
         (f"params.layers.feed_forward.experts.{name}.kernel", P(None, None, None, "model")) for name in _inward(config)
     ]
-    tensor = Layout([*hidden, ("params.layers.feed_forward.experts.down.kernel", P(None, None, "model"))])
+    heads = [(f"params.layers.attention.{name}.kernel", P(None, None, "model")) for name in ("query", "key", "value")]
+    outward = [
+        ("params.layers.feed_forward.experts.down.kernel", P(None, None, "model")),
+        ("params.layers.attention.output.kernel", P(None, "model")),
+    ]
+    tensor = Layout([*hidden, *heads, *outward])
+    tensor += inside("queries", P(both, None, "model"))
     stages = Layout([("params.layers.**", pipeline("stage", microbatches=NUM_MICROBATCHES))])
     layouts = {
-        "ep+fsdp": apart + rest,
+        "ep+fsdp": whole + apart + rest,
         "ep": apart,
-        "ep+fsdp+tp": tensor + apart + rest,
-        "pp+ep+fsdp": stages + apart + rest,
+        "ep+fsdp+tp": tensor + whole + apart + rest,
+        "pp+ep+fsdp": stages + whole + apart + rest,
     }
     two = "data=-1,expert=2"
     meshes = {"ep+fsdp": two, "ep": two, "ep+fsdp+tp": f"{two},model=2", "pp+ep+fsdp": f"stage=2,{two}"}

@@ -59,6 +59,19 @@ class Plan(Report):
         return self.of_kind("state")
 
     @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """The mesh axes over which tokens change devices on their way to experts, where the step names its tokens.
+
+        Such an axis splits samples and, of a value of the same shape, another dim. It also splits parameters, and yet
+        none are gathered over it, as FSDP would.
+        """
+        values = self.of_kind("intermediate")
+        apart = {(leaf.shape, axis) for leaf in values for axes in leaf.dims[1:] for axis in axes}
+        moved = (axis for leaf in values for axis in (leaf.dims or ((),))[0] if (leaf.shape, axis) in apart)
+        samples = {axis for leaf in self.of_kind("batch") for axes in leaf.dims[:1] for axis in axes}
+        return tuple(axis for axis in dict.fromkeys(moved) if axis in samples)
+
+    @property
     def bytes_total(self) -> int:
         """Bytes of the state, every array counted once."""
         return sum(leaf.bytes_total for leaf in self.state)

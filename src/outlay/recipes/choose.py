@@ -22,10 +22,11 @@ from outlay.layout.layout import Layout
 from outlay.program.modes import Mode
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe, name_of
-from outlay.recipes.prepare import layout_names, layout_of, on_devices, prepare
+from outlay.recipes.layouts_to_try import ways_of_layouts
+from outlay.recipes.prepare import prepare
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
-from outlay.search.candidate import Candidate, candidates, mesh_shapes, on_target, words_of
+from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.compiled_price import Price, compiled_price
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement
@@ -55,12 +56,13 @@ def choose(
     """Choose a layout and a mesh for a target, with the target's own compiler and without the hardware.
 
     Candidates are the recipe's layouts on every mesh that the target's devices can make with the axes of the layout's
-    own mesh, and with every value of `remat` and `accumulate` where the recipe function has these parameters; and with
-    every batch that is asked for. Arithmetic rules out what cannot be divided and cannot fit, and orders the rest. The
-    best are compiled, each in a process of its own, and every third turn goes to one that needs less memory. They are
-    ranked by `outlay.estimate` among those that fit, by the time of an example where batches differ. What was compiled
-    is kept on disk: the same question is answered faster the next time, and after Ctrl-C the search goes on where it
-    was. State and batch stay abstract. Progress goes to stderr.
+    own mesh, those of stages, tokens and experts inside hosts and across them; pipelines with several numbers of
+    microbatches and repeats, split tokens with each exchange; all with every value of `remat` and `accumulate` where
+    the recipe function has these parameters, and with every batch that is asked for. Arithmetic rules out what cannot
+    be divided and cannot fit, and orders the rest. The best are compiled, each in a process of its own, and every third
+    turn goes to one that needs less memory. They are ranked by `outlay.estimate` among those that fit, by the time of
+    an example where batches differ. What was compiled is kept on disk: the same question is answered faster the next
+    time, and after Ctrl-C the search goes on where it was. State and batch stay abstract. Progress goes to stderr.
 
     Of a recipe whose step is a `GraphLoop` the question is which parts go to which devices, and whether one device is
     best. Where the target's devices are attached, as those of `cpu:6` are, the parts and the best arrangements of them
@@ -182,17 +184,6 @@ def choose_for_graph(
     return choose_placement(graph_loop, made.init, made.data[0], target, recipe=recipe, words=words, by_rows=by_rows)
 
 
-def _usual(recipe: Recipe, target: Target, meshes: Sequence[str] | None) -> list[str]:
-    """Return the layouts to choose from unless some are named: pipelines and contexts where a mesh has their axes."""
-    given = [{name for name, _ in MeshSpec.parse(text).axes} for text in meshes or ()]
-
-    def is_usual(layout: Any) -> bool:
-        own = {*layout.stage_axes, *layout.context_axes} if isinstance(layout, Layout) else set()
-        return not own or any(own <= axes for axes in given)
-
-    return [name for name in layout_names(recipe, target) if is_usual(layout_of(recipe, name)[0])]
-
-
 def ask(
     recipe: str,
     words: Sequence[str],
@@ -219,8 +210,7 @@ def ask(
     function = find_function(recipe)
     several, fixed = several_values(function, words)
     made = find_recipe(recipe, fixed, known)
-    choices = {name: layout_of(made, name) for name in layouts or _usual(made, target, meshes)}
-    shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in choices.items()}
+    choices = ways_of_layouts(made, target, layouts, meshes)
     given = recipe_arguments(function, recipe, fixed, known)
 
     DiskCache(cache_folder()).warn_if_read_only()
@@ -228,7 +218,7 @@ def ask(
     workload_of = Workloads(recipe, fixed, made, {**defaults(function), **given}, step_mode)
 
     def ways_of(candidate: Candidate, price: Price, tried: Sequence[Candidate]) -> list[WayToFit]:
-        layout = on_devices(choices[candidate.layout][0], target.num_devices)
+        layout = choices.layouts[candidate.layout]
         return Changes(
             Candidate(candidate.layout, candidate.mesh),
             plan_of(workload_of(candidate), layout, MeshSpec.parse(candidate.mesh), target),
@@ -260,8 +250,8 @@ def ask(
         words=tuple(fixed),
         several={name: tuple(values) for name, values in several.items()},
         target=target,
-        candidates=tuple(candidates(shapes, option_sets(function, given, several))),
-        layouts={name: on_devices(layout, target.num_devices) for name, (layout, _) in choices.items()},
+        candidates=tuple(candidates(choices.meshes, option_sets(function, given, several))),
+        layouts=choices.layouts,
         workload_of=workload_of,
         command=COMMAND,
         job_of=job_of,
@@ -269,14 +259,6 @@ def ask(
         # Without options of its own there is no program without them.
         compiler_options=compiler_options if target.has_host_memory else "preset",
     )
-
-
-def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]:
-    """List the meshes to try a layout on, as text."""
-    if meshes:
-        resolved = (on_target(MeshSpec.parse(text), target) for text in meshes)
-        return list(dict.fromkeys(map(str, resolved)))
-    return [str(mesh) for mesh in mesh_shapes(MeshSpec.parse(own), target)]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from outlay.program.modes import Mode
 from outlay.program.program import Program
 from outlay.recipes.program_options import ProgramOptions
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
-from outlay.search.candidate import WITH_HOST
+from outlay.search.candidate import WITH_HOST, base_name
 from outlay.train.data import TrainData
 
 if TYPE_CHECKING:
@@ -157,20 +157,24 @@ def layout_names(recipe: Recipe, target: Target) -> list[str]:
 
 def mode_of(recipe: Recipe, name: str) -> Mode:
     """Return the mode in which a recipe's layout is executed."""
-    return recipe.mode_of(name.removesuffix(WITH_HOST))
+    return recipe.mode_of(name if name in recipe.layouts else base_name(name))
 
 
 def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layout], str]:
     """Return a layout, by its name in a recipe or from a TOML file, and its mesh as text.
 
-    Either may end in `+host`, which keeps the optimizer's state in the memory of the host.
+    Either may end in `+host`, which keeps the optimizer's state in the memory of the host, and in options of its
+    pipelines and contexts, as in `pp+host:microbatches=16`.
 
     Raises:
         RecipeError: the recipe has no such layout, and it is not a TOML file.
-        LayoutError: the file cannot be read.
+        LayoutError: the file cannot be read, or the layout has no such option.
     """
     if name in recipe.layouts:
         return recipe.layouts[name], recipe.mesh_of(name)
+    base, options = _options_of(name)
+    if options:
+        return _with_options(recipe, base, options)
     if name.endswith(WITH_HOST):
         layout, mesh = layout_of(recipe, name.removesuffix(WITH_HOST))
         return _with_host(layout), mesh
@@ -182,3 +186,22 @@ def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layou
         f"\n  fix: use one of {', '.join(recipe.layouts)}, or a file that ends in .toml; "
         f"{WITH_HOST} after the name keeps the optimizer's state on the host"
     )
+
+
+def _options_of(name: str) -> tuple[str, dict[str, str]]:
+    """Separate a layout's name from options of its pipelines and contexts."""
+    if ":" not in name:
+        return name, {}
+    from outlay.layout.layout_options import split_name
+
+    return split_name(name)
+
+
+def _with_options(recipe: Recipe, base: str, options: dict[str, str]) -> tuple[Layout | Callable[[int], Layout], str]:
+    """Return a layout with options."""
+    from outlay.layout.layout_options import with_options
+
+    layout, mesh = layout_of(recipe, base)
+    if isinstance(layout, Layout):
+        return with_options(layout, options, base), mesh
+    return lambda num_devices: with_options(layout(num_devices), options, base), mesh

@@ -6,7 +6,7 @@ import functools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.core.disk_cache import DiskCache, cache_folder, key_of, loaded_code
@@ -156,12 +156,18 @@ class Workloads:
         self._recipe, self._words, self._made, self._arguments = recipe, words, made, arguments
         self._mode: Mode | None = mode  # by itself: of a tuple its type would be a plain str
         self._traced: dict[object, Workload] = {}
+        self._are_alike: dict[tuple[str, ...], bool] = {}
+        self._first_axes: tuple[str, ...] = ()
+        self._first_text = ""
 
     def __call__(self, candidate: Candidate) -> Workload:
         """Return the work of a candidate, traced if it was not yet."""
         spec, options = MeshSpec.parse(candidate.mesh), dict(candidate.options)
         # What is traced may depend on the names of the axes, and not on their sizes.
-        key = (candidate.options, tuple(spec.axis_sizes))
+        axes = tuple(spec.axis_sizes)
+        if candidate.options and self._is_the_same_on(axes, candidate):
+            axes = self._first_axes
+        key = (candidate.options, axes)
         if key not in self._traced:
             made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._made
             microbatches = {**self._arguments, **options}.get("accumulate", 1)
@@ -173,6 +179,19 @@ class Workloads:
                 microbatches=microbatches,
             )
         return self._traced[key]
+
+    def _is_the_same_on(self, axes: tuple[str, ...], candidate: Candidate) -> bool:
+        """Return whether the step as it is, without options, is the same on a mesh with other axes.
+
+        Then it does not ask for their names, and one trace of each set of options is enough: of a large model each
+        takes seconds.
+        """
+        if axes not in self._are_alike:
+            text = str(self(replace(candidate, options=())).traced.jaxpr)
+            self._first_text = self._first_text or text
+            self._first_axes = self._first_axes or axes
+            self._are_alike[axes] = text == self._first_text
+        return self._are_alike[axes]
 
 
 @dataclass(frozen=True)
@@ -275,7 +294,7 @@ class Changes:
             plan = plan_of(work, layout, MeshSpec.parse(candidate.mesh), self.target)
         except (Rejected, OutlayError):
             return None
-        return expect(work, plan, self.target)
+        return expect(work, plan, self.target, layout)
 
     def _command(self, candidate: Candidate) -> str:
         words = without_options(self.words, [name for name, _ in candidate.options])
@@ -304,4 +323,6 @@ class Changes:
     def _factor(self) -> float:
         """By how much more the compiler needed than the arithmetic says; never less than 1."""
         # Arithmetic leaves out what the compiler adds; below 1 it would promise what nobody has seen (decision 45).
-        return max(1.0, self.peak / max(1, expect(self._workloads(self.own), self.plan, self.target).num_bytes))
+        layout = on_devices(layout_of(self._made, self.own.layout)[0], self.target.num_devices)
+        expected = expect(self._workloads(self.own), self.plan, self.target, layout)
+        return max(1.0, self.peak / max(1, expected.num_bytes))

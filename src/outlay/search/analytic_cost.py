@@ -3,30 +3,27 @@
 Compute is the FLOPs of the trace at the hardware's peak, divided among the devices that the plan gives different work.
 Communication is what the textbook strategies cost: a parameter split over an axis that also splits the batch is
 gathered twice and its gradient scattered once (FSDP), any other gradient is summed over the axes of the batch (data
-parallelism), and a layer split over another axis sums its activations once (Megatron). Memory is the state, the batch,
-a gradient for each parameter and the activations that the trace holds at one time. A pipeline takes its idle ticks
-longer, gathers a stage's layers for each microbatch, and sends activations on in each tick, forward and back. Fusion,
+parallelism), and a layer split over another axis sums its activations once (Megatron). Tokens that are split are
+exchanged in attention, and tokens of experts go to them and back (`exchange_cost.py`). A pipeline takes its idle ticks
+longer, gathers a stage's layers for each microbatch, and sends activations on in each tick, forward and back. Memory is
+the state, the batch, a gradient for each parameter and the activations that the trace holds at one time. Fusion,
 overlap and rematerialization by the real compiler are left out: only the compiler's own figures are reported.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from outlay.analysis.cost.links import collective_seconds
-from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.core.sizes import num_bits
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.plan import Plan
+from outlay.search.exchange_cost import context_seconds, expert_seconds
+from outlay.search.mesh_links import MeshLinks, size_of
 from outlay.search.workload import Workload
 
 _GRADIENT_BYTES = 4  # `outlay.train_step` sums gradients in float32
@@ -82,25 +79,31 @@ class Stages:
         return None
 
 
-def expect(work: Workload, plan: Plan, target: Target, stages: Stages | None = None) -> Expectation:
+def expect(work: Workload, plan: Plan, target: Target, layout: Layout) -> Expectation:
     """Estimate a plan.
 
     Args:
         work: what is computed.
         plan: where state and batch live, on a mesh of the target.
         target: the hardware.
-        stages: the pipeline of its layout, if it has one.
+        layout: the layout that it comes from, which may have a pipeline and split the tokens of attention.
     """
     params = _params(plan)
-    batch_axes = split_axes(plan.of_kind("batch"))
-    sharing = _size(plan.mesh, batch_axes) * _model_sharing(params, batch_axes, plan.mesh)
+    stages = Stages.of(layout, plan.mesh)
+    # Whichever dim of the batch they split, samples or tokens, devices have their own work and sum gradients.
+    batch_axes = tuple(dict.fromkeys(axis for leaf in plan.of_kind("batch") for axes in leaf.dims for axis in axes))
+    sharing = size_of(plan.mesh, batch_axes) * _model_sharing(params, batch_axes, plan.mesh)
     peaks = target.hardware.peak_flops
     compute = work.flops / sharing / peaks.get(work.dtype, max(peaks.values()))
-    links = _Links(plan.mesh, target)
-    communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links, stages) for leaf in params)
+    links = MeshLinks(plan.mesh, target)
+    parts = _Parts(work, plan, params, batch_axes, links, stages)
+    communication = sum(_leaf_seconds(leaf, parts) for leaf in params)
+    layers = max((leaf.shape[0] for leaf in params if leaf.shape and leaf.shape[0] in work.stacked), default=1)
+    runs = layers * work.microbatches
+    communication += context_seconds(work, plan, layout, links, runs) + expert_seconds(plan, links, runs)
     if stages is not None:
         compute *= stages.ticks / (stages.microbatches * stages.repeats)
-        communication += _between_stages(work, params, batch_axes, links, stages)
+        communication += _between_stages(parts, stages)
     away = max(plan.host_bytes_per_device.values(), default=0)
     # What is fetched from the host comes when the activations are gone, during the optimizer's update.
     during = max(int(work.held / sharing), away)
@@ -112,11 +115,6 @@ def expect(work: Workload, plan: Plan, target: Target, stages: Stages | None = N
 def certain_bytes(plan: Plan) -> int:
     """Return what a device holds throughout a step: its pieces of the batch, and of the state not on the host."""
     return sum(leaf.bytes_per_device for leaf in plan if leaf.kind != "intermediate" and leaf.stored != "host")
-
-
-def split_axes(leaves: Iterable[LeafPlan]) -> tuple[str, ...]:
-    """Return the mesh axes that split the first dim of some leaf."""
-    return tuple(dict.fromkeys(axis for leaf in leaves for axes in leaf.dims[:1] for axis in axes))
 
 
 def _params(plan: Plan) -> tuple[LeafPlan, ...]:
@@ -133,61 +131,94 @@ def _gradients(plan: Plan, params: tuple[LeafPlan, ...]) -> int:
 
 def _model_sharing(params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], mesh: MeshInfo) -> float:
     """Return how many devices share the work on the same samples, averaged over the parameters."""
-    sizes = [(math.prod(leaf.shape), _size(mesh, _other_axes(leaf, batch_axes))) for leaf in params]
+    sizes = [(math.prod(leaf.shape), size_of(mesh, _other_axes(leaf, batch_axes))) for leaf in params]
     each = sum(elements / split for elements, split in sizes)
     return sum(elements for elements, _ in sizes) / each if each else 1.0
 
 
-def _leaf_seconds(
-    leaf: LeafPlan,
-    work: Workload,
-    params: tuple[LeafPlan, ...],
-    batch_axes: tuple[str, ...],
-    links: _Links,
-    stages: Stages | None,
-) -> float:
+@dataclass(frozen=True)
+class _Parts:
+    """What the time of each parameter depends on.
+
+    Attributes:
+        work: what is computed.
+        plan: where everything lives.
+        params: the leaves that have gradients.
+        batch_axes: the mesh axes that split the batch.
+        links: what times collectives.
+        stages: the pipeline.
+    """
+
+    work: Workload
+    plan: Plan
+    params: tuple[LeafPlan, ...]
+    batch_axes: tuple[str, ...]
+    links: MeshLinks
+    stages: Stages | None
+
+    def stacked(self, leaf: LeafPlan) -> int:
+        """Return how many layers a leaf has; 1 if it is not stacked."""
+        return leaf.shape[0] if leaf.shape and leaf.shape[0] in self.work.stacked else 1
+
+    def of_layer(self, leaf: LeafPlan) -> tuple[int, ...]:
+        """Return the shape of one layer of a leaf."""
+        return leaf.shape[1:] if self.stacked(leaf) > 1 else leaf.shape
+
+    def vectors(self, leaf: LeafPlan) -> float:
+        """Return how many vectors pass one layer of a leaf in a step, on all devices together.
+
+        What the trace multiplies by an array of its shape passes it forward and backward, and once more where it is
+        recomputed. Without such products they are counted by FLOPs: a parameter costs six for each (two forward).
+        """
+        shape = self.of_layer(leaf)
+        if passed := self.work.passes.get(shape, 0.0):
+            alike = sum(self.stacked(other) for other in self.params if self.of_layer(other) == shape)
+            return passed / (2 * alike)
+        return self.work.flops / (6 * max(1, sum(math.prod(each.shape) for each in self.params)))
+
+
+def _leaf_seconds(leaf: LeafPlan, parts: _Parts) -> float:
     """Return the time of the collectives for one parameter: its pieces, its gradient, its layer's activations."""
-    mesh = links.mesh
-    stacked = leaf.shape[0] if leaf.shape and leaf.shape[0] in work.stacked else 1
+    work, links, stages, mesh = parts.work, parts.links, parts.stages, parts.plan.mesh
+    stacked = parts.stacked(leaf)
     in_stage = stages if stages is not None and stages.axis in _axes(leaf) else None
-    of_model = tuple(axis for axis in _other_axes(leaf, batch_axes) if in_stage is None or axis != in_stage.axis)
+    of_model = tuple(axis for axis in _other_axes(leaf, parts.batch_axes) if in_stage is None or axis != in_stage.axis)
+    # Tokens go to the experts over these axes, instead of parameters to tokens.
+    of_experts = tuple(axis for axis in parts.plan.expert_axes if axis in _axes(leaf))
+    batch_axes = tuple(axis for axis in parts.batch_axes if axis not in of_experts)
     gathered = tuple(axis for axis in batch_axes if axis in _axes(leaf))
     summed = tuple(axis for axis in batch_axes if axis not in gathered)
-    elements = math.prod(leaf.shape) / _size(mesh, of_model) / stacked
+    elements = math.prod(leaf.shape) / size_of(mesh, (*of_model, *of_experts)) / stacked
     # A stage has some of the layers, and takes each for every microbatch of every part of the batch.
-    parts = work.microbatches * (1 if in_stage is None else in_stage.microbatches)
-    runs = stacked * parts / (1 if in_stage is None else in_stage.size)
+    num_parts = work.microbatches * (1 if in_stage is None else in_stage.microbatches)
+    runs = stacked * num_parts / (1 if in_stage is None else in_stage.size)
     in_place = elements * num_bits(leaf.dtype) / 8
     gradient = elements * _GRADIENT_BYTES
     seconds = 2 * runs * links.seconds("all-gather", in_place, gathered)
     seconds += runs * links.seconds("reduce-scatter", gradient, gathered)
     # Gradients of microbatches are summed once over the axes that split no parameter, all layers together.
-    once = tuple(axis for axis in summed if work.microbatches > 1 and not any(axis in _axes(one) for one in params))
+    once = tuple(
+        axis for axis in summed if work.microbatches > 1 and not any(axis in _axes(one) for one in parts.params)
+    )
     each = tuple(axis for axis in summed if axis not in once)
-    own = gradient / _size(mesh, gathered)
+    own = gradient / size_of(mesh, gathered)
     seconds += runs * links.seconds("all-reduce", own, each) + links.seconds("all-reduce", own * stacked, once)
     if of_model and len(leaf.shape) > 1:
-        samples = _tokens(work, params) / _size(mesh, batch_axes) / parts
-        activation = samples * _width(leaf, of_model, stacked) * num_bits(work.dtype) / 8
+        vectors = parts.vectors(leaf) / size_of(mesh, parts.batch_axes) / num_parts
+        activation = vectors * _width(leaf, of_model, stacked) * num_bits(work.dtype) / 8
         seconds += runs * links.seconds("all-reduce", activation, of_model)
     return seconds
 
 
-def _between_stages(
-    work: Workload, params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], links: _Links, stages: Stages
-) -> float:
+def _between_stages(parts: _Parts, stages: Stages) -> float:
     """Return the time in which activations go from stage to stage, forward and back."""
-    parts = work.microbatches * stages.microbatches
-    samples = _tokens(work, params) / _size(links.mesh, batch_axes) / parts
-    layers = [leaf for leaf in params if stages.axis in _axes(leaf) and len(leaf.shape) > 1]
+    work, num_parts = parts.work, parts.work.microbatches * stages.microbatches
+    layers = [leaf for leaf in parts.params if stages.axis in _axes(leaf) and len(leaf.shape) > 1]
+    vectors = max((parts.vectors(leaf) for leaf in layers), default=0.0)
     width = min((min(leaf.shape[-2:]) for leaf in layers), default=1)
-    activation = samples * width * num_bits(work.dtype) / 8
-    return 2 * stages.ticks * work.microbatches * links.seconds("collective-permute", activation, (stages.axis,))
-
-
-def _tokens(work: Workload, params: tuple[LeafPlan, ...]) -> float:
-    """Return how many vectors pass the layers in a step: a parameter costs six FLOPs for each (two forward)."""
-    return work.flops / (6 * max(1, sum(math.prod(leaf.shape) for leaf in params)))
+    activation = vectors / size_of(parts.plan.mesh, parts.batch_axes) / num_parts * width * num_bits(work.dtype) / 8
+    each = parts.links.seconds("collective-permute", activation, (stages.axis,))
+    return 2 * stages.ticks * work.microbatches * each
 
 
 def _width(leaf: LeafPlan, of_model: tuple[str, ...], stacked: int) -> int:
@@ -202,29 +233,3 @@ def _axes(leaf: LeafPlan) -> set[str]:
 
 def _other_axes(leaf: LeafPlan, batch_axes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(_axes(leaf) - set(batch_axes)))
-
-
-def _size(mesh: MeshInfo, axes: Iterable[str]) -> int:
-    return math.prod(mesh.axis_sizes[axis] for axis in axes)
-
-
-class _Links:
-    """Times of collectives over the axes of one mesh."""
-
-    def __init__(self, mesh: MeshInfo, target: Target) -> None:
-        self.mesh = mesh
-        self._target = target
-        self._groups = functools.cache(self._groups_over)
-
-    def seconds(self, kind: CollectiveKind, payload: float, axes: tuple[str, ...]) -> float:
-        """Return the time of one collective over some axes."""
-        if _size(self.mesh, axes) == 1:
-            return 0.0
-        return collective_seconds(kind, payload, self._groups(axes), self._target)
-
-    def _groups_over(self, axes: tuple[str, ...]) -> list[list[int]]:
-        """Return the groups of devices along these axes; only the first is priced, since all are alike."""
-        names = [name for name, _ in self.mesh.axes]
-        grid = np.array(self.mesh.device_ids).reshape([size for _, size in self.mesh.axes])
-        at = tuple(slice(None) if name in axes else 0 for name in names)
-        return [grid[at].flatten().tolist()]

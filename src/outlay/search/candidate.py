@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,20 @@ class Candidate(OneLine):
 
     @property
     def base_layout(self) -> str:
-        """The layout without its storage on the host."""
-        return self.layout.removesuffix(WITH_HOST)
+        """The layout without its options and its storage on the host."""
+        return base_name(self.layout)
 
     def __str__(self) -> str:
         return " ".join([self.layout, self.mesh, *self.all_words])
+
+
+def base_name(layout: str) -> str:
+    """Return the name of a layout without options and without storage on the host.
+
+    >>> base_name("pp+fsdp+host:microbatches=16")
+    'pp+fsdp'
+    """
+    return layout.partition(":")[0].removesuffix(WITH_HOST)
 
 
 def words_of(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -90,24 +99,40 @@ def candidates(
                 yield Candidate(layout, mesh, chosen)
 
 
-def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:
+def mesh_shapes(spec: MeshSpec, target: Target, either: Collection[str] = ()) -> tuple[MeshSpec, ...]:
     """Return every way to spread all devices of a target over the axes of a mesh, the outermost axis largest first.
 
     An axis with at least 2 devices keeps at least 2: with 1 it would be another layout's mesh. Axes that stay inside a
     host (see `MeshSpec.crossing`) are never larger than a host.
 
+    Args:
+        spec: the axes.
+        target: the hardware.
+        either: axes that may lie inside a host or across hosts, as those of stages, unless the mesh says it: both are
+            tried where both can be and are not the same.
+
     >>> [str(mesh) for mesh in mesh_shapes(MeshSpec.parse("data=-1,model=2"), Target.parse("h100:2x4"))]
     ['data=4,model=2', 'data=2,model=4']
+    >>> [str(mesh) for mesh in mesh_shapes(MeshSpec.parse("stage=2,data=-1"), Target.parse("h100:2x2"), ["stage"])]
+    ['stage=4@hosts,data=1', 'stage=2,data=2', 'stage=2@hosts,data=2']
     """
+    declared = {*dict(spec.over), *spec.crossing}
+    open_axes = {name: "hosts" for name, _ in spec.axes if name in either and name not in declared}
     names = [name for name, _ in spec.axes]
     least = [min(2, abs(size)) for _, size in spec.axes]
     shapes = []
     for sizes in _products(target.num_devices, least):
-        mesh = MeshSpec(dict(zip(names, sizes, strict=True)), dict(spec.over))
-        try:
-            shapes.append(on_target(mesh, target))
-        except MeshError:  # an axis would leave its host
-            continue
+        arrangements = set()
+        for over in ({}, open_axes) if open_axes else ({},):
+            mesh = MeshSpec(dict(zip(names, sizes, strict=True)), {**dict(spec.over), **over})
+            try:
+                resolved = on_target(mesh, target)
+            except MeshError:  # an axis would leave its host
+                continue
+            arranged = mesh_info(resolved, target).device_ids if open_axes else ()
+            if arranged not in arrangements:
+                shapes.append(resolved)
+            arrangements.add(arranged)
     return tuple(shapes)
 
 

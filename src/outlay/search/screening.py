@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from outlay.core.error_types import LayoutError, MeshError, OutlayError, ProgramError
 from outlay.core.quantities import format_bytes
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
-from outlay.layout.layout import Layout
+from outlay.layout.layout import Layout, sample_axes
 from outlay.layout.plan import Plan
 from outlay.program.constraints import check_constraints
 from outlay.program.diagnose import check_devices
-from outlay.search.analytic_cost import Expectation, Stages, certain_bytes, expect, split_axes
+from outlay.search.analytic_cost import Expectation, Stages, certain_bytes, expect
 from outlay.search.candidate import Candidate, mesh_info
 from outlay.search.compiled_price import Price
+from outlay.search.exchange_cost import context_of, context_problems
 from outlay.search.selection import Considered
 from outlay.search.workload import Workload
 
@@ -57,10 +60,12 @@ def screen(
     passed: list[Screened] = []
     ruled_out: list[Considered] = []
     seen: dict[object, Candidate] = {}
+    plans = _Plans(target)
     for candidate in candidates:
+        layout = layouts[candidate.layout]
         try:
             work = workload_of(candidate)
-            plan = plan_of(work, layouts[candidate.layout], MeshSpec.parse(candidate.mesh), target)
+            plan = plans.of(work, layout, candidate.mesh)
         except Rejected as rejected:
             ruled_out.append(Considered(candidate, "ruled out", str(rejected)))
             continue
@@ -68,10 +73,9 @@ def screen(
             ruled_out.append(Considered(candidate, "ruled out", str(error).partition("\n")[0]))
             continue
         # Layouts may come to the same plan, as FSDP does where every leaf is too small: one of them is compiled.
-        twin = seen.setdefault((candidate.options, _placement(plan)), candidate)
+        twin = seen.setdefault((candidate.options, plans.placement(plan), _how_run(layout, plan.mesh)), candidate)
         if twin is candidate:
-            stages = Stages.of(layouts[candidate.layout], plan.mesh)
-            passed.append(Screened(candidate, expect(work, plan, target, stages)))
+            passed.append(Screened(candidate, expect(work, plan, target, layout)))
         else:
             ruled_out.append(
                 Considered(candidate, "ruled out", f"places everything as {twin.layout} does on {twin.mesh}")
@@ -88,6 +92,69 @@ def _placement(plan: Plan) -> object:
     return tuple(real.items()), tuple(leaves)
 
 
+def _how_run(layout: Layout, mesh: MeshInfo) -> object:
+    """Return what of a layout is about calls and loops, not about where values are."""
+    context = context_of(layout, mesh)
+    return Stages.of(layout, mesh), context and context.exchange
+
+
+class _Plans:
+    """Plans by what they depend on: most candidates differ in what is recomputed, or in numbers of a pipeline.
+
+    Args:
+        target: the hardware.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._plans: dict[object, Plan | Rejected] = {}
+        self._shards: dict[object, tuple[str, ...]] = {}
+        self._numbers: dict[object, int] = {}
+        self._number_of: dict[int, tuple[Any, int]] = {}  # with what is numbered, whose id is then nothing else's
+
+    def of(self, work: Workload, layout: Layout, mesh: str) -> Plan:
+        """Return the plan of a candidate that may run.
+
+        Raises:
+            Rejected: as `plan_of` does.
+        """
+        where, what = self._number(layout, _unnumbered), self._number(work, lambda one: one.shapes)
+        info = _mesh_of(mesh, self._target)
+        if (key := (where, what, mesh)) not in self._shards:
+            self._shards[key] = sample_axes(layout, work.batch, info)
+        _check_even(work, layout, info, self._shards[key])
+        if key not in self._plans:
+            try:
+                self._plans[key] = _plan_on(work, layout, info)
+            except Rejected as rejected:
+                self._plans[key] = rejected
+        plan = self._plans[key]
+        if isinstance(plan, Rejected):
+            raise plan
+        _check_calls(work, layout, plan.mesh)
+        _check_fits(plan, self._target)
+        return plan
+
+    def placement(self, plan: Plan) -> int:
+        """Return a number that plans have in common which place everything alike."""
+        return self._number(plan, _placement)
+
+    def _number(self, one: Any, key_of: Callable[[Any], object]) -> int:
+        """Number what is large and the same for many candidates, so that it is compared once."""
+        if id(one) not in self._number_of:
+            self._number_of[id(one)] = one, self._numbers.setdefault(key_of(one), len(self._numbers))
+        return self._number_of[id(one)][1]
+
+
+def _unnumbered(layout: Layout) -> object:
+    """Return the rules, their pipelines without the numbers that move nothing."""
+
+    def alike(placement: Any) -> Any:
+        return dataclasses.replace(placement, microbatches=2) if getattr(placement, "stage_axis", "") else placement
+
+    return tuple(dataclasses.replace(rule, placement=alike(rule.placement)) for rule in layout)
+
+
 class Rejected(Exception):
     """A candidate that the arithmetic rules out; the message says why."""
 
@@ -99,16 +166,35 @@ def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> P
         Rejected: it cannot run: the mesh or the layout does not fit, the batch is not divisible into microbatches, or
             state and batch alone need more memory than a device has.
     """
+    info = _mesh_of(mesh, target)
+    _check_even(work, layout, info, sample_axes(layout, work.batch, info))
+    plan = _plan_on(work, layout, info)
+    _check_calls(work, layout, info)
+    _check_fits(plan, target)
+    return plan
+
+
+def _mesh_of(mesh: MeshSpec | str, target: Target) -> MeshInfo:
     try:
-        info = mesh_info(mesh, target)
-        _check_even(work, layout, info)
-        plan = layout.plan(work.state, info, batch=work.batch, intermediates=work.traced.intermediates)
+        return mesh_info(MeshSpec.parse(mesh) if isinstance(mesh, str) else mesh, target)
+    except MeshError as error:
+        raise Rejected(_in_short(error)) from error
+
+
+def _plan_on(work: Workload, layout: Layout, mesh: MeshInfo) -> Plan:
+    try:
+        plan = layout.plan(work.state, mesh, batch=work.batch, intermediates=work.traced.intermediates)
         check_devices(plan)
         check_constraints(work.traced, layout, plan)
     except (MeshError, LayoutError, ProgramError) as error:
         raise Rejected(_in_short(error)) from error
-    _check_fits(plan, target)
     return plan
+
+
+def _check_calls(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
+    """Refuse an exchange that attention cannot take."""
+    for problem in context_problems(work, layout, mesh):
+        raise Rejected(f"{problem.kind}: {problem.what}")
 
 
 def _in_short(error: OutlayError) -> str:
@@ -120,19 +206,21 @@ def _in_short(error: OutlayError) -> str:
     return f"{first.kind}: {first.where}: {first.what}" + (f" (and {more} more)" if more else "")
 
 
-def _check_even(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
+def _check_even(work: Workload, layout: Layout, mesh: MeshInfo, axes: Sequence[str]) -> None:
     """Refuse microbatches that would leave devices idle, before the values inside the step are checked."""
-    if work.microbatches == 1 or not work.num_samples:
+    stages = Stages.of(layout, mesh)
+    in_stages = stages.microbatches if stages is not None else 1
+    if work.microbatches * in_stages == 1 or not work.num_samples:
         return
-    try:
-        plan = layout.plan(work.state, mesh, batch=work.batch)
-    except LayoutError:  # the whole plan will report it
-        return
-    axes = split_axes(plan.of_kind("batch"))
     shards = math.prod(mesh.axis_sizes[axis] for axis in axes)
-    if work.num_samples % work.microbatches:
-        raise Rejected(f"{work.num_samples} samples are not divisible into {work.microbatches} microbatches")
-    size = work.num_samples // work.microbatches
+    parts = f"{work.microbatches * in_stages} microbatches"
+    if stages is not None:
+        parts += (
+            f" ({work.microbatches} x {in_stages} of the pipeline)" if work.microbatches > 1 else " of the pipeline"
+        )
+    if work.num_samples % (work.microbatches * in_stages):
+        raise Rejected(f"{work.num_samples} samples are not divisible into {parts}")
+    size = work.num_samples // (work.microbatches * in_stages)
     if size % shards:
         over = " x ".join(f"{axis}={mesh.axis_sizes[axis]}" for axis in axes)
         raise Rejected(f"microbatches of {size} samples are not divisible over {over}")

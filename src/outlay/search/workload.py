@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -13,6 +13,8 @@ from jax.extend.core import Jaxpr, Var, jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType
 
 from outlay.analysis.work.traced import count_flops
+from outlay.core.attention_calls import AttentionCall, use_attend
+from outlay.core.jax_attention import taking_calls
 from outlay.core.jax_tracing import operations
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import num_bytes
@@ -36,6 +38,9 @@ class Workload:
         dtype: what most matrix products are computed in.
         microbatches: the number of microbatches.
         constants: bytes of the arrays that the step closes over, replicated on every device.
+        passes: how many vectors all products with an array of a shape take, on all devices together, by the shapes of
+            parameters and of their layers.
+        attention: the calls of attention, as shapes, each kind once.
     """
 
     state: Any
@@ -47,12 +52,21 @@ class Workload:
     dtype: str
     microbatches: int = 1
     constants: int = 0
+    passes: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    attention: tuple[AttentionCall, ...] = ()
 
     @property
     def num_samples(self) -> int:
         """The first dim of the batch; 0 if its leaves have no common one."""
         sizes = {leaf.shape[0] if leaf.shape else 0 for leaf in jax.tree.leaves(self.batch)}
         return sizes.pop() if len(sizes) == 1 else 0
+
+    @functools.cached_property
+    def shapes(self) -> object:
+        """What a plan depends on: the shapes of state and batch, and all that the step names and constrains."""
+        trees = (self.state, self.batch, self.traced.intermediates)
+        named = tuple((path, leaf.shape, str(leaf.dtype)) for tree in trees for path, leaf in flatten_paths(tree)[0])
+        return named, tuple(map(str, self.traced.specs)), tuple(self.traced.required_names)
 
 
 def workload(
@@ -80,7 +94,9 @@ def workload(
     enter = functools.partial(jax.sharding.use_abstract_mesh, abstract)
     state, _ = in_context(enter, lambda: abstract_init(init), whatever_fails=True)
     batch = abstract_inputs(inputs)
-    traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, mode))
+    calls: dict[tuple[Any, ...], AttentionCall] = {}
+    with use_attend(functools.partial(_record, calls)), taking_calls():
+        traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, mode))
     jaxpr = traced.jaxpr
     # A step with collectives of its own means nothing on whole arrays, so its work cannot be counted.
     if traced.runs_per_shard:
@@ -95,7 +111,17 @@ def workload(
         product_dtype(jaxpr) or "float32",
         microbatches,
         sum(const.nbytes for const in jaxpr.consts if hasattr(const, "nbytes")),
+        passes(jaxpr, _shapes(state)),
+        tuple(calls.values()),
     )
+
+
+def _record(calls: dict[tuple[Any, ...], AttentionCall], call: AttentionCall) -> None:
+    """Keep a call of attention as shapes, and leave it to its function."""
+    given = (call.query, call.key, call.value, call.segment_ids)
+    query, key, value, segments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), given)
+    shapes = (call.name, query.shape, key.shape, str(query.dtype), call.causal, call.window)
+    calls[shapes] = replace(call, query=query, key=key, value=value, segment_ids=segments)
 
 
 def _shapes(state: Any) -> set[tuple[int, ...]]:
@@ -130,6 +156,34 @@ def live_bytes(jaxpr: Any, whole: Container[tuple[int, ...]] = ()) -> int:
         used = {var for var in (*eqn.invars, *eqn.outvars) if isinstance(var, Var)}
         held -= sum(sizes.pop(var, 0) for var in used if last_use.get(var, position) == position)
     return most
+
+
+def passes(jaxpr: Any, of: Container[tuple[int, ...]], repeats: int = 1) -> dict[tuple[int, ...], float]:
+    """Count the vectors that products with arrays of some shapes take, loops multiplied out.
+
+    Args:
+        jaxpr: the result of `jax.make_jaxpr(f)(...)`.
+        of: the shapes, such as those of parameters.
+        repeats: how often it runs.
+
+    >>> passes(jax.make_jaxpr(jnp.dot)(jnp.ones((4, 8)), jnp.ones((8, 2))), {(8, 2)})
+    {(8, 2): 4.0}
+    """
+    counts: dict[tuple[int, ...], float] = {}
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if eqn.primitive.name == "dot_general":
+            shapes = [atom.aval.shape for atom in eqn.invars]
+            contracted = eqn.params["dimension_numbers"][0]
+            for weight, (shape, dims) in zip(reversed(shapes), zip(shapes, contracted, strict=True), strict=True):
+                if weight in of:
+                    vectors = math.prod(shape) / math.prod(shape[dim] for dim in dims)
+                    counts[weight] = counts.get(weight, 0.0) + repeats * vectors
+                    break
+        times = repeats * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
+        for inner in jaxprs_in_params(eqn.params):
+            for shape, count in passes(inner, of, times).items():
+                counts[shape] = counts.get(shape, 0.0) + count
+    return counts
 
 
 def scan_lengths(jaxpr: Any) -> set[int]:

@@ -11,6 +11,7 @@ from outlay.errors import RecipeError
 from outlay.examples.moe import moe, within_limit
 from outlay.models.transformer.published_experts import EXPERT_MODELS
 from outlay.recipes.plugins import layouts_of
+from outlay.recipes.prepare import prepare
 
 PUBLISHED = {"mixtral-8x7b": (46.7e9, 12.9e9), "qwen3-30b-a3b": (30.5e9, 3.3e9)}
 """Parameters in all and of one token, as their papers say."""
@@ -70,3 +71,13 @@ def test_a_run_says_its_load_and_goes_on_under_another_layout(tmp_path):
     # A step that began with other parameters, or without the moments, would not be as close to those before it.
     assert later["step"] == 3
     np.testing.assert_allclose(later["loss"], first["loss"], rtol=0.05)
+
+
+@pytest.mark.compiles
+def test_tokens_on_their_way_to_experts_are_no_mistake_of_fsdp():
+    recipe = moe(sequence=16, batch=16, layers=2, experts=4, loss_chunks=2)
+    program = prepare(recipe, layout="ep+fsdp", mesh="data=2,expert=4").program
+    assert program.plan.expert_axes == ("expert",)
+    explanation = outlay.explain(program)
+    assert any(one.kind == "all-to-all" and one.axes == ("expert",) for one in explanation.collectives)
+    assert explanation.of_kind("all-to-all-in-fsdp") == ()

@@ -8,13 +8,17 @@ from tests.unit.recipes.varied import varied
 
 from outlay.core.error_types import LayoutError, MeshError, RecipeError, TargetError
 from outlay.devices.target import Target
+from outlay.layout.layout import Layout
 from outlay.recipes.choose import ask, choose
-from outlay.search.candidate import Candidate, words_of
+from outlay.recipes.find import find_recipe
+from outlay.recipes.prepare import layout_of
+from outlay.search.candidate import Candidate, base_name, words_of
 from outlay.search.screening import screen
 
 HERE = Path(__file__).parent
 VARIED = f"{HERE / 'varied.py'}:varied"
 TARGET = Target.parse("h100:4x2")
+AS_IT_IS = ("--model", "tiny", "--remat", "none", "--accumulate", "1")
 
 
 def asked(*words: str, **options):
@@ -74,15 +78,65 @@ def test_layouts_and_meshes_can_be_named(tmp_path):
     assert question.candidates == (Candidate("dp", "data=8"), Candidate("dp", "data=4,model=2"))
 
 
-def test_pipelines_are_tried_where_a_mesh_has_stages():
-    words, target = ("--model", "tiny", "--remat", "none", "--accumulate", "1"), Target.parse("h100:1x8")
-    assert not any(each.layout.startswith("pp") for each in ask("lm", words, target).candidates)
-    question = ask("lm", words, target, meshes=["stage=2,data=4", "data=8"])
-    assert Candidate("pp", "stage=2,data=4") in [replace(each, options=()) for each in question.candidates]
-    passed, _ = screen(question.candidates, question.layouts, question.workload_of, target)
-    assert {("pp", "stage=2,data=4"), ("dp", "data=8")} <= {
-        (each.candidate.layout, each.candidate.mesh) for each in passed
+def test_pipelines_and_contexts_are_tried_with_their_numbers_inside_hosts_and_across_them():
+    words, target = (
+        ("--model", "tiny", "--remat", "none", "--accumulate", "1", "--batch", "32"),
+        Target.parse("h100:2x4"),
+    )
+    question = ask("lm", words, target)
+    tried = {(each.layout, each.mesh) for each in question.candidates}
+    assert {("pp", "stage=2,data=4"), ("pp", "stage=2@hosts,data=4")} <= tried
+    assert {mesh for layout, mesh in tried if layout == "pp:microbatches=16"} == {
+        *("stage=2,data=4", "stage=2@hosts,data=4", "stage=4,data=2", "stage=4@hosts,data=2"),
     }
+    # Four layers: two stages go round twice, four stages once.
+    assert {mesh for layout, mesh in tried if layout.startswith("pp:") and "repeats" in layout} == {
+        *("stage=2,data=4", "stage=2@hosts,data=4"),
+    }
+    exchanges = {layout for layout, _ in tried if layout.startswith("fsdp+cp")}
+    assert {
+        f"fsdp+cp{host}:exchange={each}" for host in ("", "+host") for each in ("ring", "gather", "all_to_all")
+    } == (exchanges)
+    one_mesh = ask("lm", words, target, meshes=["stage=2,data=4"])
+    assert {base_name(each.layout) for each in one_mesh.candidates if "stage" in each.mesh} >= {"pp", "dp"}
+    assert not any(base_name(each.layout) == "cp" for each in one_mesh.candidates)
+
+
+@pytest.mark.compiles
+def test_what_cannot_be_exchanged_or_divided_is_ruled_out_in_words():
+    words, target = (
+        ("--model", "tiny", "--remat", "none", "--accumulate", "1", "--batch", "8"),
+        Target.parse("h100:1x8"),
+    )
+    layouts = ["cp", "pp:microbatches=8"]
+    question = ask(
+        "lm", words, target, layouts=layouts, meshes=["stage=2,data=4,context=1", "data=1,context=8,stage=1"]
+    )
+    passed, ruled_out = screen(question.candidates, question.layouts, question.workload_of, target)
+    reasons = {(each.candidate.layout, each.candidate.mesh): each.why for each in ruled_out}
+    assert reasons["pp:microbatches=8", "stage=2,data=4,context=1"] == (
+        "microbatches of 1 samples are not divisible over data=4"
+    )
+    # One trace is enough, since the model names no axes: each set of options is traced once, not once for each mesh.
+    assert len({id(question.workload_of(each)) for each in question.candidates}) == 2
+    assert "cp:exchange=ring" in {each.candidate.layout for each in passed}
+
+
+def test_a_layout_file_is_tried_with_other_numbers_and_its_name_can_be_pasted(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'mesh = "stage=2,data=-1"\n[[rule]]\nmatch = "params.layers.**"\n'
+        'pipeline = { axis = "stage", microbatches = 2 }\n[[rule]]\nstrategy = "data_parallel"\n'
+    )
+    words, target = AS_IT_IS, Target.parse("h100:1x8")
+    question = ask("lm", words, target, layouts=[str(file)])
+    names = {each.layout for each in question.candidates}
+    assert f"{file}:microbatches=8" in names
+    made = find_recipe("lm", words)
+    layout, mesh = layout_of(made, f"{file}:microbatches=8")
+    assert isinstance(layout, Layout)
+    assert [rule.placement.microbatches for rule in layout if hasattr(rule.placement, "microbatches")] == [8]
+    assert mesh == "stage=2,data=-1"
 
 
 def test_each_job_names_its_candidate_in_words():

@@ -85,7 +85,7 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
         return
     plain = fsdp_axes(program) | {axis for leaf in program.plan.of_kind("batch") for axis in (*leaf.dims, ())[0]}
     used = {axis for leaf in program.plan for axes in leaf.dims for axis in axes}
-    if used - plain:  # another axis, as for tensor parallelism or experts, may need them
+    if used - plain or program.plan.expert_axes:  # tensor parallelism or experts may need them
         return
     at_line: dict[SourceLine | None, list[CollectiveFacts]] = {}
     for one in evidence.collectives:
