@@ -16,6 +16,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.compiled_price import Price
+from outlay.search.in_a_paragraph import in_a_paragraph, of_all
 from outlay.search.reasons import (
     among_ties,
     is_tie,
@@ -82,8 +83,9 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         KeyboardInterrupt: on Ctrl-C; what was compiled is kept for the next time.
     """
     start = time.monotonic()
-    every = counting(question.candidates, str(question.target))
-    passed, ruled_out = screen(every, question.layouts, question.workload_of, question.target)
+    every = question.candidates
+    seen = counting(every, str(question.target))
+    passed, ruled_out = screen(seen, question.layouts, question.workload_of, question.target)
     if not passed:
         raise nothing_to_compile(question.target, ruled_out)
     workers = Workers(question.command, num_processes, timeout)
@@ -97,13 +99,23 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         known = [each.candidate for each in considered]
         ways = question.ways_of(nearest.candidate, nearest.price, known) if nearest.price else ()
         raise nothing_fits(question.target, considered, len(left), ways)
+    chosen = considered[0]
+    assert chosen.price is not None
+    others = [(str(each.candidate), each.why) for each in considered[1:] if each.verdict == "slower"]
+    layout = question.layouts[chosen.candidate.layout]
     return Selection(
+        explained=" ".join(
+            [
+                of_all(len(every), len(compiled), len(ruled_out)),
+                in_a_paragraph(layout, chosen.candidate.mesh, chosen.price, others),
+            ]
+        ),
         recipe=question.recipe,
         words=question.words,
         compiler_options=question.compiler_options or "preset",
         target=str(question.target),
         considered=(*considered, *_not_compiled(left, capacity), *ruled_out),
-        toml=_toml(question, considered[0]),
+        toml=_toml(question, chosen),
         seconds=time.monotonic() - start,
     )
 

@@ -91,6 +91,7 @@ class Selection(Report):
         toml: the chosen layout and its mesh as the text of a layout file; None for a layout that a file cannot express.
         seconds: how long the search took.
         compiler_options: those of every candidate without its own.
+        explained: what the chosen one is, what it was chosen from and what comes next, as a paragraph.
     """
 
     recipe: str
@@ -100,6 +101,7 @@ class Selection(Report):
     toml: str | None
     seconds: float
     compiler_options: str = "preset"
+    explained: str = ""
 
     def __iter__(self) -> Iterator[Considered]:
         return iter(self.considered)
@@ -188,6 +190,7 @@ class Selection(Report):
             headline_style="good",
             chips=[Chip("compiled for the target, nothing was run")],
             blocks=[
+                *([Line(self.explained)] if self.explained else []),
                 self._stats(price),
                 Notes(notes, is_warning=True, medium="html"),
                 *self._plot(),

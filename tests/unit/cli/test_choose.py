@@ -53,6 +53,10 @@ def test_choose_ranks_compiled_candidates_and_prints_the_next_commands(chosen):
     assert first.stdout.startswith("cpu:8: ")
     assert "  chosen: the fastest that fits\n" in first.stdout
     assert "x the time: " in first.stdout
+    paragraph = " ".join(first.stdout.split())
+    assert "to run it arithmetic ruled out" in paragraph
+    assert "samples are split. A step takes" in paragraph
+    assert ". Next is " in paragraph
     assert f"outlay run {VARIED} --accumulate 1 --no-remat --layout chosen.toml" in first.stdout
     assert "--target cpu:8" in first.stdout
 

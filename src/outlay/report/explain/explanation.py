@@ -53,6 +53,7 @@ from outlay.report.explain.explain_tables import (
     operations,
     recomputed,
 )
+from outlay.report.explain.explain_thresholds import threshold_lines, thresholds_of
 from outlay.report.explain.throughput import Throughput, throughput_line
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class Explanation(Report):
             "by_axis": as_json(self.by_axis()),
             "by_module": as_json(self.by_module()),
             "by_phase": as_json(self.by_phase()),
+            "thresholds": as_json(thresholds_of(self.collectives, self.estimate, self.throughput)),
             "collectives": [
                 {**fields_as_json(one), "leaf": one.leaf, "bytes_per_step": one.bytes_per_step}
                 for one in self.collectives
@@ -321,6 +323,7 @@ def asked_and_throughput(facts: Explanation) -> Iterator[Block]:
     yield from throughput_line(facts.throughput)
     if facts.front is not None:
         yield Line(facts.front.in_words)
+    yield from threshold_lines(facts.collectives, facts.estimate, facts.throughput)
     if facts.nearest_published:  # there is none of simulated CPUs
         from outlay.report.explain.explain_evidence import evidence_line
 

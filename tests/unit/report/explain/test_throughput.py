@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import outlay
@@ -47,6 +48,25 @@ def test_a_batch_of_tokens_is_counted_in_tokens(program):
     assert re.search(r"\n[\d,.]+ tokens/s, [\d,.]+ a device; MFU", text), "digits, and no power of ten"
     assert speed.per_second > 1e5
     assert "device hours for a billion tokens" in facts.to_html()
+
+
+def test_each_axis_has_its_threshold():
+    """Sums of gradients take as long for few tokens as for many; this tiny step would need many to hide them."""
+
+    def loss(params, batch, keys):
+        return (jax.nn.one_hot(batch["tokens"], WIDTH) @ params["w"]).mean((1, 2)), {}
+
+    optimizer = optax.sgd(0.1)
+    init = outlay.init_state(lambda key: {"w": jnp.ones((WIDTH, WIDTH))}, optimizer)
+    step, batch = outlay.train_step(loss, optimizer), {"tokens": np.zeros((64, 16), np.int32)}
+    program = outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=DEVICES))
+    facts = outlay.explain(program, target="h100:1x8", cache=False)
+    (one,) = facts.to_dict()["thresholds"]
+    assert (one["axes"], one["num_now"]) == ("data", pytest.approx(TOKENS / DEVICES))
+    assert one["fixed_seconds"] > one["compute_seconds"]
+    words = f"longer than computing below {one['num_needed']:,} tokens a device ({TOKENS // DEVICES} now)"
+    assert one["num_needed"] > TOKENS // DEVICES
+    assert words in " ".join(str(facts).split())
 
 
 def test_hours_cost_what_the_users_file_says_that_a_device_costs(program, tmp_path, monkeypatch):
