@@ -17,7 +17,6 @@ from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.datasets.tokens import TokenDtype
 from outlay.layout.layout import Layout
-from outlay.layout.policies import OneDim
 from outlay.layout.rule import Rule
 from outlay.layout.strategies import data_parallel, fsdp, zero1
 from outlay.models.transformer.config import (
@@ -323,18 +322,8 @@ def with_contexts(
     split = functools.reduce(Layout.__add__, inner, calls)
     split += Layout([("batch.**", tokens), *data_parallel().rules[1:]])
     whole = inside("table" if config.tied else "head", P())
-    new = {"cp": split, "fsdp+cp": _over_tokens_too(config) + whole + split}
+    new = {"cp": split, "fsdp+cp": _kernels(fsdp, "params") + whole + split}
     return layouts | new, meshes | dict.fromkeys(new, "data=-1,context=2")
-
-
-def _over_tokens_too(config: TransformerConfig) -> Layout:
-    """Split parameters over `data` and `context` together, along the width: few samples leave `data` small."""
-    both = ("data", "context")
-    columns = [name for name in COLUMNS if config.gated or name != "feed_forward.gate"]
-    inward = [(f"params.layers.{name}.kernel", OneDim(both, 1)) for name in columns]
-    outward = [(f"params.layers.{name}.kernel", OneDim(both, -1)) for name in ROWS]
-    head = [] if config.tied else [("params.head.kernel", OneDim(both, 0))]
-    return Layout([*inward, *outward, *head, ("params.embedding.embedding", OneDim(both, -1))])
 
 
 PIPELINED = ("dp", "tp", "fsdp+tp")
