@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.core.one_line import OneLine
 
 _WAITING = "communication"
@@ -63,31 +62,41 @@ class Threshold(OneLine):
         )
 
 
-def thresholds(
-    collectives: Iterable[CollectiveFacts], parts: Mapping[str, float], num_now: float
-) -> tuple[Threshold, ...]:
+@dataclass(frozen=True)
+class Exchange(OneLine):
+    """The time of exchanges over a mesh axis in a step.
+
+    Attributes:
+        axes: the axis, or several joined by "+".
+        seconds: their time, if nothing overlaps.
+        is_fixed: whether they move parameters or gradients, and not values that grow with the tokens.
+    """
+
+    axes: str
+    seconds: float
+    is_fixed: bool
+
+
+def thresholds(exchanges: Iterable[Exchange], parts: Mapping[str, float], num_now: float) -> tuple[Threshold, ...]:
     """Return the threshold of each mesh axis whose exchanges matter, in the order of the program.
 
     Args:
-        collectives: the collectives of a step, with their times.
+        exchanges: those of a step.
         parts: what the time of the step consists of, in seconds, as in `Estimate.parts`.
         num_now: the tokens, or samples, of a device.
     """
     compute = sum(seconds for name, seconds in parts.items() if name not in (_WAITING, "overhead"))
     fixed: dict[str, float] = {}
     growing: dict[str, float] = {}
-    for one in collectives:
-        axes, seconds = "+".join(one.axes), (one.seconds or 0.0) * one.count
-        fixed[axes] = fixed.get(axes, 0.0) + (seconds if _is_of_state(one) else 0.0)
-        growing[axes] = growing.get(axes, 0.0) + (0.0 if _is_of_state(one) else seconds)
+    for one in exchanges:
+        fixed[one.axes] = fixed.get(one.axes, 0.0) + (one.seconds if one.is_fixed else 0.0)
+        growing[one.axes] = growing.get(one.axes, 0.0) + (0.0 if one.is_fixed else one.seconds)
     if not compute or not num_now:
         return ()
     return tuple(
-        Threshold(
-            axes, fixed[axes], growing[axes], compute, num_now, needed(fixed[axes], growing[axes], compute, num_now)
-        )
-        for axes in fixed
-        if axes and fixed[axes] + growing[axes] > _MATTERS * compute
+        Threshold(axes, some, growing[axes], compute, num_now, needed(some, growing[axes], compute, num_now))
+        for axes, some in fixed.items()
+        if axes and some + growing[axes] > _MATTERS * compute
     )
 
 
@@ -107,7 +116,3 @@ def needed(fixed: float, growing: float, compute: float, num_now: float) -> int 
     if left <= 0:
         return None
     return 0 if fixed <= _MATTERS * growing else math.ceil(round(num_now * fixed / left, 6))
-
-
-def _is_of_state(one: CollectiveFacts) -> bool:
-    return bool(one.gradients) or any(not leaf.startswith("batch") for leaf in one.leaves)

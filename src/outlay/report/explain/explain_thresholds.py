@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.cost.estimate import Estimate
-from outlay.analysis.cost.thresholds import Threshold, thresholds
+from outlay.analysis.cost.thresholds import Exchange, Threshold, thresholds
 from outlay.render.page import Block, Line
 from outlay.report.explain.throughput import Throughput
 
@@ -23,7 +23,10 @@ def thresholds_of(
     """
     if estimate is None or throughput is None:
         return ()
-    return thresholds(collectives, estimate.parts, throughput.per_device * estimate.seconds)
+    exchanges = [
+        Exchange("+".join(one.axes), (one.seconds or 0.0) * one.count, _is_of_state(one)) for one in collectives
+    ]
+    return thresholds(exchanges, estimate.parts, throughput.per_device * estimate.seconds)
 
 
 def threshold_lines(
@@ -33,3 +36,8 @@ def threshold_lines(
     for one in thresholds_of(collectives, estimate, throughput):
         assert throughput is not None
         yield Line(one.in_words(throughput.unit))
+
+
+def _is_of_state(one: CollectiveFacts) -> bool:
+    """Return whether parameters or their gradients are moved."""
+    return bool(one.gradients) or any(not leaf.startswith("batch") for leaf in one.leaves)

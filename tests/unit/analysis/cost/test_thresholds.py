@@ -2,46 +2,21 @@
 
 import pytest
 
-from outlay.analysis.attribution.program_facts import CollectiveFacts
-from outlay.analysis.cost.thresholds import Threshold, needed, thresholds
+from outlay.analysis.cost.thresholds import Exchange, Threshold, needed, thresholds
 
 PARTS = {"products": 0.6, "memory": 0.3, "kernels": 0.1, "communication": 0.5, "overhead": 9.0}
 
 
-def sent(axes: str, seconds: float, *, leaves=(), gradients=(), count: int = 1) -> CollectiveFacts:
-    return CollectiveFacts(
-        kind="all-gather",
-        name="name",
-        axes=tuple(axes.split("+")),
-        group_size=8,
-        crosses_hosts=False,
-        dtype="f32",
-        operand_bytes=8,
-        bytes_moved=8,
-        count=count,
-        count_is_exact=True,
-        is_async=True,
-        phase="forward",
-        module="",
-        source=None,
-        leaves=tuple(leaves),
-        value="",
-        seconds=seconds,
-        gradients=tuple(gradients),
-    )
-
-
 def test_parameters_and_gradients_are_hidden_by_enough_tokens():
     """Two gathers and a scatter of 0.3 s against 1 s of computing for 1000 tokens: 300 tokens take as long."""
-    gathers = sent("data", 0.1, leaves=["params.w"], count=2)
-    (one,) = thresholds([gathers, sent("data", 0.1, gradients=["params.w"])], PARTS, 1000)
+    (one,) = thresholds([Exchange("data", 0.2, True), Exchange("data", 0.1, True)], PARTS, 1000)
     assert (one.axes, one.num_needed, one.growing_seconds) == ("data", 300, 0.0)
     assert one.fixed_seconds == pytest.approx(0.3)
     assert one.compute_seconds == pytest.approx(1.0)
 
 
 def test_of_activations_no_number_of_tokens_is_too_few():
-    (one,) = thresholds([sent("model", 0.4)], PARTS, 1000)
+    (one,) = thresholds([Exchange("model", 0.4, False)], PARTS, 1000)
     assert one.num_needed == 0
     assert "grow with the tokens: 40% of computing, however many a device has" in one.in_words()
 
@@ -53,8 +28,8 @@ def test_what_grows_leaves_less_time_to_hide_the_rest():
     assert "1.20 times as long as computing: more samples a device do not help" in words
 
 
-def test_what_is_moved_of_the_batch_grows_and_axes_that_cost_nothing_are_left_out():
-    (one,) = thresholds([sent("data", 0.2, leaves=["batch.x"]), sent("model", 0.001)], PARTS, 1000)
+def test_axes_that_cost_nothing_are_left_out():
+    (one,) = thresholds([Exchange("data", 0.2, False), Exchange("model", 0.001, False)], PARTS, 1000)
     assert (one.axes, one.num_needed) == ("data", 0)
-    assert thresholds([sent("data", 0.2)], {"communication": 1.0}, 1000) == ()
-    assert thresholds([sent("data", 0.2)], PARTS, 0) == ()
+    assert thresholds([Exchange("data", 0.2, True)], {"communication": 1.0}, 1000) == ()
+    assert thresholds([Exchange("data", 0.2, True)], PARTS, 0) == ()
