@@ -1,7 +1,7 @@
 """One 70B model laid out in six ways on the same GPUs, which are not here: memory, bubble, exchanges, time.
 
-Prints the table of docs/guides/one_model_six_ways.md. Each way is compiled for the target, one after the other, each in
-a process of its own: minutes, and a few GiB.
+docs/guides/will_it_fit.md has rows of the table that it prints. Each way is compiled for the target, one after the
+other, each in a process of its own: minutes, and a few GiB.
 
     python benchmarks/six_ways.py [--target h100:8x8] [--model llama3-70b] [--batch 128]
 """

@@ -11,6 +11,7 @@ from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.recipes.choose import ask, choose
 from outlay.recipes.find import find_recipe
+from outlay.recipes.layouts_to_try import ways_of_layouts
 from outlay.recipes.prepare import layout_of
 from outlay.search.candidate import Candidate, base_name, words_of
 from outlay.search.screening import screen
@@ -83,7 +84,7 @@ def test_pipelines_and_contexts_are_tried_with_their_numbers_inside_hosts_and_ac
         ("--model", "tiny", "--remat", "none", "--accumulate", "1", "--batch", "32"),
         Target.parse("h100:2x4"),
     )
-    question = ask("lm", words, target)
+    question = ask("lm", words, target, layouts=["pp"])
     tried = {(each.layout, each.mesh) for each in question.candidates}
     assert {("pp", "stage=2,data=4"), ("pp", "stage=2@hosts,data=4")} <= tried
     assert {mesh for layout, mesh in tried if layout == "pp:microbatches=16"} == {
@@ -93,13 +94,25 @@ def test_pipelines_and_contexts_are_tried_with_their_numbers_inside_hosts_and_ac
     assert {mesh for layout, mesh in tried if layout.startswith("pp:") and "repeats" in layout} == {
         *("stage=2,data=4", "stage=2@hosts,data=4"),
     }
-    exchanges = {layout for layout, _ in tried if layout.startswith("fsdp+cp")}
+    unasked = ask("lm", words, target)
+    exchanges = {each.layout for each in unasked.candidates if each.layout.startswith("fsdp+cp")}
     assert {
         f"fsdp+cp{host}:exchange={each}" for host in ("", "+host") for each in ("ring", "gather", "all_to_all")
     } == (exchanges)
+    # Arithmetic expects too little memory of a pipeline to try one unasked.
+    assert not any("pp" in each.layout or "stage" in each.mesh for each in unasked.candidates)
     one_mesh = ask("lm", words, target, meshes=["stage=2,data=4"])
     assert {base_name(each.layout) for each in one_mesh.candidates if "stage" in each.mesh} >= {"pp", "dp"}
     assert not any(base_name(each.layout) == "cp" for each in one_mesh.candidates)
+
+
+def test_a_recipe_of_nothing_but_pipelines_is_searched():
+    made = find_recipe("lm", ("--model", "tiny"))
+    only = {name: layout for name, layout in made.layouts.items() if name.startswith("pp")}
+    meshes = {name: made.mesh_of(name) for name in only}
+    pipelines = replace(made, layouts=only, meshes=meshes, modes={})
+    ways = ways_of_layouts(pipelines, Target.parse("h100:1x8"), None, None)
+    assert {base_name(name) for name in ways.layouts} == {*only}
 
 
 @pytest.mark.compiles

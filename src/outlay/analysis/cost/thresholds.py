@@ -2,7 +2,7 @@
 
 What moves parameters or their gradients takes as long for few tokens as for many, and computing grows with them: from
 some number of tokens on it can hide what is sent. What moves activations grows with the tokens as computing does, and
-no number of them helps.
+no number of them helps. Of an axis over which too much is moved that may be either, nothing is said.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from outlay.core.one_line import OneLine
 _WAITING = "communication"
 _MATTERS = 0.01
 """The share of computing below which exchanges over an axis are not worth a word."""
+_LIKE_FORWARD = 4
+"""Up to how many times as long as forward exchanges of activations the others may take to be those of their gradients.
+
+The backward pass sends about twice as much, or three times if it computes a part again.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,12 +74,13 @@ class Exchange(OneLine):
     Attributes:
         axes: the axis, or several joined by "+".
         seconds: their time, if nothing overlaps.
-        is_fixed: whether they move parameters or gradients, and not values that grow with the tokens.
+        is_fixed: whether they move parameters or gradients, and not values that grow with the tokens; None if they may
+            be either.
     """
 
     axes: str
     seconds: float
-    is_fixed: bool
+    is_fixed: bool | None
 
 
 def thresholds(exchanges: Iterable[Exchange], parts: Mapping[str, float], num_now: float) -> tuple[Threshold, ...]:
@@ -86,18 +92,25 @@ def thresholds(exchanges: Iterable[Exchange], parts: Mapping[str, float], num_no
         num_now: the tokens, or samples, of a device.
     """
     compute = sum(seconds for name, seconds in parts.items() if name not in (_WAITING, "overhead"))
-    fixed: dict[str, float] = {}
-    growing: dict[str, float] = {}
-    for one in exchanges:
-        fixed[one.axes] = fixed.get(one.axes, 0.0) + (one.seconds if one.is_fixed else 0.0)
-        growing[one.axes] = growing.get(one.axes, 0.0) + (0.0 if one.is_fixed else one.seconds)
     if not compute or not num_now:
         return ()
+    by_axes: dict[str, dict[bool | None, float]] = {}
+    for one in exchanges:
+        kinds = by_axes.setdefault(one.axes, dict.fromkeys((True, False, None), 0.0))
+        kinds[one.is_fixed] += one.seconds
+    sure = [
+        (axes, kinds[True], kinds[False] + kinds[None]) for axes, kinds in by_axes.items() if _is_sure(kinds, compute)
+    ]
     return tuple(
-        Threshold(axes, some, growing[axes], compute, num_now, needed(some, growing[axes], compute, num_now))
-        for axes, some in fixed.items()
-        if axes and some + growing[axes] > _MATTERS * compute
+        Threshold(axes, fixed, growing, compute, num_now, needed(fixed, growing, compute, num_now))
+        for axes, fixed, growing in sure
+        if axes and fixed + growing > _MATTERS * compute
     )
+
+
+def _is_sure(kinds: Mapping[bool | None, float], compute: float) -> bool:
+    """Return whether what may be either matters little, or follows from what the forward pass exchanges."""
+    return kinds[None] <= max(_MATTERS * compute, _LIKE_FORWARD * kinds[False])
 
 
 def needed(fixed: float, growing: float, compute: float, num_now: float) -> int | None:

@@ -38,6 +38,12 @@ def threshold_lines(
         yield Line(one.in_words(throughput.unit))
 
 
-def _is_of_state(one: CollectiveFacts) -> bool:
-    """Return whether parameters or their gradients are moved."""
-    return bool(one.gradients) or any(not leaf.startswith("batch") for leaf in one.leaves)
+def _is_of_state(one: CollectiveFacts) -> bool | None:
+    """Return whether parameters or their gradients are moved; None if it may be either.
+
+    A computed value of the forward pass is one of activations. One of the backward pass is of activations too, or a
+    gradient that was not followed to its parameter.
+    """
+    if one.gradients or any(not leaf.startswith("batch") for leaf in one.leaves):
+        return True
+    return False if one.leaves or one.phase == "forward" else None

@@ -33,3 +33,24 @@ def test_axes_that_cost_nothing_are_left_out():
     assert (one.axes, one.num_needed) == ("data", 0)
     assert thresholds([Exchange("data", 0.2, True)], {"communication": 1.0}, 1000) == ()
     assert thresholds([Exchange("data", 0.2, True)], PARTS, 0) == ()
+
+
+def test_nothing_is_said_of_an_axis_over_which_parameters_may_be_moved_unseen():
+    """A sum of the backward pass may be of gradients that could not be followed to their parameters."""
+    unseen = Exchange("data", 0.4, None)
+    assert thresholds([unseen, Exchange("data", 0.2, True)], PARTS, 1000) == ()
+    # Next to the sum of a loss it is unseen all the same.
+    assert thresholds([unseen, Exchange("data", 0.001, False)], PARTS, 1000) == ()
+    (other,) = thresholds([unseen, Exchange("expert", 0.2, True)], PARTS, 1000)
+    assert other.axes == "expert"
+
+
+def test_the_backward_pass_of_split_layers_sends_what_their_forward_pass_does_and_more():
+    (one,) = thresholds([Exchange("model", 0.2, False), Exchange("model", 0.4, None)], PARTS, 1000)
+    assert one.num_needed == 0
+    assert one.growing_seconds == pytest.approx(0.6)
+
+
+def test_little_that_may_be_either_hides_nothing():
+    (one,) = thresholds([Exchange("data", 0.2, True), Exchange("data", 0.005, None)], PARTS, 1000)
+    assert one.num_needed == 202
