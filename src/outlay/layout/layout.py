@@ -192,7 +192,7 @@ class Layout(Report):
         return _checked_plan(self.rules, state, MeshInfo.of(mesh), batch, intermediates, max_whole_bytes)
 
 
-def sample_axes(layout: Layout, batch: Any, mesh: Mesh) -> tuple[str, ...]:
+def sample_axes(layout: Layout, batch: Any, mesh: Mesh | MeshInfo) -> tuple[str, ...]:
     """Return the mesh axes that split the first dim of each array of a batch, before there is a plan.
 
     Returns:

@@ -24,14 +24,16 @@ _BACKWARD_OF_RING = 3
 
 def context_of(layout: Layout, mesh: MeshInfo) -> Any:
     """Return the placement of a layout that splits the tokens of attention over several devices; None without one."""
-    splits = (rule.placement for rule in layout if getattr(rule.placement, "context_axis", ""))
+    splits: Iterator[Any] = (rule.placement for rule in layout if getattr(rule.placement, "context_axis", ""))
     return next((one for one in splits if mesh.axis_sizes.get(one.context_axis, 1) > 1), None)
 
 
 def context_problems(work: Workload, layout: Layout, mesh: MeshInfo) -> Iterator[Problem]:
     """Return what keeps attention from being computed with its tokens split, as the program itself would say it."""
     context = context_of(layout, mesh)
-    for call in work.attention if context is not None else ():
+    if context is None:
+        return
+    for call in work.attention:
         yield from problems(call, context.exchange, _ring(call, context.context_axis, mesh), f"@{call.name}")
 
 

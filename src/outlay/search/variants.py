@@ -45,8 +45,8 @@ def variants(name: str, layout: Layout, mesh: MeshSpec, num_layers: int) -> Iter
     if split_name(name)[1]:
         yield name, layout
         return
-    own = next((rule.placement for rule in layout if getattr(rule.placement, "stage_axis", "")), None)
-    context = next((rule.placement for rule in layout if getattr(rule.placement, "context_axis", "")), None)
+    own: Any = next((rule.placement for rule in layout if getattr(rule.placement, "stage_axis", "")), None)
+    context: Any = next((rule.placement for rule in layout if getattr(rule.placement, "context_axis", "")), None)
     sets: list[dict[str, Any]] = [{}]
     if own is not None:
         sets = list(_of_pipeline(own, mesh.axis_sizes.get(own.stage_axis, 1), num_layers))
@@ -67,7 +67,7 @@ def _of_pipeline(own: Any, stages: int, num_layers: int) -> Iterator[dict[str, A
 
 
 def num_stacked(layout: Layout, state: Any) -> int:
-    """Return how many layers the pipelines of a layout have: the common divisor of their stacks, or those of a list.
+    """Return how many layers the pipelines of a layout have: the common divisor of all stacks, or the length of a list.
 
     Args:
         layout: the layout.
