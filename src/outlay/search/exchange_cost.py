@@ -24,8 +24,8 @@ _BACKWARD_OF_RING = 3
 
 def context_of(layout: Layout, mesh: MeshInfo) -> Any:
     """Return the placement of a layout that splits the tokens of attention over several devices; None without one."""
-    splits: Iterator[Any] = (rule.placement for rule in layout if getattr(rule.placement, "context_axis", ""))
-    return next((one for one in splits if mesh.axis_sizes.get(one.context_axis, 1) > 1), None)
+    placements: list[Any] = [rule.placement for rule in layout]
+    return next((one for one in placements if mesh.axis_sizes.get(getattr(one, "context_axis", ""), 1) > 1), None)
 
 
 def context_problems(work: Workload, layout: Layout, mesh: MeshInfo) -> Iterator[Problem]:
