@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from outlay.models.experts.token_shards import TokenShards, use_token_shards
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
-from outlay.program.pipelined_function import sample_axes
+from outlay.program.pipelines.pipelined_function import sample_axes
 
 
 def wrap(step: Step, planned: Planned) -> Step:

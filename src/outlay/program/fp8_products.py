@@ -25,11 +25,11 @@ from outlay.devices.mesh_info import is_explicit
 from outlay.layout.fp8 import Float8, Fp8
 from outlay.layout.placement import is_optimizer
 from outlay.layout.rule import Rule
-from outlay.program.fp8_product import Fp8Product
-from outlay.program.fp8_scaling import Narrow, narrowed
+from outlay.program.fp8.fp8_product import Fp8Product
+from outlay.program.fp8.fp8_scaling import Narrow, narrowed
+from outlay.program.fp8.parameter_products import Origin, Origins, named_origins, out_of_reach, run_with_products
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
-from outlay.program.parameter_products import Origin, Origins, named_origins, out_of_reach, run_with_products
 from outlay.program.passes import Planned
 from outlay.program.traced_gradients import of_arguments, traced_function, traced_gradients
 

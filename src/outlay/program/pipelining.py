@@ -21,14 +21,14 @@ from outlay.layout.pipelines import Pipeline, is_in_list
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
-from outlay.program.pipelined_function import (
+from outlay.program.pipelines.pipelined_function import (
     PipelinedFunction,
     check_scans,
     microbatch,
     num_microbatches,
     pipelines_of,
 )
-from outlay.program.stacked_scans import Stack
+from outlay.program.pipelines.stacked_scans import Stack
 
 
 def wrap(step: Step, planned: Planned) -> Step:
@@ -51,7 +51,7 @@ def wrap(step: Step, planned: Planned) -> Step:
         if planned.traced.sums_over_batch:
             with use_runner(_runner(planned, current_runner())):
                 return step(state, batch)
-        from outlay.program.pipelined_gradients import StepWithPipelines
+        from outlay.program.pipelines.pipelined_gradients import StepWithPipelines
 
         return StepWithPipelines(step, planned).run(state, batch)
 

@@ -27,14 +27,14 @@ from outlay.program.compiler_options import RequestedOptions, compile_with
 from outlay.program.modes import Step
 from outlay.program.one_step import OneStep
 from outlay.program.passes import passes_of, wrapped
-from outlay.program.pipelined_function import pipelines_of
-from outlay.program.scheduled_run import run_scheduled
-from outlay.program.stage_calls import StageSums
-from outlay.program.stage_checks import check_mesh, check_step, schedule_for
-from outlay.program.stage_meshes import joined_of
-from outlay.program.stage_programs import StagePrograms
+from outlay.program.pipelines.pipelined_function import pipelines_of
 from outlay.program.staged_gradients import results_of
-from outlay.program.staged_loss import StagedLoss, staged
+from outlay.program.stages.scheduled_run import run_scheduled
+from outlay.program.stages.stage_calls import StageSums
+from outlay.program.stages.stage_checks import check_mesh, check_step, schedule_for
+from outlay.program.stages.stage_meshes import joined_of
+from outlay.program.stages.stage_programs import StagePrograms
+from outlay.program.stages.staged_loss import StagedLoss, staged
 
 _OWN = "staged_gradients"
 

@@ -23,11 +23,11 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.contexts import Context, Exchange
 from outlay.layout.rule import Rule
 from outlay.models.attention.dot_product import attention
-from outlay.program.context_exchanges import computed, numbers_sent, problems, ring_of
+from outlay.program.contexts.context_exchanges import computed, numbers_sent, problems, ring_of
+from outlay.program.contexts.ring_chunks import Ring
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.place_inside import placing
-from outlay.program.ring_chunks import Ring
 from outlay.program.source_names import is_readable, line_in, names_of_frame
 
 NAME = "split_attention"

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from outlay.core.constrain import Gradient, Sums, constrain, with_runner
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
-from outlay.program.scheduled_run import Values, run_scheduled
-from outlay.program.stage_calls import CALLS_OF, CalledStages, StageSums, at_least_float32, zeros
-from outlay.program.staged_loss import StagedLoss, staged
+from outlay.program.stages.scheduled_run import Values, run_scheduled
+from outlay.program.stages.stage_calls import CALLS_OF, CalledStages, StageSums, at_least_float32, zeros
+from outlay.program.stages.staged_loss import StagedLoss, staged
 from outlay.schedules.stage_schedule import StageSchedule
 
 

@@ -13,8 +13,8 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.contexts import Exchange
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.context_exchanges import numbers_sent, problems, ring_of
-from outlay.program.ring_chunks import Ring
+from outlay.program.contexts.context_exchanges import numbers_sent, problems, ring_of
+from outlay.program.contexts.ring_chunks import Ring
 from outlay.search.mesh_links import MeshLinks, size_of
 from outlay.search.workload import Workload
 

@@ -78,7 +78,7 @@ def test_blocks_along_the_summed_dim_are_those_of_numpy():
 @pytest.mark.parametrize("form", ["e4m3", "e5m2"])
 @pytest.mark.parametrize("largest", [448.0, 450.0, 1.75, 1.7500001, 0.0, 3e-12, 1e12, 57344.0])
 def test_a_scale_is_the_smallest_power_of_two_that_fits(largest, form):
-    from outlay.program.fp8_scaling import narrowed
+    from outlay.program.fp8.fp8_scaling import narrowed
 
     values, scale = narrowed(jnp.array([largest, -largest / 3], jnp.float32), form)
     most = TYPES[form][1]
@@ -89,7 +89,7 @@ def test_a_scale_is_the_smallest_power_of_two_that_fits(largest, form):
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_what_is_no_number_stays_none(odd):
-    from outlay.program.fp8_scaling import narrowed
+    from outlay.program.fp8.fp8_scaling import narrowed
 
     assert not np.isfinite(narrowed(jnp.array([1.0, odd]), "e4m3").values.astype(np.float32)[1])
 

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.errors import LayoutError, ProgramError
-from outlay.program.circular_schedule import CircularSchedule
-from outlay.program.microbatched_scan import joined, split
+from outlay.program.pipelines.circular_schedule import CircularSchedule
+from outlay.program.pipelines.microbatched_scan import joined, split
 
 pytestmark = pytest.mark.newest
 

@@ -15,8 +15,8 @@ from outlay.core.attention_calls import AttentionCall
 from outlay.core.error_types import LayoutError, ProgramError
 from outlay.layout.contexts import context
 from outlay.models.attention.blockwise import Mask
-from outlay.program.context_exchanges import numbers_sent, ring_of
-from outlay.program.ring_chunks import Chunks, Ring
+from outlay.program.contexts.context_exchanges import numbers_sent, ring_of
+from outlay.program.contexts.ring_chunks import Chunks, Ring
 
 
 def _shapes(tokens: int = 32, heads: tuple[int, int] = (4, 4), keys: int | None = None) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from outlay.core.jax_tracing import intercept_vjp
 from outlay.core.paths import flatten_paths
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
-from outlay.program.pipelined_function import (
+from outlay.program.pipelines.pipelined_function import (
     PipelinedFunction,
     check_scans,
     microbatch,
     num_microbatches,
     pipelines_of,
 )
-from outlay.program.stacked_scans import Stack, named_stacks
+from outlay.program.pipelines.stacked_scans import Stack, named_stacks
 from outlay.program.traced_gradients import of_arguments, traced_function, traced_gradients
 
 

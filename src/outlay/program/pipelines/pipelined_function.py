@@ -17,11 +17,11 @@ from outlay.core.jax_source import source_line
 from outlay.core.quantities import counted, listed
 from outlay.layout.pipelines import Pipeline, is_in_list
 from outlay.layout.placement import dims_spec
-from outlay.program.circular_schedule import CircularSchedule
-from outlay.program.microbatched_scan import run_in_microbatches, scan_problems
 from outlay.program.passes import Planned
+from outlay.program.pipelines.circular_schedule import CircularSchedule
+from outlay.program.pipelines.microbatched_scan import run_in_microbatches, scan_problems
+from outlay.program.pipelines.stacked_scans import Stack, Stacks, Unpaired, run_with, scanned_leaves, scans_over
 from outlay.program.place_inside import placing
-from outlay.program.stacked_scans import Stack, Stacks, Unpaired, run_with, scanned_leaves, scans_over
 
 NAME = "pipelining"
 """The name of the pass; its note says which scans run as pipelines."""

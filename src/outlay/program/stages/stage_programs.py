@@ -14,11 +14,11 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.layout.placement import dims_spec
 from outlay.program.passes import Planned
-from outlay.program.pipelined_function import sample_axes
-from outlay.program.scheduled_run import Values
-from outlay.program.stage_calls import CALLS_OF, CalledStages, sum_shapes, zeros
-from outlay.program.stage_meshes import of_a_stage, seen_on, stage_meshes, without_axis
-from outlay.program.staged_loss import StagedLoss
+from outlay.program.pipelines.pipelined_function import sample_axes
+from outlay.program.stages.scheduled_run import Values
+from outlay.program.stages.stage_calls import CALLS_OF, CalledStages, sum_shapes, zeros
+from outlay.program.stages.stage_meshes import of_a_stage, seen_on, stage_meshes, without_axis
+from outlay.program.stages.staged_loss import StagedLoss
 
 
 class StagePrograms:

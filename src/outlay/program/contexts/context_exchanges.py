@@ -15,9 +15,9 @@ from outlay.layout.contexts import Exchange
 from outlay.models.attention.blockwise import Mask
 from outlay.models.attention.dot_product import attention
 from outlay.models.attention.kernel_rules import Refusal
+from outlay.program.contexts.ring_attention import ring_attention
+from outlay.program.contexts.ring_chunks import Ring
 from outlay.program.place_inside import Place
-from outlay.program.ring_attention import ring_attention
-from outlay.program.ring_chunks import Ring
 
 
 def mask_of(call: AttentionCall) -> Mask:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.jax_tracing import replay
-from outlay.program.scheduled_run import Values
-from outlay.program.staged_loss import StagedLoss
+from outlay.program.stages.scheduled_run import Values
+from outlay.program.stages.staged_loss import StagedLoss
 
 
 @dataclass(frozen=True)

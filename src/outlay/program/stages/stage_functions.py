@@ -19,9 +19,9 @@ from jax.extend.core import Literal
 
 from outlay.core.jax_needed_operations import needed_for
 from outlay.core.jax_tracing import replay
-from outlay.program.backward_halves import BackwardHalves
-from outlay.program.plain_keys import impl_of, with_impl, without_impl
-from outlay.program.stage_cut import CutLoss
+from outlay.program.stages.backward_halves import BackwardHalves
+from outlay.program.stages.plain_keys import impl_of, with_impl, without_impl
+from outlay.program.stages.stage_cut import CutLoss
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from outlay.models.attention.blockwise import HIDDEN, row_sums
-from outlay.program.ring_chunks import Chunks, Pick, Ring, over, picked
-from outlay.program.ring_turns import go_round
+from outlay.program.contexts.ring_chunks import Chunks, Pick, Ring, over, picked
+from outlay.program.contexts.ring_turns import go_round
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from outlay.program.ring_chunks import Chunks
+from outlay.program.contexts.ring_chunks import Chunks
 
 Add = Callable[[Any, Any, Any], tuple[Any, Any]]
 """`add(state, hop, moving)` returns the state, and the gradients of keys and values, or None."""

@@ -26,7 +26,7 @@ from outlay.core.jax_tracing import (
     run_jaxpr,
     scan_operands,
 )
-from outlay.program.plain_keys import impl_of, with_impl, without_impl
+from outlay.program.stages.plain_keys import impl_of, with_impl, without_impl
 
 
 @dataclass(frozen=True)

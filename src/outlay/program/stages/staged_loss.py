@@ -16,11 +16,10 @@ from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
 from outlay.core.jax_source import source_line
 from outlay.core.paths import flatten_paths, under
 from outlay.layout.pipelines import is_in_list
-from outlay.program.added_over_parts import not_added_up, opened_calls
 from outlay.program.gradient_splits import root_of
-from outlay.program.microbatched_scan import scan_problems
 from outlay.program.passes import Planned
-from outlay.program.pipelined_function import (
+from outlay.program.pipelines.microbatched_scan import scan_problems
+from outlay.program.pipelines.pipelined_function import (
     PipelinedFunction,
     check_scans,
     microbatch,
@@ -28,9 +27,10 @@ from outlay.program.pipelined_function import (
     pipeline_error,
     pipelines_of,
 )
-from outlay.program.stacked_scans import Stack, opened_to_scans, top_scans
-from outlay.program.stage_cut import CutLoss
-from outlay.program.stage_functions import StageFunctions
+from outlay.program.pipelines.stacked_scans import Stack, opened_to_scans, top_scans
+from outlay.program.stages.added_over_parts import not_added_up, opened_calls
+from outlay.program.stages.stage_cut import CutLoss
+from outlay.program.stages.stage_functions import StageFunctions
 from outlay.schedules.stage_schedule import StageSchedule
 
 

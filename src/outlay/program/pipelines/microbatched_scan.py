@@ -20,8 +20,8 @@ from outlay.core.jax_needed_operations import needed_for
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.program.batch_locality import sample_dim
-from outlay.program.circular_schedule import CircularSchedule, Operands, run_circular
 from outlay.program.mixed_samples import mixing_operations
+from outlay.program.pipelines.circular_schedule import CircularSchedule, Operands, run_circular
 from outlay.program.place_inside import Place
 
 

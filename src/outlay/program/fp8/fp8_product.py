@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.layout.fp8 import Float8, Fp8
-from outlay.program.fp8_scaling import Narrow, narrowed, rounded_in_blocks
+from outlay.program.fp8.fp8_scaling import Narrow, narrowed, rounded_in_blocks
 
 Names = tuple[int, ...]
 """A name for each dim of an array; dims of several arrays with one name go together."""

@@ -1,0 +1,1 @@
+"""Attention whose tokens are split over devices: rings, gathers and all-to-alls."""

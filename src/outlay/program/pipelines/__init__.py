@@ -1,0 +1,1 @@
+"""A scan over layers executed as a pipeline, inside one program."""
