@@ -197,7 +197,7 @@ def program_at_rules(rules):
 def test_only_a_graph_loop_is_placed():
     waves, mesh = graph(), outlay.mesh(devices=jax.devices()[:6], all=6)
     layout = outlay.by_module(PLACES["each alone"])
-    with pytest.raises(ProgramError, match=r"runs a graph of parts, and the step StepGraph is not one"):
+    with pytest.raises(ProgramError, match=r"the step StepGraph is no graph, and the layout has no pipeline rule"):
         outlay.program(waves, init_of(waves), {"x": np.ones(5)}, layout=layout, mesh=mesh, mode="placed")
     with pytest.raises(ProgramError, match="parts of the graph on devices of their own, and mode auto"):
         new_program_at(PLACES["each alone"], mode="auto")
