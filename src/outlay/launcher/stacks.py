@@ -11,9 +11,11 @@ from outlay.jobs.job_folder import JobFolder
 from outlay.jobs.proc_files import send
 
 _ANSWER_WITHIN = 5.0  # seconds; a process that was stopped on a busy machine needs more than one
-_QUIET = 0.5  # seconds without growth after which a file is whole
+# Seconds without growth after which a file is whole: a thread that is not the main one may take the signal, and is
+# then written first; and on a busy machine the others follow late.
+_QUIET = 1.5
 _LAST = "Current thread "
-"""How the part of the thread begins that took the signal, the main thread; faulthandler writes it last."""
+"""How the part of the thread begins that took the signal: as a rule the main thread, which faulthandler writes last."""
 
 
 def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, str]:
