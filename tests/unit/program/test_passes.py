@@ -152,8 +152,8 @@ def test_a_whole_step_on_shards_takes_passes_too(asked):
 
 
 def test_every_pass_is_tried():
-    # test_per_shard_operations.py, test_pipelines.py, test_experts.py, test_long_sequences.py, test_placed_stages.py and
-    # test_fp8_products.py
+    # test_per_shard_operations.py, test_pipelines.py, test_experts.py, test_long_sequences.py,
+    # test_placed_stages.py and test_fp8_products.py
     elsewhere = {"explicit_transforms", "pipelining", "expert_shards", "split_attention"}
     elsewhere |= {"staged_gradients", "fp8_products"}
     tried = {*IN_AUTO, "manual_gradients", "manual_step", *elsewhere}
