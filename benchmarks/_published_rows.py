@@ -48,6 +48,8 @@ KEEPS_ALL = ("nanotron",)
 
 NARROW = ("FP8", "FP4", "FLOAT8", "FLOAT4", "F8", "E4M3", "E5M2", "INT8")
 """Of a precision whose products take narrower numbers than 16 bits, by any of their names."""
+FP8_BY_TENSOR, OTHER_SCALES = ("FP8", "FLOAT8"), ("MX", "ROW", "BLOCK")
+"""How precisions of 8 bits with a scale for each tensor begin, and what their names have with other scales."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,8 @@ NOT_PRINTED = "not printed"
 
 
 def _not_expressed(row):
-    if any(narrow in row["precision"].upper() for narrow in NARROW):
-        yield Obstacle("products of 8 bits or fewer", f"{row['precision']} products")
+    if any(narrow in row["precision"].upper() for narrow in NARROW) and not _is_fp8(row):
+        yield Obstacle("products of 8 bits with scales of blocks, or of fewer", f"{row['precision']} products")
     for column, what in (("pp", "a pipeline"), ("ep", "experts over devices"), ("cp", "context parallelism")):
         if _int(row, column, 1) > 1:
             yield Obstacle(what, f"{what} of {row[column]}")
@@ -257,6 +259,11 @@ def _not_expressed(row):
         yield Obstacle(NOT_PRINTED, f"not printed: {', '.join(lacking)}")
     elif row["params_b"] and float(row["params_b"]) > 1.5 * config_of(row).num_params / 1e9:
         yield Obstacle("experts", "experts")
+
+
+def _is_fp8(row):
+    name = row["precision"].upper().partition("(")[0]
+    return name.startswith(FP8_BY_TENSOR) and not any(other in name for other in OTHER_SCALES)
 
 
 def _int(row, column, default):
@@ -343,6 +350,9 @@ def _words(row, assumed):
         "dtype": "bfloat16",
         **_dtypes(row, assumed),
     }
+    if _is_fp8(row):
+        options["precision"] = "fp8"
+        assumed.append("FP8 of all kernels of layers, scaled by their largest entries now")
     return (*_model_words(config), *(word for name, value in options.items() for word in (_flag(name), str(value))))
 
 

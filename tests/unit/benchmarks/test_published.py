@@ -57,24 +57,31 @@ def test_every_row_is_expressed_or_says_why_not(rows, known):
             expressed += rows.run_of(row) is not None
         except rows.CannotExpressError as error:
             refused.add(str(error))
-    assert expressed == 177
+    assert expressed == 187
     assert "a pipeline of 12" in refused
-    assert any(reason.startswith("fp8 products") for reason in refused)
+    assert any(reason.startswith("MXFP8 products") for reason in refused)
 
 
-@pytest.mark.parametrize("precision", ["fp8", "float8 tensorwise", "MXFP8", "NVFP4", "E4M3"])
+@pytest.mark.parametrize("precision", ["float8 rowwise", "MXFP8", "NVFP4", "E4M3", "FP8-blockwise"])
 def test_a_row_of_narrow_products_is_refused_by_any_of_their_names(rows, known, precision):
     row = {**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "precision": precision}
     with pytest.raises(rows.CannotExpressError, match=f"{precision} products"):
         rows.run_of(row)
 
 
+@pytest.mark.parametrize("precision", ["fp8", "float8 tensorwise", "FP8-CS (FP8-MX)", "fp8 (Transformer Engine)"])
+def test_a_row_of_products_in_8_bits_with_a_scale_for_each_tensor_is_built(rows, known, precision):
+    run = rows.run_of({**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "precision": precision})
+    assert run.words[run.words.index("--precision") + 1] == "fp8"
+    assert any("FP8 of all kernels" in one for one in run.assumed)
+
+
 def test_of_each_obstacle_is_said_where_it_stands_alone(rows, known):
     """A row says all that stands in its way, not what is met first."""
     row = known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"]
     changes = {
-        "alone": {"precision": "fp8"},
-        "both": {"precision": "fp8", "remat": "save_qkv_porj"},
+        "alone": {"precision": "MXFP8"},
+        "both": {"precision": "MXFP8", "remat": "save_qkv_porj"},
         "four": {"pp": "2", "num_devices": "16", "global_batch_seqs": "47", "outlay_target": "a100-90gb:2x8"},
     }
     refused = {}
@@ -83,7 +90,7 @@ def test_of_each_obstacle_is_said_where_it_stands_alone(rows, known):
             rows.run_of({**row, **change})
         refused[name] = error.value
     by_kind = {kind: (names, alone) for kind, names, alone in rows.obstacles(refused)}
-    assert by_kind["products of 8 bits or fewer"] == (["alone", "both"], ["alone"])
+    assert by_kind["products of 8 bits with scales of blocks, or of fewer"] == (["alone", "both"], ["alone"])
     assert by_kind["remat by a name that is unknown"] == (["both"], [])
     assert "did you mean 'save_qkv_proj'" in str(refused["both"])
     assert {one.kind for one in refused["four"].obstacles} == {
