@@ -38,7 +38,9 @@ def evidence_line(runs: Sequence[PublishedRun], work: WorkFacts | None) -> Itera
     if runs:
         named = ", ".join(f"{run.model} on {run.target} {run.ratio:.2f}" for run in runs)
         nearest = counted(len(runs), "nearest run")
-        yield Line(f"evidence: predicted over published of the {nearest}: {named}{_unlike(runs, work)}", "dim")
+        yield Line(
+            f"evidence: predicted over published of the {nearest}: {named}{_unlike(runs, work)}{_narrower(work)}", "dim"
+        )
 
 
 def _unlike(runs: Sequence[PublishedRun], work: WorkFacts | None) -> str:
@@ -48,6 +50,13 @@ def _unlike(runs: Sequence[PublishedRun], work: WorkFacts | None) -> str:
         return ""
     times, how = (factor, "as much") if factor > 1 else (1 / factor, "less")
     return f"; but a device computes {float(f'{times:.2g}'):,.0f} times {how} there"
+
+
+def _narrower(work: WorkFacts | None) -> str:
+    """Say that a step in FP8 is priced with less certainty; decision 217 has the runs."""
+    if not (work and work.flops_by_dtype.get("float8")):
+        return ""
+    return "; none multiplied in FP8, of which ten published runs were priced 1.0 to 2.1 times too slow"
 
 
 def evidence_table(runs: Sequence[PublishedRun]) -> Iterator[Block]:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from outlay.analysis.attribution.program_facts import WorkFacts
 from outlay.analysis.cost.evidence import nearest_runs, published_runs
 from outlay.devices.target import Target
+from outlay.report.explain.explain_evidence import evidence_line
 
 SCRIPTS = Path(__file__).parents[4] / "benchmarks"
 
@@ -62,3 +64,10 @@ def test_few_runs_lie_outside_the_range_that_they_are_shown_with():
     inside = [run.low <= run.published <= run.high for run in published_runs()]
     assert sum(inside) > 0.8 * len(inside)
     assert all(run.source and run.date for run in published_runs())
+
+
+@pytest.mark.parametrize(("dtype", "is_said"), [("float8", True), ("bfloat16", False)])
+def test_a_step_in_fp8_says_that_no_such_run_is_among_them(dtype, is_said):
+    runs = published_runs()[:2]
+    (line,) = evidence_line(runs, WorkFacts(None, runs[0].flops, 0.0, {dtype: runs[0].flops}))
+    assert ("none multiplied in FP8" in line.text) == is_said
