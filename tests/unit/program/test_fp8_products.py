@@ -234,7 +234,9 @@ def test_a_function_with_a_derivative_of_its_own_is_named_and_left():
     own.defvjp(lambda x, w: (own(x, w), (x, w)), lambda saved, g: (g @ saved[1].T, saved[0].T @ g))
 
     def step(state, batch):
-        loss = lambda w: jnp.mean(own(batch, w["a"]) @ w["b"])  # noqa: E731
+        def loss(w):
+            return jnp.mean(own(batch, w["a"]) @ w["b"])
+
         return jax.tree.map(lambda w, g: w - g, state, jax.grad(loss)(state)), None
 
     def make(rules):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,7 +90,7 @@ CALLS_OF: dict[str, Callable[..., Any]] = {
 """The calls by name."""
 
 
-class CalledStages:
+class CalledStages(abc.ABC):
     """Runs the calls of places; see the protocol `Stages`. Where they run, a subclass says.
 
     Args:
@@ -99,13 +100,13 @@ class CalledStages:
     def __init__(self, loss: StagedLoss) -> None:
         self._loss = loss
 
+    @abc.abstractmethod
     def arguments(self, place: int, part: int) -> Values:
         """Return what a place takes for its forward pass, before what moves."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def call(self, name: str, place: int, *values: Any) -> Any:
         """Run one of a place's calls."""
-        raise NotImplementedError
 
     def forward(self, place: int, part: int, moving: Values, sums: StageSums) -> tuple[Values, Values, StageSums]:
         """Return what moves on, what is held for the backward pass, and the sums."""
