@@ -32,7 +32,7 @@ exclude_patterns = [
 html_theme = "furo"
 html_title = "Outlay"
 html_static_path = ["_static"]
-# What `make gallery` has made, if it has: the page about it says where it is then.
+# What `make gallery` has made, if it has: the page about it has a link then, and else the command.
 html_extra_path = ["_gallery"] if Path(__file__).with_name("_gallery").is_dir() else []
 html_css_files = ["outlay.css"]
 html_copy_source = False
@@ -135,3 +135,5 @@ def _take_docstring_of_data(app, what, name, obj, options, lines):
 
 def setup(app):
     app.connect("autodoc-process-docstring", _take_docstring_of_data)
+    if html_extra_path:
+        app.tags.add("with_gallery")

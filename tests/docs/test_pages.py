@@ -67,6 +67,8 @@ def test_the_site_builds_without_warnings_and_executes_its_pages(site):
     # In a notebook a plan prints as the text that it is: the table stands between the mesh and the totals.
     plan = r"mesh data=4, model=2 \(8 simulated devices\)\npath +shape +local"
     assert re.search(plan, text_of(site, "tutorials/getting_started"))
+    # The gallery is made by a command of its own, and a link goes only to what is there.
+    assert ("Open the gallery" in text_of(site, "concepts/gallery")) == (DOCS / "_gallery").is_dir()
 
 
 @pytest.mark.thorough
