@@ -47,8 +47,8 @@ def main():
         pair.stop()
 
 
-def measure(what, outlay_pair, torch_name, torch_pair, bar, rounds):
-    outlay_times, torch_times, num_disturbed = undisturbed(outlay_pair, torch_pair, rounds)
+def measure(what, outlay_pair, torch_name, torch_pair, bar, rounds, *, busy=False):
+    outlay_times, torch_times, num_disturbed = undisturbed(outlay_pair, torch_pair, rounds, busy)
     if not outlay_times:
         print(f"{what}: nothing measured, other work kept the machine busy", flush=True)
         return
@@ -58,17 +58,21 @@ def measure(what, outlay_pair, torch_name, torch_pair, bar, rounds):
         f"{name} {statistics.median(t) * 1e3:.1f} ms (least {min(t) * 1e3:.1f})"
         for name, t in (("outlay", outlay_times), (torch_name, torch_times))
     )
-    counts = f"{len(outlay_times)} rounds, {num_disturbed} more were disturbed"
+    others = "other work was counted too" if busy else f"{num_disturbed} more were disturbed"
+    counts = f"{len(outlay_times)} rounds, {others}"
     print(f"{what}: {times}, ratio {ratio:.2f} ({verdict} the bar of {bar}; {counts})", flush=True)
 
 
-def undisturbed(outlay_pair, torch_pair, rounds):
-    """Return the seconds per step of both in rounds without other work on the machine, and how many rounds had some."""
+def undisturbed(outlay_pair, torch_pair, rounds, busy):
+    """Return the seconds per step of both in rounds without other work on the machine, and how many rounds had some.
+
+    With `busy`, all rounds count.
+    """
     outlay_times, torch_times, num_disturbed = [], [], 0
     pids = [process.pid for pair in (outlay_pair, torch_pair) for process in pair.processes]
     end = time.monotonic() + PATIENCE
     while len(outlay_times) < rounds and time.monotonic() < end:
-        if not is_quiet(pids):
+        if not busy and not is_quiet(pids):
             continue
         work, start = OtherWork(pids), time.perf_counter()
         turns = [(outlay_pair, outlay_times), (torch_pair, torch_times)]
@@ -76,7 +80,7 @@ def undisturbed(outlay_pair, torch_pair, rounds):
             before = time.perf_counter()
             pair.run(STEPS)
             times.append((time.perf_counter() - before) / STEPS)
-        if work.seconds() > ALLOWED * CORES * (time.perf_counter() - start):
+        if not busy and work.seconds() > ALLOWED * CORES * (time.perf_counter() - start):
             outlay_times.pop(), torch_times.pop()
             num_disturbed += 1
     return outlay_times, torch_times, num_disturbed

@@ -36,6 +36,7 @@ ON_THEIR_OWN = {
     "outlay.report.explain.explain_thresholds": "one of the parts of an explanation, each a file",
     "outlay.search.in_a_paragraph": "a choice in words; selection.py is as long as a file should be",
     "outlay.program.stages.added_over_parts": "what a loss may do with its sums, which knows nothing of stages",
+    "outlay.program.stages.stage_exchange": "what only stages of several processes enter",
     "outlay.program.staged_gradients": "stages in one trace; what dispatches them has no need of it but its end",
     "outlay.program.contexts.ring_attention": "what only a ring enters, of the ways in which attention is split",
     "outlay.program.contexts.ring_turns": "the order in which keys come, which knows nothing of attention",

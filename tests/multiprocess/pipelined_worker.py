@@ -9,9 +9,9 @@ import outlay
 
 def main(folder: Path) -> None:
     job = outlay.join()
-    from tests.multiprocess.pipelined_training import NAMES, trained
+    from tests.multiprocess.pipelined_training import WAYS, trained
 
-    outcome = {name: trained(name, pipelined=True) for name in NAMES}
+    outcome = {way: trained(way, pipelined=True) for way in WAYS}
     (folder / f"{job.process}.json").write_text(json.dumps(outcome))
 
 

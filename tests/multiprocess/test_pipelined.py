@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from tests import forks
-from tests.multiprocess.pipelined_training import NAMES, trained
+from tests.multiprocess.pipelined_training import WAYS, trained
 from tests.unit.cli.command import environment, forked_outlay
 
 WORKER = Path(__file__).parent / "pipelined_worker.py"
@@ -22,8 +22,8 @@ def test_the_stages_are_processes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"{process}.json").read_text()) for process in range(2))
     assert first == second
-    for name in NAMES:
+    for way in WAYS:
         with jax.numpy_rank_promotion("allow"):  # as in the processes
-            alone = trained(name, pipelined=False)
+            alone = trained(way, pipelined=False)
         for what, numbers in alone.items():
-            np.testing.assert_allclose(first[name][what], numbers, rtol=2e-6, err_msg=f"{name}: {what}")
+            np.testing.assert_allclose(first[way][what], numbers, rtol=2e-6, err_msg=f"{way}: {what}")

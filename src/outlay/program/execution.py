@@ -67,6 +67,10 @@ class Execution(Protocol):
         """Lower the step: one program, or one for each group of devices."""
         ...
 
+    def compared(self, lowered: Sequence[jax.stages.Lowered]) -> Sequence[jax.stages.Lowered]:
+        """Return what all processes have to have alike, of what `lower` returned here or besides it."""
+        ...
+
     def lowered_trace(self) -> Any:
         """Return the jaxpr of what is lowered, traced anew; None if there are several programs."""
         ...

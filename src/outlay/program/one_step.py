@@ -198,6 +198,10 @@ class OneStep:
         """Lower the step for the mesh."""
         return (self._for_compiler(lambda jitted: jitted.lower),)
 
+    def compared(self, lowered: Sequence[jax.stages.Lowered]) -> Sequence[jax.stages.Lowered]:
+        """Return what all processes have to have alike: all of it."""
+        return lowered
+
     def lowered_trace(self) -> Any:
         """Return the jaxpr of what `lower` lowers, traced anew."""
         return self._for_compiler(lambda jitted: jitted.trace).jaxpr

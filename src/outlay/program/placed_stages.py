@@ -2,7 +2,8 @@
 
 A step is begun and ended by programs of all devices: the first takes the batch apart, the last is what the step does
 with gradients, such as the optimizer. In between, each device sees its own pieces of the state, and only what a
-microbatch carries moves, from a stage to its neighbour. Python dispatches, and waits for nothing.
+microbatch carries moves, from a stage to its neighbour. Python dispatches, and waits for nothing. Each process has the
+programs of the stages of its own devices.
 """
 
 from __future__ import annotations
@@ -157,6 +158,11 @@ class PlacedStages(OneStep):
             programs.lower(self._lowered, self._compiled, self._compile)
         return tuple(self._lowered.values())
 
+    def compared(self, lowered: Sequence[jax.stages.Lowered]) -> Sequence[jax.stages.Lowered]:
+        """Return what all processes have to have alike: programs of all devices, and what every place computes."""
+        with self.context(), fresh_traces():
+            return [self._lowered["begin"], self._lowered["end"], *self._loss.lowered()]
+
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile all programs."""
         with jax.set_mesh(None):
@@ -182,7 +188,7 @@ class PlacedStages(OneStep):
         handed = jax.tree.unflatten(jax.tree.structure(self._handed), values)
         schedule, loss = self.planned.schedule, self._loss
         stages = self._programs.on_devices(compiled, *handed)
-        sums = {stage: StageSums(*compiled["zeros", stage]()) for stage in range(schedule.num_stages)}
+        sums = {stage: StageSums(*compiled["zeros", stage]()) for stage in self._programs.own_stages}
         micro, most = schedule.num_microbatches, [0] * schedule.num_stages
         for first in range(0, loss.num_parts, micro):
             held = run_scheduled(schedule, stages, range(first, first + micro), sums)
@@ -191,14 +197,13 @@ class PlacedStages(OneStep):
         of_layers, common = self._programs.sums_of_all()
         all_layers = [
             [
-                joined_of([sums[stage].layers[repeat][number] for stage in sums], like.sharding)
+                joined_of([sums[stage].layers[repeat][number] for stage in sums], like)
                 for number, like in enumerate(each)
             ]
             for repeat, each in enumerate(of_layers)
         ]
         all_common = [
-            joined_of([sums[stage].common[number] for stage in sums], like.sharding)
-            for number, like in enumerate(common)
+            joined_of([sums[stage].common[number] for stage in sums], like) for number, like in enumerate(common)
         ]
         return compiled["end"](state, batch, all_layers, all_common)
 

@@ -323,7 +323,7 @@ class Program(Executed, States, Report):
             settings = {"mode": self.mode, "mesh": self.plan.mesh, "compiler options": self.compiler_options}
             rules = {f"rule {number}": rule for number, rule in enumerate(self.layout, 1)}
             shapes = {"state": self.state_shapes, "batch": self.batch_shapes}
-            facts = facts_of(self.step, shapes, self.lowered_parts, config | settings | rules)
+            facts = facts_of(self.step, shapes, self._execution.compared(self.lowered_parts), config | settings | rules)
             check_agreement(facts, processes)
         self._is_agreed = True
 

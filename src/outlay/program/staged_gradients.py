@@ -89,6 +89,10 @@ class _InOneTrace(CalledStages):
         self._layers, self._parts = layers, parts
         self._shared = dict(zip(loss.shared, shared, strict=True))
 
+    def runs(self, stage: int) -> bool:
+        """Return that this trace has every stage."""
+        return True
+
     def arguments(self, place: int, part: int) -> Values:
         """Return what a place takes for its forward pass, before what moves."""
         loss, taken = self._loss, self._loss.functions[place].taken

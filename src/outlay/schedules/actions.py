@@ -14,6 +14,8 @@ Kind = Literal["forward", "backward", "inputs", "weights"]
 LETTERS: dict[Kind, str] = {"forward": "F", "backward": "B", "inputs": "I", "weights": "W"}
 NUM_TICKS: dict[Kind, int] = {"forward": 1, "backward": 2, "inputs": 1, "weights": 1}
 """How many ticks each takes: a whole backward pass as many as its two halves."""
+CHANGE_OF_HELD: dict[Kind, int] = {"forward": 1, "backward": -1, "inputs": 0, "weights": -1}
+"""How many more microbatches a stage holds afterwards."""
 
 
 @dataclass(frozen=True, order=True)
@@ -57,5 +59,5 @@ def held_after(actions: Iterable[Action]) -> Iterator[tuple[Action, int]]:
     """Yield the actions of one stage in their order, each with how many microbatches it holds from then on."""
     held = 0
     for each in actions:
-        held += {"forward": 1, "inputs": 0, "weights": -1, "backward": -1}[each.kind]
+        held += CHANGE_OF_HELD[each.kind]
         yield each, held

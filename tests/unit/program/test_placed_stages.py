@@ -73,6 +73,13 @@ def test_on_absent_hardware_the_schedule_is_there_and_running_is_refused() -> No
         program.init(jax.random.key(0))
 
 
+def test_absent_hosts_are_refused_with_their_number() -> None:
+    _refused(
+        r'each process runs the stages of its own devices, .* of 2 hosts is compile-only\n  fix: mode="auto"',
+        mesh={"stage": 2, "data": 4, "target": "h100:2x4"},
+    )
+
+
 OTHER = schedules.gpipe(4, 8)
 
 

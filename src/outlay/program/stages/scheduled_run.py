@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from outlay.schedules.actions import CHANGE_OF_HELD
 from outlay.schedules.stage_schedule import StageSchedule
 
 Values = list[Any]
@@ -22,6 +24,10 @@ class Stages(Protocol):
     What a stage adds up are its sums: for each of its places gradients of layers, and for the stage gradients of shared
     parameters and the sums of the loss.
     """
+
+    def runs(self, stage: int) -> bool:
+        """Return whether this process computes a stage, alone or with others."""
+        ...
 
     def forward(self, place: int, part: int, moving: Values, sums: Any) -> tuple[Values, Values, Any]:
         """Return what moves on, what is residuals, and the sums."""
@@ -40,18 +46,35 @@ class Stages(Protocol):
         ...
 
     def send(self, values: Values, place: int, *, back: bool) -> Values:
-        """Send values to a place from the one before; or back, from the one after."""
+        """Send values to a place from the one before; or back, from the one after. Empty where another process runs it.
+
+        All processes that run one of the two places send together, the receiving one without values.
+        """
         ...
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """What moves when an action has ended."""
+
+    tick: int
+    values: Values
+    place: int
+    microbatch: int
+    back: bool
+
+
 def run_scheduled(schedule: StageSchedule, stages: Stages, parts: Sequence[int], sums: dict[int, Any]) -> list[int]:
-    """Run all actions of a schedule.
+    """Run all actions of a schedule whose stages this process runs, and take part in what moves from and to them.
+
+    Values move when the action that made them has ended, before those that begin then. All processes go through the
+    same actions, so that those that exchange values meet in the same order.
 
     Args:
         schedule: the schedule.
         stages: what computes.
         parts: which part of the samples each microbatch is.
-        sums: the sums of each stage, which are replaced.
+        sums: the sums of each stage that runs here, which are replaced.
 
     Returns:
         The most microbatches that each stage held at once, each repeat counted.
@@ -61,28 +84,33 @@ def run_scheduled(schedule: StageSchedule, stages: Stages, parts: Sequence[int],
     held: dict[Any, Values] = {}
     back: dict[Any, Values] = {}
     handed: dict[Any, Values] = {}
+    sent: list[_Sent] = []
     now: collections.Counter[int] = collections.Counter()
     most = [0] * schedule.num_stages
+
+    def send_until(tick: int) -> None:
+        for each in sorted((each for each in sent if each.tick <= tick), key=lambda each: each.tick):
+            sent.remove(each)
+            arrived = stages.send(each.values, each.place, back=each.back)
+            (back if each.back else moving)[each.place, each.microbatch] = arrived
+
     for action in schedule.actions:
+        send_until(action.tick)
         stage, place = action.stage, action.repeat * schedule.num_stages + action.stage
-        job, part = (place, action.microbatch), parts[action.microbatch]
-        before, after = (place - 1, action.microbatch), (place + 1, action.microbatch)
-        if action.kind == "forward":
-            moved, held[job], sums[stage] = stages.forward(place, part, moving.pop(job, []), sums[stage])
-            if place + 1 < num_places:
-                moving[after] = stages.send(moved, place + 1, back=False)
-            now[stage] += 1
-            most[stage] = max(most[stage], now[stage])
-            continue
-        if action.kind == "weights":
-            sums[stage] = stages.weights(place, part, held.pop(job), back.pop(job), handed.pop(job), sums[stage])
-            now[stage] -= 1
-            continue
-        if action.kind == "inputs":
-            given, handed[job] = stages.inputs(place, part, held[job], back.setdefault(job, []))
-        else:
-            given, sums[stage] = stages.backward(place, part, held.pop(job), back.pop(job, []), sums[stage])
-            now[stage] -= 1
-        if place > 0:
-            back[before] = stages.send(given, place - 1, back=True)
+        job, part, given = (place, action.microbatch), parts[action.microbatch], []
+        now[stage] += CHANGE_OF_HELD[action.kind]
+        most[stage] = max(most[stage], now[stage])
+        if stages.runs(stage):
+            if action.kind == "forward":
+                given, held[job], sums[stage] = stages.forward(place, part, moving.pop(job, []), sums[stage])
+            elif action.kind == "weights":
+                sums[stage] = stages.weights(place, part, held.pop(job), back.pop(job), handed.pop(job), sums[stage])
+            elif action.kind == "inputs":
+                given, handed[job] = stages.inputs(place, part, held[job], back.setdefault(job, []))
+            else:
+                given, sums[stage] = stages.backward(place, part, held.pop(job), back.pop(job, []), sums[stage])
+        if action.kind == "forward" and place + 1 < num_places:
+            sent.append(_Sent(action.end, given, place + 1, action.microbatch, back=False))
+        elif action.kind in ("backward", "inputs") and place > 0:
+            sent.append(_Sent(action.end, given, place - 1, action.microbatch, back=True))
     return most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import jax
 from jax.sharding import Mesh
 
 from outlay.core.error_types import Problem, ProgramError
@@ -32,10 +33,11 @@ def check_mesh(mesh: Mesh, layout: Layout) -> None:
             '\n  fix: two stages or more, or mode="auto"'
         )
     processes = {device.process_index for device in mesh.devices.flat}
-    if len(processes) > 1:
+    if len(processes) > 1 and jax.process_count() == 1:
         raise ProgramError(
-            f"stages of mode placed are dispatched by one process, and this mesh has {len(processes)}"
-            '\n  fix: mode="auto", in which a pipeline runs over any number of processes'
+            "in mode placed each process runs the stages of its own devices, and this mesh of "
+            f"{len(processes)} hosts is compile-only"
+            '\n  fix: mode="auto", in which a pipeline is one program, or a mesh of one host'
         )
 
 

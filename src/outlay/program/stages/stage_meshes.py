@@ -22,6 +22,11 @@ def stage_meshes(mesh: Mesh, axis: str) -> list[Mesh]:
     return [Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types) for devices in parts]
 
 
+def is_here(devices: np.ndarray) -> bool:
+    """Return whether this process has one of these devices."""
+    return any(device.process_index == jax.process_index() for device in devices.flat)
+
+
 def without_axis(dims: Dims, axis: str) -> P:
     """Return the spec of a leaf without one axis."""
     return dims_spec(tuple(tuple(one for one in axes if one != axis) for axes in dims))
@@ -43,12 +48,17 @@ def seen_on(x: jax.Array, sharding: NamedSharding, shape: tuple[int, ...]) -> ja
     return jax.make_array_from_single_device_arrays(shape, sharding, own)
 
 
-def joined_of(parts: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
-    """Return the arrays of all stages as one on all devices, one behind the other in dim 0; nothing is copied."""
+def joined_of(parts: Sequence[jax.Array], like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return the arrays of all stages as one on all devices, one behind the other in dim 0; nothing is copied.
+
+    Args:
+        parts: those of the stages of this process.
+        like: the whole, with its sharding.
+    """
+    sharding = cast(NamedSharding, like.sharding)
     pieces = {shard.device: shard.data for part in parts for shard in part.addressable_shards}
-    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    own = [pieces[device] for device in _devices(sharding)]
-    return jax.make_array_from_single_device_arrays(shape, sharding, own)
+    own = [pieces[device] for device in _devices(sharding) if device in pieces]
+    return jax.make_array_from_single_device_arrays(like.shape, sharding, own)
 
 
 def _devices(sharding: NamedSharding) -> Sequence[jax.Device]:

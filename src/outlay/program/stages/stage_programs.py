@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,11 @@ from outlay.program.passes import Planned
 from outlay.program.pipelines.pipelined_function import sample_axes
 from outlay.program.stages.scheduled_run import Values
 from outlay.program.stages.stage_calls import CALLS_OF, CalledStages, sum_shapes, zeros
-from outlay.program.stages.stage_meshes import of_a_stage, seen_on, stage_meshes, without_axis
+from outlay.program.stages.stage_meshes import is_here, of_a_stage, seen_on, stage_meshes, without_axis
 from outlay.program.stages.staged_loss import StagedLoss
+
+if TYPE_CHECKING:
+    from outlay.program.stages.stage_exchange import StageExchange
 
 
 class StagePrograms:
@@ -133,7 +136,7 @@ class StagePrograms:
             compiles: the compiler.
         """
         _layers, _common = sum_shapes(self.loss)
-        for stage in range(len(self._stages)):
+        for stage in self.own_stages:
             on = self._on(stage)
             at = [[on(spec) for spec in self.layer_specs] for _ in range(self.loss.schedule.num_repeats)]
             made = jax.jit(
@@ -147,7 +150,40 @@ class StagePrograms:
                 for action in self.loss.schedule.actions
                 if action.repeat * len(self._stages) + action.stage == place
             }
-            self._lower_place(place, kinds, lowered, compiled, compiles)
+            if self.runs(place):
+                self._lower_place(place, kinds, lowered, compiled, compiles)
+        lowered |= {name: exchange.lower() for name, exchange in self.exchanges.items()}
+
+    def runs(self, place: int) -> bool:
+        """Return whether this process has devices of the stage of a place."""
+        return place % len(self._stages) in self.own_stages
+
+    @functools.cached_property
+    def own_stages(self) -> list[int]:
+        """The stages of this process; of a mesh that is compile-only, all."""
+        return [number for number, mesh in enumerate(self._stages) if jax.process_count() == 1 or is_here(mesh.devices)]
+
+    @functools.cached_property
+    def exchanges(self) -> dict[tuple[str, int], StageExchange]:
+        """What moves between stages of different processes, by its direction and where it goes."""
+        exchanges, num = {}, len(self._stages)
+        for before in range(len(self.loss.functions) - 1):
+            both = [self._stages[place % num].devices for place in (before, before + 1)]
+            spans = len({device.process_index for devices in both for device in devices.flat}) > 1
+            if spans and (self.runs(before) or self.runs(before + 1)):
+                from outlay.program.stages.stage_exchange import StageExchange
+
+                moved = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.loss.functions[before].moved]
+                back = [x for x in moved if jnp.issubdtype(x.dtype, jnp.inexact)]
+                for name, source, target, shapes in (
+                    ("on", before, before + 1, moved),
+                    ("back", before + 1, before, back),
+                ):
+                    at = self.moving_at(target, back=name == "back")
+                    exchanges[name, target] = StageExchange(
+                        self._mesh, self._axis, source % num, target % num, shapes, at
+                    )
+        return exchanges
 
     def _lower_place(
         self, place: int, kinds: set[str], lowered: dict[Any, Any], compiled: dict[Any, Any], compiles: Any
@@ -205,6 +241,10 @@ class _OnDevices(CalledStages):
         self._values |= zip(programs.loss.others, consts, strict=True)
         self._seen: dict[Any, Any] = {}
 
+    def runs(self, stage: int) -> bool:
+        """Return whether this process has devices of a stage."""
+        return self._programs.runs(stage)
+
     def arguments(self, place: int, part: int) -> Values:
         """Return what a place takes for its forward pass, before what moves, as its devices have it already."""
         loss, at = self._loss, self._programs.arguments_at(place)
@@ -233,5 +273,8 @@ class _OnDevices(CalledStages):
         return self._compiled[name, place](*values)
 
     def send(self, values: Values, place: int, *, back: bool) -> Values:
-        """Send values to the devices of a place."""
-        return jax.device_put(values, self._programs.moving_at(place, back=back))
+        """Send values to the devices of a place; together with the process that has them, or takes them."""
+        name = ("back" if back else "on", place)
+        if name in self._programs.exchanges:
+            return self._programs.exchanges[name](self._compiled[name], values)
+        return jax.device_put(values, self._programs.moving_at(place, back=back)) if values else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from outlay.core.constrain import Gradient, Sums
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
 from outlay.core.jax_source import source_line
+from outlay.core.jax_tracing import replay
 from outlay.core.paths import flatten_paths, under
 from outlay.layout.pipelines import is_in_list
 from outlay.program.gradient_splits import root_of
@@ -97,6 +99,11 @@ class StagedLoss:
             for number in range(repeats)
         ]
         return layers, [values[number] for number in self.shared]
+
+    def lowered(self) -> list[jax.stages.Lowered]:
+        """Lower what each place computes, for no devices in particular."""
+        each = [jaxpr for function in self.functions for jaxpr in (function.forward, function.backward)]
+        return [jax.jit(functools.partial(replay, jaxpr)).lower([*jaxpr.in_avals]) for jaxpr in each]
 
     def split(self, samples: Any) -> list[list[Any]]:
         """Return the leaves of the samples of each microbatch, part of accumulation by part."""
