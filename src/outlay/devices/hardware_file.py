@@ -154,6 +154,7 @@ def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
         low, high, unit = _POSSIBLE[name.partition(" of ")[0]]
         if _is_number(value) and value > 0 and not low <= value <= high:
             yield f"{name} = {value:g} is impossible: hardware has {low:g} to {high:g} {unit}; is it in another unit?"
+    yield from _impossible_watts(table)
     memory = table.get("memory_bandwidth")
     for name in ("intra_host_link_bandwidth", "scale_out_bandwidth", "host_link_bandwidth"):
         if _is_positive(memory) and _is_positive(table.get(name)) and table[name] > memory:
@@ -161,6 +162,19 @@ def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
                 f"{name} = {table[name]:g} is impossible: it exceeds the {memory:g} bytes/s of memory_bandwidth, "
                 "and no bytes arrive faster than memory delivers them"
             )
+
+
+def _impossible_watts(table: Mapping[str, Any]) -> Iterator[str]:
+    watts, rated = table.get("watts"), table.get("rated_watts")
+    if not _is_positive(watts):
+        return
+    if not _is_positive(rated):
+        yield "watts says a limit, and rated_watts is missing: the power at which peak_flops are reached"
+    elif not _LEAST_POWER * rated <= watts <= rated:
+        yield (
+            f"watts = {watts:g} is impossible: such a device can be limited to {_LEAST_POWER * rated:g} to {rated:g} W "
+            "(rated_watts)"
+        )
 
 
 def _is_number(value: Any) -> bool:
@@ -213,6 +227,8 @@ _KEYS: dict[str, Key] = {
     "peak_share": Key(
         "a share of peak_flops, above 0 and at most 1", lambda v: _is_positive(v) and v <= 1, required=False
     ),
+    "rated_watts": Key("a number of watts above 0", _is_positive, ("gpu",), required=False),
+    "watts": Key("a number of watts above 0", _is_positive, ("gpu",), required=False),
     "price_per_hour": Key(
         'an amount and a currency, such as "2.5 USD"',
         lambda value: isinstance(value, str) and PRICE.fullmatch(value) is not None,
@@ -255,8 +271,20 @@ _POSSIBLE = {
     "link_floor": (1e-9, 1, "s"),
     "scale_out_floor": (1e-9, 1, "s"),
     "clock_ghz": (0.1, 10, "GHz"),
+    "rated_watts": (5, 1e5, "W"),
 }
 
-_PRICE_KEYS = ("family", "torus_dims", "devices_per_chip", "switch_reduces_from", "links_by_pair")
+# GPUs accept no limit below a quarter of their rated power: an A100 100 of 400 W, an H100 200 of 700 W.
+_LEAST_POWER = 0.25
+
+_PRICE_KEYS = (
+    "family",
+    "rated_watts",
+    "watts",
+    "torus_dims",
+    "devices_per_chip",
+    "switch_reduces_from",
+    "links_by_pair",
+)
 COMPILER_KEYS = tuple(name for name, key in _KEYS.items() if len(key.kinds) == 1 and name not in _PRICE_KEYS)
 """Keys that only a compiler needs."""

@@ -94,7 +94,8 @@ def expect(work: Workload, plan: Plan, target: Target, layout: Layout) -> Expect
     batch_axes = tuple(dict.fromkeys(axis for leaf in plan.of_kind("batch") for axes in leaf.dims for axis in axes))
     sharing = size_of(plan.mesh, batch_axes) * _model_sharing(params, batch_axes, plan.mesh)
     peaks = target.hardware.peak_flops
-    compute = work.flops / sharing / peaks.get(work.dtype, max(peaks.values()))
+    speed = peaks.get(work.dtype, max(peaks.values())) * target.hardware.clock_share
+    compute = work.flops / sharing / speed
     links = MeshLinks(plan.mesh, target)
     parts = _Parts(work, plan, params, batch_axes, links, stages)
     communication = sum(_leaf_seconds(leaf, parts) for leaf in params)

@@ -84,10 +84,34 @@ def test_two_a5000_are_a_host_and_four_such_hosts_a_machine():
     assert inside == pytest.approx(across, rel=0.1)
 
 
-def test_a_limit_on_power_takes_a_share_of_the_peaks(user_file):
-    user_file('[h100-500w]\nlike = "h100"\npeak_share = 0.8\n')
+def test_a_limit_on_power_lowers_the_clock_and_no_peak(user_file):
+    user_file('[h100-500w]\nlike = "h100"\nwatts = 500\n[slow]\nlike = "h100-500w"\npeak_share = 0.8\n')
     known = known_hardware()
-    assert known["h100-500w"].peak_flops == {name: 0.8 * peak for name, peak in known["h100"].peak_flops.items()}
+    assert known["h100"].clock_share == 1
+    assert known["h100-500w"].clock_share ** 3 == pytest.approx(500 / 700)
+    assert known["slow"].clock_share == pytest.approx(0.8 * known["h100-500w"].clock_share)
+    # What a run reaches is told as a share of the data sheet, whatever limits its devices had.
+    assert known["slow"].peak_flops == known["h100"].peak_flops
+
+
+def test_limits_that_cannot_be_are_refused(user_file):
+    user_file(
+        '[weak]\nlike = "h100"\nwatts = 70\n[strong]\nlike = "h100"\nwatts = 7000\n'
+        '[text]\nlike = "h100"\nwatts = "500"\n'
+        '[mine]\nlike = "cpu"\nwatts = 65\n[alone]\nkind = "gpu"\nname = "Alone"\nmemory_bytes = 8e9\n'
+        "memory_bandwidth = 1e12\npeak_flops = { float32 = 1e13 }\nintra_host_link_bandwidth = 1e10\n"
+        "scale_out_bandwidth = 1e9\ndevices_per_host = 2\nwatts = 300\n"
+    )
+    with pytest.raises(TargetError) as error:
+        known_hardware()
+    shown = [line.partition(", known:")[0] for line in problems(error)[1]]
+    assert shown == [
+        "[weak] watts = 70 is impossible: such a device can be limited to 175 to 700 W (rated_watts)",
+        "[strong] watts = 7000 is impossible: such a device can be limited to 175 to 700 W (rated_watts)",
+        "[text] watts must be a number of watts above 0, not '500'",
+        "[mine] watts: no key of a cpu",
+        "[alone] watts says a limit, and rated_watts is missing: the power at which peak_flops are reached",
+    ]
     user_file('[h100-500w]\nlike = "h100"\npeak_share = 80\n')
     with pytest.raises(TargetError, match=r"peak_share must be a share of peak_flops, above 0 and at most 1, not 80"):
         known_hardware()

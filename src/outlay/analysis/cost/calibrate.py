@@ -83,6 +83,7 @@ class Calibration(Report):
             self.base,
             memory_bandwidth=self.memory_bandwidth,
             peak_flops={**self.base.peak_flops, **self.peak_flops},
+            clock_share=1.0,
             measured=self.measured,
             source="measured just now",
         )

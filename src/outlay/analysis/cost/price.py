@@ -163,7 +163,7 @@ def _product(event: Event, hardware: Hardware, known: Constants) -> float:
     if not event.flops:
         return 0.0
     share = known.kernels if event.kernel else known.products
-    seconds = event.flops / product_speed(hardware, event.dtype or "bfloat16")[0] / share
+    seconds = event.flops / product_speed(hardware, event.dtype or "bfloat16")[0] / share / hardware.clock_share
     # The shorter a product, the less of the device it fills.
     return seconds * (1 + (known.small_product / seconds) ** known.small_power if known.small_product else 1)
 
@@ -203,6 +203,8 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
         speed, which = product_speed(hardware, dtype)
         less = ", less for small products" if known.small_product else ""
         yield f"{which}: {known.products:.0%} of {speed / 1e12:.4g} TFLOP/s{less}"
+    if hardware.clock_share < 1:
+        yield f"products and kernels at {hardware.clock_share:.0%} of the clock, by the target's limit"
     if kernels := sorted({event.kernel for event in events if event.kernel}):
         yield f"kernels ({', '.join(kernels)}): {known.kernels:.0%} of the peak"
     yield f"every operation reads and writes memory, at {known.memory:.0%} of {_speed(hardware.memory_bandwidth)}"

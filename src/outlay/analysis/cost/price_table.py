@@ -64,7 +64,7 @@ def price_table(
             "host": known.host,
         },
         "constants": _constants(known, target),
-        "speeds": [product_speed(hardware, dtype)[0] for dtype in rows.dtypes],
+        "speeds": [product_speed(hardware, dtype)[0] * hardware.clock_share for dtype in rows.dtypes],
         "dtypes": rows.dtypes,
         "reaches": [[_reach(each) for each in those] for those in distances],
         "exchanges": [[*row, *_measured(schedule, number, target)] for number, row in enumerate(exchanges)],

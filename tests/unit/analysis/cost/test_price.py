@@ -212,6 +212,18 @@ def test_saved_facts_are_priced_as_the_program_was():
         price(dataclasses.replace(read, target=""))
 
 
+def test_a_limit_on_power_slows_products_and_kernels_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))
+    (tmp_path / "targets.toml").write_text('[h100-500w]\nlike = "h100"\nwatts = 500\n', encoding="utf-8")
+    # So large a product that what small ones lose by not filling the device is nothing.
+    made = schedule(product(1e24), Event("exchange", "ar", 0), exchanges=[all_reduce(10**6)])
+    rated, limited = price(made, "h100:1x8"), price(made, "h100-500w:1x8")
+    slower = {**rated.parts, "products": rated.parts["products"] * (700 / 500) ** (1 / 3)}
+    # Waiting for the slowest host, a part of the overhead, is a share of the whole.
+    assert {**limited.parts, "overhead": 0} == pytest.approx({**slower, "overhead": 0})
+    assert "products and kernels at 89% of the clock, by the target's limit" in limited.assumptions
+
+
 @pytest.mark.parametrize(
     ("target", "dtype", "speed"),
     [
