@@ -150,8 +150,9 @@ def test_planning_is_quiet_and_leaves_the_devices_that_are_there(first, count, t
 
 
 def run(program):
-    """What a program prints on both streams, on a machine whose user has set nothing."""
+    """What a program prints on both streams, on a machine whose user has set nothing and fetched no compiler."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "TPU_"))}
+    env["XDG_DATA_HOME"] = os.devnull
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=env,
