@@ -79,8 +79,10 @@ from matplotlib.figure import Figure
 # Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time.
-hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True)
+# Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time. The thorough run
+# tries more of them.
+hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True, max_examples=25)
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("outlay"), max_examples=100)
 hypothesis.settings.load_profile("outlay")
 
 
@@ -90,6 +92,8 @@ RUN = "OUTLAY_TEST_RUN"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if asked_first(config) == "thorough":
+        hypothesis.settings.load_profile("thorough")
     if hasattr(config, "workerinput"):
         return
     os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
@@ -143,16 +147,23 @@ def note_start(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(note_start)
 
 
-ONLY = {"newest": "pytest.mark.newest", "thorough": ("pytest.mark.thorough", "pytest.mark.some_cases")}
+ONLY = {
+    "newest": ("pytest.mark.newest",),
+    "thorough": ("pytest.mark.thorough", "pytest.mark.some_cases", "given("),
+}
 """What stands in a file of which the mark that is asked for first leaves something."""
+
+
+def asked_first(config: pytest.Config) -> str:
+    return config.option.markexpr.partition(" ")[0]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import, in each worker, the many files of which the mark that is asked for would leave nothing."""
-    asked = config.option.markexpr.split()[:1]
-    if collection_path.suffix == ".py" and asked and asked[0] in ONLY:
-        text, marks = collection_path.read_text(encoding="utf-8"), ONLY[asked[0]]
-        return not any(mark in text for mark in ((marks,) if isinstance(marks, str) else marks)) or None
+    asked = asked_first(config)
+    if collection_path.suffix == ".py" and asked in ONLY:
+        text = collection_path.read_text(encoding="utf-8")
+        return not any(mark in text for mark in ONLY[asked]) or None
     return None
 
 
@@ -165,10 +176,12 @@ def pytest_collect_file(file_path: Path) -> Generator[None, list[object], list[o
     return [one for one in collectors if has_examples or type(one).__name__ != "DoctestModule"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
         if folder_of(item.path) in FOLDERS:
             item.add_marker(FOLDERS[folder_of(item.path)])
+        if asked_first(config) == "thorough" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("thorough")  # which tries more examples
     for _, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         leave_out_cases(list(cases))
     items.sort(key=lambda item: [*FOLDERS, folder_of(item.path)].index(folder_of(item.path)))

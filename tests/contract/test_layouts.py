@@ -57,7 +57,7 @@ def _one_device_history(name: str) -> list[Any]:
     return history
 
 
-@pytest.mark.some_cases(10, newest=4)
+@pytest.mark.some_cases(10, newest=2)
 @pytest.mark.parametrize(("model", "layout"), pairs_in("auto"))
 def test_a_layout_computes_what_one_device_computes(model: SmallModel, layout: NamedLayout) -> None:
     batch = {"x": model.x, "y": model.y}

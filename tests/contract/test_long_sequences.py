@@ -21,17 +21,17 @@ TOLERANCE = {"float32": 2e-6, "bfloat16": 3e-2}
 
 # exchange, heads of queries and keys, causal, window, segments, dtype, mesh: every two values of exchange and another.
 CASES = {
-    "ring": ("ring", (4, 2), True, None, False, "float32", "context=4,data=2"),
-    "ring of packed bfloat16": ("ring", (4, 4), True, None, True, "bfloat16", "context=2,model=2,data=2"),
-    "ring of a window of neighbours": ("ring", (4, 1), True, 14, False, "float32", "context=8"),
     "ring of a wide window": ("ring", (2, 2), True, 20, True, "float32", "context=4,data=2"),
+    "gathered in a window": ("gather", (4, 4), True, 5, False, "bfloat16", "context=2,model=2,data=2"),
+    "all_to_all without a mask": ("all_to_all", (4, 2), False, None, True, "float32", "context=2,data=4"),
+    "ring of packed bfloat16": ("ring", (4, 4), True, None, True, "bfloat16", "context=2,model=2,data=2"),
+    "ring": ("ring", (4, 2), True, None, False, "float32", "context=4,data=2"),
+    "ring of a window of neighbours": ("ring", (4, 1), True, 14, False, "float32", "context=8"),
     "ring without a mask": ("ring", (4, 2), False, None, False, "bfloat16", "context=8"),
     "gathered": ("gather", (4, 1), True, None, True, "float32", "context=4,data=2"),
-    "gathered in a window": ("gather", (4, 4), True, 5, False, "bfloat16", "context=2,model=2,data=2"),
     "gathered without a mask": ("gather", (2, 2), False, None, True, "float32", "context=4"),
     "all_to_all": ("all_to_all", (4, 4), True, None, True, "float32", "context=2,model=2,data=2"),
     "all_to_all with fewer key heads": ("all_to_all", (8, 2), True, 5, False, "bfloat16", "context=4,data=2"),
-    "all_to_all without a mask": ("all_to_all", (4, 2), False, None, True, "float32", "context=2,data=4"),
     "chosen": (None, (8, 2), True, None, False, "float32", "context=4,data=2"),
 }
 
@@ -91,7 +91,7 @@ def _assert_same(program: Any, batch: Any, plain: Any, tolerance: float) -> None
         np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (one, other)), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.some_cases(4, newest=1)
+@pytest.mark.some_cases(3, newest=1)
 @pytest.mark.parametrize("name", CASES)
 def test_split_tokens_give_what_one_device_gives(name: str) -> None:
     exchange, heads, causal, window, has_segments, dtype, mesh = CASES[name]
@@ -111,6 +111,7 @@ def test_split_tokens_give_what_one_device_gives(name: str) -> None:
     _assert_same(program, batch, _plain(causal, window), TOLERANCE[dtype])
 
 
+@pytest.mark.any_jax
 def test_a_call_of_jax_is_split_by_the_name_of_its_function_or_by_its_line() -> None:
     batch = _inputs((2, 2), "float32", has_segments=False)
 
@@ -126,6 +127,7 @@ def test_a_call_of_jax_is_split_by_the_name_of_its_function_or_by_its_line() -> 
     np.testing.assert_allclose(got, jax.jit(step)(jnp.zeros(()), batch)[1], atol=2e-6)
 
 
+@pytest.mark.any_jax
 def test_a_model_is_trained_as_on_one_device_in_microbatches_too() -> None:
     """A rule changes neither the model nor what it learns, and verify proves it."""
 

@@ -129,7 +129,7 @@ def padded_and_accumulated() -> list[Any]:
     return cases
 
 
-@pytest.mark.some_cases(5, newest=3)
+@pytest.mark.some_cases(5, newest=1)
 @pytest.mark.parametrize(("model", "layout"), pairs_in("manual"))
 def test_every_model_trains_in_mode_manual_as_on_one_device(model: SmallModel, layout: NamedLayout) -> None:
     _assert_trains_as_one_device(model, layout, "manual")

@@ -53,7 +53,7 @@ def as_users_write_it() -> Any:
         yield
 
 
-@pytest.mark.some_cases(1)  # test_frameworks.py and test_any_model.py have the libraries
+@pytest.mark.some_cases(1, newest=0)  # test_frameworks.py and test_any_model.py have the libraries
 @pytest.mark.parametrize("make", WITH_MARKS, ids=lambda make: make.__name__)
 def test_few_lines_lay_it_out_and_it_trains_as_alone(make: Callable[[], OwnModel]) -> None:
     assert 1 <= len(lines_for_outlay(make)) <= MOST_LINES, lines_for_outlay(make)
@@ -85,6 +85,7 @@ def test_a_shard_map_that_is_written_for_its_devices_has_no_reference_on_one() -
         outlay.verify(made(other_models.sharded_experts).program)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax
 @pytest.mark.parametrize("make", [equinox_models.recurrent, flax_models.normed], ids=lambda make: make.__name__)
 def test_a_loop_that_says_nothing_of_devices_is_told_what_mode_manual_wants(make: Callable[[], OwnModel]) -> None:

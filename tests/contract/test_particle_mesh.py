@@ -69,6 +69,7 @@ def test_a_run_keeps_momentum_and_energy_and_leaves_its_picture_and_report(ran):
     assert "particle_mesh under pencils" in (folder / "run" / "report.html").read_text()
 
 
+@pytest.mark.thorough  # test_resume.py goes on, test_resume_closed_loop.py with a kind of run of its own
 def test_a_run_that_goes_on_computes_what_it_would_have(ran, tmp_path):
     words = ["--cells", str(CELLS), "--devices", "8", "--run-folder", "run", "--checkpoint-every", "3", "--json"]
     assert command_here("run", f"{FILE}:recipe", *words, "--steps", "3", cwd=tmp_path).exit_code == 0
@@ -77,6 +78,7 @@ def test_a_run_that_goes_on_computes_what_it_would_have(ran, tmp_path):
     assert json.loads(resumed.stdout)["history"] == json.loads(ran[1].stdout)["history"]
 
 
+@pytest.mark.any_jax
 @pytest.mark.newest
 def test_it_is_the_same_over_pencils_as_on_one_device_and_exchanges_halos(tmp_path):
     words = [f"{FILE}:recipe", "--cells", str(CELLS), "--devices", "8", "--layout", "pencils"]

@@ -73,8 +73,8 @@ def backward_first(stage: int) -> Sequence[Any]:
 
 WAYS: dict[str, tuple[Any, int, int, str]] = {
     "1f1b": ("1f1b", 1, 2, "stage=2,data=2"),
-    "gpipe": ("gpipe", 1, 1, "stage=4,data=2"),
     "zb-h1": ("zb-h1", 1, 1, "stage=2,data=2,model=2"),
+    "gpipe": ("gpipe", 1, 1, "stage=4,data=2"),
     "interleaved": (None, 2, 1, "stage=2,data=2"),
     "own": (schedules.in_order(backward_first, 2, MICROBATCHES), 1, 1, "stage=2,data=2"),
 }
@@ -100,7 +100,7 @@ def made(of: Any, schedule: Any, repeats: int, accumulate: int, axes: str) -> ou
     )
 
 
-@pytest.mark.some_cases(3, newest=1)
+@pytest.mark.some_cases(2, newest=1)  # test_known_schedules.py has the others' orders
 @pytest.mark.parametrize("name", WAYS)
 def test_stages_of_any_schedule_learn_what_one_device_learns(name: str) -> None:
     of = loss_with_dropout if name == "1f1b" else loss

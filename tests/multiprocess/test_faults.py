@@ -61,7 +61,8 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
     ("process", "fault", "code", "says", "last"),
     [
         (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
-        pytest.param(0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7", marks=pytest.mark.any_jax),
+        # test_verdict.py has the code of an exit; a process of this one ends all as one with an exception does
+        pytest.param(0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7", marks=pytest.mark.thorough),
         pytest.param(
             1, "no-text", 13, "NoText, exit code 13", "NoText: <exception str() failed>", marks=pytest.mark.thorough
         ),
@@ -112,6 +113,7 @@ def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(m
         assert "ended early, while the others wait for it" in text
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize(
     ("fault", "code", "when"),
     [
@@ -138,6 +140,7 @@ def test_without_a_launcher_a_process_that_is_killed_at_its_end_is_named(mark, f
     assert f"process 1 of 2 on {socket.gethostname()} has gone without a word{when}" in errors[0]
 
 
+@pytest.mark.thorough  # as SIGKILL above
 @pytest.mark.any_jax  # as SIGKILL above
 def test_sigterm_ends_a_process_and_so_all(mark):
     done = jobs.run(fault="SIGTERM", process=1, mark=mark)
@@ -146,7 +149,7 @@ def test_sigterm_ends_a_process_and_so_all(mark):
 
 
 @pytest.mark.parametrize(
-    ("process", "fault"), [(0, "early-silent"), pytest.param(1, "raise-exit", marks=pytest.mark.any_jax)]
+    ("process", "fault"), [(0, "early-silent"), pytest.param(1, "raise-exit", marks=pytest.mark.thorough)]
 )
 def test_a_process_that_ends_early_does_not_hang_the_others(mark, process, fault):
     """Also where no step is reported, and where its code is not known, since it raises `SystemExit` itself."""
@@ -191,6 +194,7 @@ def test_a_process_that_does_not_come_is_named(mark, process, says):
     assert re.search(f"JoinError: {says}", done.stderr)
 
 
+@pytest.mark.thorough  # test_run.py has a run that starts again
 @pytest.mark.any_jax  # a job fails in the tests above, and another one starts
 def test_a_job_that_fails_once_is_started_again(mark):
     done = jobs.run("--max-restarts", "2", fault="once", process=1, mark=mark)

@@ -27,7 +27,8 @@ from outlay.train.checkpoint.integrity import Manifest, read_manifest
 
 WORKER = Path(__file__).parent / "same_result_worker.py"
 NUM_PROCESSES = 2  # in three: test_brain.py
-pytestmark = [pytest.mark.newest, pytest.mark.timeout(600)]
+# test_run.py has a smaller model, whole and continued in another number of processes.
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,13 +68,11 @@ def losses(one_device):
     return train(recipe(), one_device)
 
 
-@pytest.mark.any_jax
 def test_the_losses_are_those_of_one_device(trained, losses):
     for one in trained[0]:
         np.testing.assert_allclose(one["losses"], losses, rtol=1e-6)
 
 
-@pytest.mark.any_jax
 def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(trained, one_device, losses, stops):
     results, folder = trained
     continued = [*(one["continued after"] for one in results), train_on(recipe(), one_device, folder, NUM_STEPS)]
@@ -89,7 +88,6 @@ def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(train
         assert manifest.written_by["processes"] == str(processes)
 
 
-@pytest.mark.any_jax
 def test_every_process_has_the_text_that_the_model_writes(trained, one_device):
     text = sample(recipe(), one_device)
     assert len(text) == len("def ") + MAX_SAMPLED

@@ -124,7 +124,7 @@ PATTERNS_AND_LOSSES = [
 ]
 
 
-@pytest.mark.some_cases(2, newest=1)
+@pytest.mark.some_cases(1, newest=0)
 @pytest.mark.parametrize(("pattern", "loss"), PATTERNS_AND_LOSSES)
 def test_same_numbers_and_the_cotangent_follows(loss, pattern):
     program = program_of((pattern, P("data", None, "model")), loss=loss)

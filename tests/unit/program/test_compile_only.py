@@ -40,6 +40,7 @@ def made(target: str, mode: Any = "auto", layout: Any = None) -> outlay.Program:
     )
 
 
+@pytest.mark.some_cases(3, newest=1)
 @pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize("mode", ["auto", "manual", "explicit"])

@@ -228,6 +228,7 @@ def test_what_of_a_preset_the_compiler_does_not_know_is_left_out():
     assert options.notes == ("this compiler has no xla_gpu_enable_pipelined_all_gather",)
 
 
+@pytest.mark.some_cases(1, newest=0)
 @needs_tpu_compiler
 @pytest.mark.parametrize("target", ["tpu-v4:1x1x1", "tpu-v5p:1x1x1", "tpu-v6e:1x1"])
 def test_the_preset_compiles_for_each_generation_of_tpus(target):

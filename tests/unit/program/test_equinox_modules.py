@@ -66,6 +66,7 @@ def trained(mode: str) -> tuple[outlay.Program, outlay.State, float]:
     return program, state, float(metrics["loss"])
 
 
+@pytest.mark.any_jax
 def test_a_module_trains_as_it_is(tmp_path):
     program, state, _ = trained("auto")
     assert program.plan["params.linear.weight"].is_split

@@ -136,6 +136,7 @@ def in_fp8():
     return trained(outlay.Layout([RULE]) + outlay.data_parallel())
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(("mode", "accumulate"), [("auto", 1), ("manual", 1), ("auto", 2)])
 def test_a_trained_stack_rounds_alike_on_any_mesh(mode, accumulate):
     losses, program = trained(outlay.Layout([RULE]) + SPLIT, mode, accumulate)
