@@ -180,7 +180,7 @@ def one_device() -> Any:
     return states, losses
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_layouts.py has each strategy with smaller models
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_agrees_with_one_device(strategy: str, mode: str, one_device: Any) -> None:
@@ -205,6 +205,7 @@ def test_collectives_by_hand() -> None:
     assert counts["fsdp"] == {"all-reduce": 1, "all-gather": 3, "reduce-scatter": 3}  # the last bias is whole
 
 
+@pytest.mark.thorough  # test_layouts.py compares gradients
 def test_the_gradient_is_not_multiplied_by_the_number_of_devices(one_device: Any) -> None:
     """After one step the first moment of Adam is a tenth of the gradient: its norm tells."""
     (expected, *_), _ = one_device

@@ -157,7 +157,7 @@ ON_NEWEST_JAX = {"equinox inference_mode", "linen apply of a module made anew"}
 EACH = [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in FLAGS]
 
 
-@pytest.mark.some_cases(2, newest=1)
+@pytest.mark.some_cases(1, newest=1)
 @pytest.mark.parametrize("name", EACH)
 def test_a_flag_that_changes_between_calls_runs_as_under_the_librarys_own_jit(name: str) -> None:
     init, step, change = FLAGS[name]

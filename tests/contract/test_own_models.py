@@ -53,7 +53,7 @@ def as_users_write_it() -> Any:
         yield
 
 
-@pytest.mark.some_cases(1, newest=0)  # test_frameworks.py and test_any_model.py have the libraries
+@pytest.mark.thorough  # test_frameworks.py and test_any_model.py have the libraries
 @pytest.mark.parametrize("make", WITH_MARKS, ids=lambda make: make.__name__)
 def test_few_lines_lay_it_out_and_it_trains_as_alone(make: Callable[[], OwnModel]) -> None:
     assert 1 <= len(lines_for_outlay(make)) <= MOST_LINES, lines_for_outlay(make)

@@ -92,6 +92,7 @@ def test_it_is_the_same_over_pencils_as_on_one_device_and_exchanges_halos(tmp_pa
     assert sum(each["bytes_per_step"] for each in gathered) < CELLS**3  # never the mesh
 
 
+@pytest.mark.thorough  # test_run_faults.py has how an error ends a run
 def test_a_particle_that_leaves_its_reach_ends_the_run(tmp_path):
     words = ["--cells", str(CELLS), "--devices", "8", "--dt", "3"]
     answer = command_here("run", f"{FILE}:recipe", *words, "--run-folder", "run", cwd=tmp_path)

@@ -53,7 +53,7 @@ OWNERS = [
 ]
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_sharing_in_each_library.py has those of NNX
 @pytest.mark.parametrize(("model", "optimizer", "form", "num_devices"), OWNERS)
 def test_nnx_objects_are_trained_as_under_nnx_jit(
     model: str, optimizer: str, form: Callable[..., Any], num_devices: int, tmp_path: Path

@@ -192,7 +192,7 @@ def as_users_write_it() -> Any:
         yield
 
 
-@pytest.mark.some_cases(6, newest=1)
+@pytest.mark.some_cases(4, newest=1)
 @pytest.mark.parametrize(("name", "optimizer"), ROWS)
 def test_shared_parameters_train_as_under_the_librarys_own_jit(name: str, optimizer: str) -> None:
     init, step = LIBRARIES[name](OPTIMIZERS[optimizer])
@@ -239,7 +239,7 @@ def test_a_state_that_holds_an_array_twice_is_donated_once_for_each_place() -> N
         np.testing.assert_allclose(loss, right, rtol=2e-5)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_explicit.py trains on such axes
 @pytest.mark.parametrize("form", [separate, together])
 def test_nnx_objects_on_explicit_axes_are_trained_as_under_nnx_jit(form: Callable[..., Any]) -> None:
     init, step, parts = form("tied", "adam" if form is separate else "sgd")
@@ -277,7 +277,7 @@ def test_ones_own_step_over_nnx_objects_on_shards_is_trained_as_under_nnx_jit(
     assert state["model"].head is state["model"].embed
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_shared_objects.py has tied ones in train_step
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_equinox_shared_in_train_step_is_trained_as_one(mode: Any) -> None:
     def loss(model: Any, batch: Any, keys: Any) -> Any:

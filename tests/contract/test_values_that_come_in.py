@@ -216,6 +216,7 @@ def cases(kinds: dict[str, Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.some_cases(60)
 @pytest.mark.parametrize(("way", "kind"), cases(TAKEN))
 def test_a_value_is_converted_as_jax_does(way: str, kind: str, tmp_path: Path) -> None:
     value = TAKEN[kind]
@@ -227,6 +228,7 @@ def test_a_value_is_converted_as_jax_does(way: str, kind: str, tmp_path: Path) -
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
+@pytest.mark.some_cases(40)
 @pytest.mark.parametrize(("way", "kind"), cases(REFUSED))
 def test_a_refused_value_is_named_by_its_leaf(way: str, kind: str, tmp_path: Path) -> None:
     value, always, whole = REFUSED[kind]

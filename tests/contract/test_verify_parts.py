@@ -51,6 +51,7 @@ def test_a_part_that_looks_at_all_its_rows_is_named(height_of):
     assert "random numbers must be drawn for each row by the row's number" in cause
 
 
+@pytest.mark.thorough  # the test above names a part
 def test_a_part_that_is_right_is_not_blamed_for_what_its_rows_become_on_the_way(monkeypatch):
     right = subgraph.exchange_rows
 

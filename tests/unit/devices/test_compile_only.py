@@ -19,6 +19,7 @@ from outlay.devices.target import Target
 pytestmark = pytest.mark.newest
 
 
+@pytest.mark.some_cases(4, newest=1)
 @needs_gpu_compiler
 @pytest.mark.parametrize("text", ["h100:1x8", "v100-16gb:2x4", "a100-40gb:1x1", "b200:2x8"])
 def test_gpus_are_on_the_hosts_of_the_target(text):
@@ -40,6 +41,7 @@ def test_pretended_hosts_are_for_simulated_devices_only():
         simulate_hosts(None)
 
 
+@pytest.mark.some_cases(6, newest=2)
 @needs_tpu_compiler
 @pytest.mark.parametrize(
     "text", ["tpu-v4:2x2x4", "tpu-v5e:4x4", "tpu-v5e:1x1", "tpu-v5e:4x4*2", "tpu-v5p:2x2x4", "tpu-v6e:2x4"]

@@ -150,6 +150,7 @@ OTHERS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.some_cases(11, newest=1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_list_of_equal_layers(name: str) -> None:
     blocks, message = OTHERS[name]

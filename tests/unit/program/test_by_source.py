@@ -252,6 +252,7 @@ def test_it_can_be_kept_or_recomputed_too_and_is_proved():
     outlay.verify(program, steps=1).raise_if_different()
 
 
+@pytest.mark.thorough  # test_verify.py does, of other programs
 def test_a_proof_compares_gradients_and_replays_the_step_in_float64():
     verified = outlay.verify(program_of(("@block", P("data"))), steps=1)
     verified.raise_if_different()

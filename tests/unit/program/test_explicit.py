@@ -96,6 +96,7 @@ def site_in(message: str) -> tuple[str, str]:
     return kind, Path(__file__).read_text().splitlines()[int(line) - 1].partition("# site: ")[2]
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_each_line_that_leaves_a_sharding_open_is_named_with_its_operands_and_the_edit() -> None:
     lookup = "table.at[indices].get(out_sharding=P(...))"

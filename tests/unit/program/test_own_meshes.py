@@ -54,6 +54,7 @@ def program(step, init=init, mesh=None, **options):
     return outlay.program(step, init, X, **options)
 
 
+@pytest.mark.some_cases(3, newest=1)
 @pytest.mark.parametrize(
     "step",
     [

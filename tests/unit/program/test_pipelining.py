@@ -99,6 +99,7 @@ def test_microbatches_take_every_nth_sample_and_come_back_in_order() -> None:
     np.testing.assert_array_equal(joined(parts, 1), x)
 
 
+@pytest.mark.some_cases(4, newest=1)
 @pytest.mark.parametrize(
     ("of", "message"),
     [
@@ -130,6 +131,7 @@ def test_layers_that_do_not_divide() -> None:
         made(scanned(plain_layer), microbatches=2, repeats=4)
 
 
+@pytest.mark.some_cases(3, newest=1)
 @pytest.mark.parametrize(
     ("batch", "accumulate", "microbatches", "message"),
     [
@@ -160,6 +162,7 @@ def counted(x: jax.Array, w: jax.Array) -> jax.Array:
     return x + sums.sum(0, keepdims=True)
 
 
+@pytest.mark.some_cases(8, newest=2)
 @pytest.mark.parametrize(
     ("layer", "text", "message"),
     [

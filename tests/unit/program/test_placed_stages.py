@@ -83,6 +83,7 @@ def test_absent_hosts_are_refused_with_their_number() -> None:
 OTHER = schedules.gpipe(4, 8)
 
 
+@pytest.mark.some_cases(8, newest=1)
 @pytest.mark.parametrize(
     ("of", "message"),
     [

@@ -149,6 +149,7 @@ def outputs_of_both():
     return [line.split() for line in outputs[0][0].splitlines()]  # gloo says there, too, that it has connected
 
 
+@pytest.mark.thorough  # test_run.py has two processes
 @pytest.mark.processes
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(

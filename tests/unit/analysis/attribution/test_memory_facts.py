@@ -204,6 +204,7 @@ def test_what_a_step_closes_over_is_held_too(step, constants):
     assert explanation.to_dict()["memory"]["constants"] == memory.constants
 
 
+@pytest.mark.some_cases(2, newest=1)
 @pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize("step", [frozen, frozen_layers])

@@ -55,6 +55,7 @@ def explained(*rules) -> outlay.report.Explanation:
     return outlay.explain(program_of(*rules))
 
 
+@pytest.mark.any_jax
 def test_products_that_are_computed_again_are_told_by_line():
     explanation = explained(("layer_input", outlay.layout.keep()))
     (again,) = explanation.recomputed

@@ -149,6 +149,7 @@ def test_a_pipeline_sums_gradients_once():
     assert stages_over(outlay.Layout([])) == {}
 
 
+@pytest.mark.thorough  # other pipelines below
 def test_a_pipeline_of_leaves_that_the_batch_s_axis_splits_is_told_the_rule_with_which_it_does():
     fixes = stages_over(outlay.fsdp("data", min_size=1))
     assert {*fixes} == {*KINDS}

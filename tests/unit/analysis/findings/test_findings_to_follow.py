@@ -1,5 +1,6 @@
 """What a finding says to do can be done: its spec is written, a rule is offered, and cheap findings share a line."""
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # test_findings.py has f
 LINE = SourceLine("model.py", 73, "layer")
 
 
+@functools.cache
 def language_model():
     """A model whose activations the compiler splits as a rule splits the embedding."""
 
@@ -44,21 +46,25 @@ def language_model():
     )
 
 
+@functools.cache
+def explanation():
+    return outlay.explain(language_model())
+
+
 @pytest.mark.any_jax
 def test_the_offered_rule_works_when_it_is_pasted():
     program = language_model()
-    explanation = outlay.explain(program)
-    fixes = [finding.fix for finding in explanation.findings]
+    fixes = [finding.fix for finding in explanation().findings]
     (written,) = {one for fix in fixes for one in re.findall(r'with the rule (\("@.*?", P\(.*?\)\)) first', fix)}
     pattern, spec = re.fullmatch(r'\("(@.*test_findings_to_follow.py:\d+)", P\(\'(\w+)\'\)\)', written).groups()
     pasted = program.with_layout(outlay.Layout([(pattern, P(spec))]) + program.layout)
-    assert outlay.explain(pasted).bytes_per_step * 5 < explanation.bytes_per_step
+    assert outlay.explain(pasted).bytes_per_step * 5 < explanation().bytes_per_step
 
 
 @pytest.mark.any_jax
 def test_no_rule_is_offered_that_the_program_refuses():
     program = language_model()
-    line = outlay.explain(program).findings[0].source
+    line = explanation().findings[0].source
     too_many_dims = Finding("resharding", "x", "constrain it", 100, line, seconds=1.0, spec=P(*[None] * 9, "data"))
     assert with_rules([too_many_dims], program, 1.0) == (too_many_dims,)
     fitting = replace(too_many_dims, spec=P("data"))
@@ -69,7 +75,7 @@ def test_no_rule_is_offered_that_the_program_refuses():
 
 @pytest.mark.any_jax
 def test_a_report_with_specs_in_its_findings_is_json():
-    findings = json.loads(json.dumps(outlay.explain(language_model()).to_dict()))["findings"]
+    findings = json.loads(json.dumps(explanation().to_dict()))["findings"]
     assert "P('data')" in {finding["spec"] for finding in findings}
 
 

@@ -52,7 +52,7 @@ def verified(program: outlay.Program, batch: Any = None) -> outlay.analysis.Veri
     return outlay.verify(program, batches=[BATCH if batch is None else batch])
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_verify.py and contracts have right steps
 @pytest.mark.parametrize(("accumulate", "mode"), [(2, "auto"), (1, "manual")])
 def test_the_right_step_is_the_same(accumulate: int, mode: Any) -> None:
     verification = verified(trained(accumulate=accumulate, mode=mode))

@@ -98,6 +98,7 @@ def test_arguments_of_the_wrong_kind_are_refused(program: outlay.Program, argume
         outlay.verify(program, **arguments)
 
 
+@pytest.mark.thorough  # test_kinds_of_keys.py has the keys
 @pytest.mark.compiles
 def test_old_and_other_keys_begin_a_proof_too(program: outlay.Program) -> None:
     for key in (jax.random.PRNGKey(3), np.asarray(jax.random.PRNGKey(3)), jax.random.key(3, impl="rbg")):
@@ -169,6 +170,7 @@ def test_labels_of_made_up_batches_exist_and_weights_count() -> None:
     assert all(np.isfinite(check.max_abs) for check in verification.checks)
 
 
+@pytest.mark.thorough  # test_kinds_of_keys.py has the keys
 @pytest.mark.compiles
 def test_keys_in_the_batch_reach_both_alike() -> None:
     def step(state: Any, batch: Any) -> Any:

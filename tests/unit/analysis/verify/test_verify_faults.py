@@ -159,7 +159,7 @@ def dropout_and_unequal_means(params: Any, batch: Any, key: Any) -> Any:
     return programs.unequal_means(params, thinned(params, batch, key)[0], key)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # random numbers are explained above
 @pytest.mark.parametrize(
     ("fault", "wrong", "cause"),
     [

@@ -86,6 +86,7 @@ def test_a_ragged_exchange_of_gpus():
     np.testing.assert_array_equal(computed(mesh, compiled, arrays).exact[0][0], want.reshape(-1, 4))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("target", ["h100:1x8", "tpu-v5e:2x4"])
 def test_a_callback_is_left_out_if_nothing_uses_what_it_returns(target):
     def printing(state, batch):
