@@ -46,11 +46,14 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
-# They start processes, compile for hardware, train or simulate, and take most of the time: `make test` leaves them to
-# the job of CI that builds the site of every change, and to the thorough run.
+# They start processes, compile for hardware, train or simulate, or show in other words what tests and the remaining pages
+# do, and take most of the time: `make test` leaves them to the job of CI that builds the site of every change, and to
+# the thorough run.
 LONG_PAGES = [
     "guides/checkpoints.md",
     "guides/command_line.md",
+    "guides/error_messages.md",
+    "guides/explicit_axes.md",
     "guides/fine_tune.md",
     "guides/from_multi_host_calls.md",
     "guides/lay_out_your_own_model.md",
@@ -62,13 +65,16 @@ LONG_PAGES = [
     "guides/train_any_loss.md",
     "guides/why_an_all_gather.md",
     "guides/will_it_fit.md",
+    "guides/write_rules.md",
     "guides/your_data.md",
+    "reference/language_model.md",
     "tutorials/closed_loop.py",
     "tutorials/data_parallel_and_fsdp.py",
     "tutorials/layouts_of_a_brain.py",
     "tutorials/looping_pipeline.py",
     "tutorials/meshes_and_collectives.py",
     "tutorials/on_a_slurm_cluster.py",
+    "tutorials/one_device_to_many.py",
     "tutorials/pipeline_by_layout.py",
     "tutorials/several_processes.py",
     "tutorials/tensor_parallel_by_layout.py",

@@ -44,6 +44,7 @@ def init_of_equinox(key):
     return Stack(Layer(jax.random.key(0)))
 
 
+@pytest.mark.any_jax
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "pattern",

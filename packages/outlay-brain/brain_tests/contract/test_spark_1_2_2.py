@@ -83,7 +83,7 @@ def rest_of(neurons):
     return neurons.soma.potential_rest if hasattr(neurons.soma, "recovery_update") else 0.0
 
 
-@pytest.mark.some_cases(8, newest=1)
+@pytest.mark.some_cases(5, newest=1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ON_NEWEST_JAX else pytest.mark.any_jax) for name in NAMES]
 )

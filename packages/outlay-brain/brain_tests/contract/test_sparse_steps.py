@@ -68,6 +68,7 @@ EACH_KIND = list({OF_RULES[rule]: rule for rule in PLAIN_RULES if OF_RULES[rule]
 """A rule for each of what equations say: the self-test and the loop that it tests are the same for all of a kind."""
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("delays", DELAYS, ids=lambda delays: type(delays).__name__)
 def test_a_pass_that_overlooks_arrivals_is_not_used(delays, monkeypatch):
     """In half of the lanes."""
