@@ -46,9 +46,8 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
-# They start processes, compile for hardware, train or simulate, or show in other words what tests and the remaining pages
-# do, and take most of the time: `make test` leaves them to the job of CI that builds the site of every change, and to
-# the thorough run.
+# They start processes, compile for hardware, train or simulate, or show what tests have too, and take most of the time:
+# `make test` leaves them to the job of CI that builds the site of every change, and to the thorough run.
 LONG_PAGES = [
     "guides/checkpoints.md",
     "guides/command_line.md",
