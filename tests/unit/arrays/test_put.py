@@ -85,6 +85,7 @@ def test_a_wrong_tree_is_refused_with_every_difference(verb: Any, mesh: Any) -> 
     assert caught.value.problems[2].fix == "convert it: x.astype('float32')"
 
 
+@pytest.mark.some_cases(8)
 @pytest.mark.parametrize("before", LAYOUTS)
 @pytest.mark.parametrize("after", LAYOUTS)
 def test_reshard_keeps_values_and_leaves_the_old_arrays_valid(before: str, after: str, mesh: Any) -> None:

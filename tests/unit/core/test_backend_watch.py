@@ -76,7 +76,7 @@ def test_a_start_that_logging_hid_is_said_to_be_unrecorded(tmp_path):
 OF_THE_BACKEND = "logging.basicConfig(); logging.getLogger('jax._src.xla_bridge').setLevel(logging.DEBUG)"
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("setting", "shown", "watch_first"),
     [

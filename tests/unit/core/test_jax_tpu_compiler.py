@@ -92,6 +92,7 @@ def test_an_abort_names_the_line_and_the_next_program_compiles():
     assert outlay.explain(aborting(np.zeros((32, 128), np.int32))).fits
 
 
+@pytest.mark.any_jax  # its end is the system's
 def test_a_killed_compiler_is_said_and_started_anew(devices):
     compiled_for(devices, lambda w, x: w / x)
     jax_tpu_compiler._process._process.kill()
@@ -124,6 +125,7 @@ def test_an_interrupt_ends_the_compiler_and_its_answer_is_not_taken_for_another(
     assert "add" in compiled_for(devices, lambda w, x: w + x).as_text()
 
 
+@pytest.mark.any_jax  # forks are Python's
 def test_a_fork_does_not_take_the_answers_of_its_parent(devices):
     compiled_for(devices, lambda w, x: w - 2 * x)
     of_parent = jax_tpu_compiler._process._process
@@ -134,6 +136,7 @@ def test_a_fork_does_not_take_the_answers_of_its_parent(devices):
     of_parent.communicate()
 
 
+@pytest.mark.any_jax  # its end is the system's
 @pytest.mark.processes
 def test_the_compiler_ends_with_the_process_that_asks():
     program = (

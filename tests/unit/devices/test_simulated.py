@@ -195,6 +195,7 @@ def test_many_small_steps_in_flight_do_not_starve_one_another():
     assert done.stdout.strip() == "done", done.stderr
 
 
+@pytest.mark.any_jax
 def test_a_single_device_on_a_single_thread_does_not_starve_itself():
     program = "outlay.simulate(1)\n" + MANY_STEPS.replace("data=8", "data=1")
     assert run(program, timeout=280, NPROC="1").stdout.strip() == "done"
