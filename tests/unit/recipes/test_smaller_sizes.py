@@ -45,6 +45,7 @@ def test_each_device_keeps_several_samples_one_or_none():
     assert [HOSTS_32.batch(num) for num in (1024, 256, 128, 64)] == [16, 16, 8, 10]
 
 
+@pytest.mark.some_cases(20)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("less", [HOSTS_32, HOSTS_64, ONE_HOST], ids=["32 hosts", "64 hosts", "one host"])
 def test_every_published_model_becomes_small_and_keeps_the_order_of_its_dims(name, less):

@@ -347,6 +347,7 @@ def test_features_of_zeros_change_nothing():
     assert not np.asarray(actual[..., 5:]).any()
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("target", ["a100-80gb:1x8", "h100:1x8", "b200:1x8", "b300:1x8", "gb300:1x8"])
 def test_each_gpu_of_the_last_years_has_its_kernel(target):
     """Which cuDNN it is taken to have decides that, and JAX asks while it traces."""

@@ -40,6 +40,7 @@ def num_saved(remat):
     return sum(math.prod(shape[3:]) for shape in stacked)
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("remat", "products"),
     [
