@@ -64,6 +64,7 @@ def in_a_scan(function: Any, *args: Any) -> Any:
         return function(*args)
 
 
+@pytest.mark.some_cases(3, newest=1)
 @pytest.mark.parametrize("name", ["nnx", "nnx list", "equinox"])
 def test_modules_run_as_in_their_own_loop(name: str) -> None:
     if name == "equinox":

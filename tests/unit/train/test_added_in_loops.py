@@ -35,6 +35,7 @@ def num_stacks(jaxpr):
     return str(jaxpr).count(f"f32[{LAYERS},{WIDTH},{WIDTH}] = add")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("is_called", [False, True], ids=["plain", "in a jitted function"])
 def test_the_sums_are_the_same_bits_and_the_loop_carries_them(is_called):
     params, batch = parameters(), jax.random.normal(jax.random.key(1), (4, WIDTH))

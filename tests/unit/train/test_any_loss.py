@@ -157,6 +157,7 @@ def test_the_learning_rate_and_norms_are_the_steps():
     assert rounded == {name: round(value, 3) for name, value in expected.items()}
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_complex_parameters_go_downhill(mode):
     def loss(params, batch, keys):

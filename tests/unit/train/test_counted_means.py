@@ -53,6 +53,7 @@ def test_the_loss_is_the_mean_over_the_batch(accumulate):
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_over_devices_too(mode):

@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.newest, pytest.mark.compiles]
 GROUPS, TOKENS, WIDTH, HIDDEN = 2, 7, 4, 3
 WAYS = {
     "no limit": {"num_experts": 5, "top_k": 2},
-    "no limit, one expert": {"num_experts": 3, "top_k": 1, "normalise": False},
-    "few fit": {"num_experts": 4, "top_k": 2, "factor": 0.3},
     "some are dropped": {"num_experts": 3, "top_k": 2, "factor": 1.0, "sigmoid": True, "scale": 2.5},
     "a bias chooses": {"num_experts": 4, "top_k": 3, "bias": (0.25, -0.5, 0.0, 0.5), "sigmoid": True},
+    "no limit, one expert": {"num_experts": 3, "top_k": 1, "normalise": False},
+    "few fit": {"num_experts": 4, "top_k": 2, "factor": 0.3},
     "all fit": {"num_experts": 4, "top_k": 4, "factor": 4.0},
 }
 
@@ -46,7 +46,7 @@ def compiled(way):
     return jax.jit(functools.partial(run, **WAYS[way]))
 
 
-@pytest.mark.some_cases(6, newest=0)
+@pytest.mark.some_cases(3, newest=0)
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_all_experts_on_all_tokens(factor):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.some_cases(2, newest=0)
+@pytest.mark.some_cases(1, newest=0)
 @pytest.mark.parametrize("factor", [None, 2.0])
 def test_an_expert_that_divides_by_the_length_of_a_token_sees_no_zeros(factor):
     """Slots that no token takes hold tokens: of zeros, the gradient would be NaN."""
@@ -119,7 +119,7 @@ def test_an_expert_that_divides_by_the_length_of_a_token_sees_no_zeros(factor):
     assert all(bool(jnp.isfinite(each).all()) for each in jax.tree.leaves(grads))
 
 
-@pytest.mark.some_cases(2, newest=0)
+@pytest.mark.some_cases(1, newest=0)
 @pytest.mark.parametrize("factor", [None, 1.25])
 def test_64_experts_cost_what_two_cost(factor):
     """Of the FLOPs of a training step and its memory, a third at most of what all experts on all tokens need."""

@@ -31,6 +31,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_refused_by_the_files_name_and_an_older_one_is_taken(kind, tmp_path):
     checkpoints, state = saved(tmp_path, 10, 20)

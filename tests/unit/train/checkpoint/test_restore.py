@@ -20,7 +20,7 @@ def submesh(num, **axes):
     return jax.make_mesh(sizes, tuple(axes), devices=devices, axis_types=(AxisType.Auto,) * len(sizes))
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(2, newest=1)
 @pytest.mark.parametrize(
     "other",
     [
