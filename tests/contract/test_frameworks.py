@@ -180,6 +180,7 @@ EXAMPLES_WITH_MARKS = [
 ]
 
 
+@pytest.mark.some_cases(5, newest=1)
 @pytest.mark.parametrize("framework", EXAMPLES_WITH_MARKS)
 def test_an_example_runs_as_printed_and_computes_what_one_device_computes(
     framework: Framework, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_an_exception_in_a_thread_ends_all(mark):
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("process", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     place = {"OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": f"127.0.0.1:{free_port()}", "JAX_PLATFORMS": "cpu"}
@@ -156,7 +157,11 @@ def test_sigterm_ends_a_process_and_so_all(mark):
 
 
 @pytest.mark.parametrize(
-    ("process", "fault"), [(0, "early-silent"), pytest.param(1, "raise-exit", marks=pytest.mark.thorough)]
+    ("process", "fault"),
+    [
+        pytest.param(0, "early-silent", marks=pytest.mark.any_jax),
+        pytest.param(1, "raise-exit", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_process_that_ends_early_does_not_hang_the_others(mark, process, fault):
     """Also where no step is reported, and where its code is not known, since it raises `SystemExit` itself."""

@@ -239,6 +239,7 @@ def test_a_list_that_is_looped_over_by_hand() -> None:
         of_list(4, in_a_loop)
 
 
+@pytest.mark.any_jax
 def test_layers_of_a_list_that_do_not_divide() -> None:
     with pytest.raises(ProgramError, match=r"5 layers do not divide into stage=2 stages(?s:.*)fix: 6 layers") as error:
         of_list(5, in_lines)
@@ -247,6 +248,7 @@ def test_layers_of_a_list_that_do_not_divide() -> None:
         of_list(6, in_lines, repeats=2)
 
 
+@pytest.mark.any_jax
 def test_a_first_layer_that_is_run_by_itself_is_taken_out_by_a_rule_before() -> None:
     def run(blocks: Any, x: Any) -> Any:
         return in_lines(blocks[1:], plain_layer(x, blocks[0]))

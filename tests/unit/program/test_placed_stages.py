@@ -45,6 +45,7 @@ def made(loss: Any = plain, *, layers: int = 4, batch: int = 8, mode: Any = "pla
     )
 
 
+@pytest.mark.any_jax
 def test_the_program_says_its_schedule() -> None:
     program = made(schedule="zb-h1", microbatches=2)
     assert program.schedule == schedules.zero_bubble(2, 2)
@@ -131,6 +132,7 @@ def sum_and_count(params: Any, batch: Any, keys: jax.Array) -> Any:
     return (losses.sum(), jnp.sum(batch[:, 0])), {}
 
 
+@pytest.mark.any_jax
 def test_a_loss_whose_parts_do_not_add_up_is_refused_with_its_line() -> None:
     _refused(rf"{__file__}:\d+\n    sub takes samples together, .*fix: return one loss per sample", loss=mixing)
     _refused(r"takes samples together, .*\(sum, count\), metrics", loss=scaled, how={"reduction": "mean"})

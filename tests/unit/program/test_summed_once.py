@@ -194,6 +194,7 @@ def test_a_loss_that_cannot_be_taken_apart_keeps_its_meaning_and_says_why(loss, 
     assert re.search(why, program.why_summed_each_time)
 
 
+@pytest.mark.any_jax
 @pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual"])
@@ -217,6 +218,7 @@ def test_parameters_split_as_the_batch_is_and_batches_that_do_not_divide_say_so(
     assert "32/8 samples, which do not divide into 8 microbatches" in why_each_time(program)
 
 
+@pytest.mark.any_jax
 def test_a_kernel_that_is_not_run_once_a_sample_is_not_taken_apart():
     from jax.experimental import pallas
 

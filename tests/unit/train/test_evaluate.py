@@ -113,6 +113,7 @@ def test_steps_of_the_other_kind_are_told_apart():
         reading(per_sample, mode="manual")
 
 
+@pytest.mark.any_jax
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("reduction", ["mean", pytest.param("sum", marks=pytest.mark.any_jax)])
 def test_a_loss_of_one_number_a_batch_has_an_exact_mean_over_an_uneven_set(reduction):

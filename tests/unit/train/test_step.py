@@ -116,6 +116,7 @@ def test_zero2_places_the_gradients():
     assert plan["grads.layers.0.kernel"].spec == jax.sharding.PartitionSpec(None, "data")
 
 
+@pytest.mark.any_jax
 def test_the_sum_over_microbatches_lives_where_the_rule_for_gradients_says():
     """ZeRO-1 splits what reads the sum; gradients that a rule keeps whole are whole in the loop that adds them."""
     layout = outlay.zero1(min_size=16, otherwise="replicate") + outlay.Layout([("grads.**", outlay.replicate())])

@@ -61,6 +61,7 @@ def assert_same(left, right):
         )
 
 
+@pytest.mark.any_jax
 def test_four_steps_a_call_compute_what_single_steps_do():
     """By hand and in microbatches; in mode auto they go on from a checkpoint below."""
     program = training("manual", accumulate=2)

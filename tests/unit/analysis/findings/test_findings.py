@@ -287,6 +287,7 @@ def test_a_finding_costs_what_it_causes():
     assert ranked(_with_what_they_cause([other, small]))[0].kind == "resharding"
 
 
+@pytest.mark.any_jax
 @pytest.mark.compiles
 def test_attention_without_its_fused_kernel():
     """One finding for all of its operations, forward and backward, at the line that asked for it."""
