@@ -55,7 +55,6 @@ def trained(folder: Path, num_devices: int) -> dict[str, list[list[float]]]:
 
     return {
         "buckets": losses(data, 6),
-        "several": losses(same, 7, steps_per_call=3),
         "begun": losses(same, 8, steps_per_call=2, **patient),
         "continued": losses(same, 14, start=patient["checkpoints"].restore(program), steps_per_call=2, **patient),
     }

@@ -15,7 +15,6 @@ def test_two_processes_train_as_one_device_and_end_together(tmp_path):
     expected = fit_options_worker.trained(alone, 1)
     assert {name: len(steps) for name, steps in expected.items()} == {
         "buckets": 6,
-        "several": 7,
         "begun": 8,
         "continued": 12,  # of 14: patience counts the evaluations before the run was continued
     }

@@ -67,6 +67,7 @@ def test_each_network_of_the_gan_changes_by_its_own_loss_alone():
         assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(own))
 
 
+@pytest.mark.thorough  # test_examples_and_commands.py runs it
 def test_the_gan_shows_what_it_draws():
     recipe = gan(width=8, batch=16)
     program = outlay.program(

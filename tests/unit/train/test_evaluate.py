@@ -80,6 +80,7 @@ def test_weights_of_examples_count():
     np.testing.assert_allclose(outlay.evaluate(program, state, examples)["loss"], expected, rtol=1e-6)
 
 
+@pytest.mark.thorough  # test_verify.py and test_explain.py have the reports
 @pytest.mark.any_jax
 def test_the_reports_take_a_program_that_only_reads():
     program = reading_per_sample()

@@ -87,6 +87,7 @@ def test_statistics_are_those_of_the_whole_batch(kind, loss, accumulate, mode, l
     assert got[STATISTICS][f"{kind}_0"]["input_amax_history"].max() == np.abs(BATCH["x"]).max()
 
 
+@pytest.mark.thorough  # the test above overwrites
 def test_the_optimizer_may_also_overwrite_them_itself():
     """As users of optax.partition do; labels name these parameters, so the optimizer must be given the whole tree."""
     new = optax.stateless(lambda new, old: jax.tree.map(jnp.subtract, new, old))

@@ -79,6 +79,7 @@ def test_a_step_that_is_manual_as_a_whole_is_repeated_too():
     assert (float(done.state), [m["largest"] for m in done.history]) == (120.0, [0, 1, 2, 3, 4, 5])
 
 
+@pytest.mark.thorough  # test_fit_options.py has both, in processes
 @pytest.mark.any_jax
 def test_calls_end_where_evaluations_and_checkpoints_are_due(tmp_path):
     seen = []

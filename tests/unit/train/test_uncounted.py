@@ -87,7 +87,7 @@ def test_a_sample_of_weight_zero_changes_nothing(case):
     assert_close(trained(loss, batch, accumulate=4), want)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_modes.py pads so
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual", "explicit"])
 def test_devices_that_hold_no_other_sample(mode):

@@ -14,6 +14,7 @@ import outlay
 pytestmark = pytest.mark.compiles
 
 
+@pytest.mark.thorough  # test_verify_faults.py has some of them
 def test_no_planted_fault_is_called_the_same() -> None:
     """In bfloat16, which allows most rounding; `test_verify_faults.py` has faults in float32."""
     faults = {fault.__name__: fault for fault in programs.FAULTS}

@@ -74,7 +74,7 @@ def of_jax(*given):
 
 
 # Every two of kernels, layout and number of heads meet in one.
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_attention.py has it on one device and split
 @pytest.mark.parametrize(
     ("layout", "kernels", "heads", "key_heads", "attend", "of_a_device"),
     [

@@ -40,7 +40,7 @@ def num_saved(remat):
     return sum(math.prod(shape[3:]) for shape in stacked)
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("remat", "products"),
     [
@@ -76,13 +76,15 @@ def gradient_of(remat):
 def test_one_of_several_layers_is_recomputed_by_itself():
     gradient, params = gradient_of("layer:3")
     plainly, _ = gradient_of("none")
+    traced = [jax.jit(each).trace(params) for each in (plainly, gradient)]
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-    jax.tree.map(close, jax.jit(gradient)(params), jax.jit(plainly)(params))
-    names = [str(jax.make_jaxpr(gradient_of(remat)[0])(params)).count("policy=") for remat in ("none", "layer:3")]
-    assert names[0] < names[1]
+    jax.tree.map(close, *(each.lower().compile()(params) for each in traced))
+    num_plain, num_recomputed = (str(each.jaxpr).count("policy=") for each in traced)
+    assert num_plain < num_recomputed
     assert num_saved("layer") == num_saved("full")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("remat", "products"),
     [
