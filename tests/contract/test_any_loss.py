@@ -169,7 +169,7 @@ def test_statistics_by_groups_are_others_than_over_the_batch() -> None:
     assert abs(whole - groups) > 1e-2
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # the losses train as on one device above
 @pytest.mark.any_jax
 @pytest.mark.parametrize("case", ["batch norm", "contrastive", "sum"])
 def test_every_loss_is_proved(case: str) -> None:

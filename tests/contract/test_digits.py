@@ -16,8 +16,8 @@ from outlay.train.loop import fit
 
 LAYOUTS = ("fsdp+tp", "zero2", "fsdp", "dp", "zero1", "replicated")
 ALL_AXES = "fsdp+tp"
-"""The layout that begins by itself, trains to the end and is evaluated: it splits along every axis, and so adds up in
-the most places. The others begin with one device's state."""
+"""The layout that begins by itself and is evaluated: it splits along every axis, and so adds up in the most places. The
+others begin with one device's state."""
 PART = 20
 """Steps that are compared, almost two passes over the data: a gradient that is wrong shows in the first ones."""
 
@@ -72,6 +72,11 @@ def test_every_layout_learns_the_same(recipe, one_device, layout):
     held_out = recipe.evaluate(program, state)
     assert abs(held_out["loss"] - expected["loss"]) < 1e-4
     assert held_out["accuracy"] == expected["accuracy"] > 0.8
-    state, losses = train(recipe, program, recipe.steps, start=(PART, state))
+
+
+@pytest.mark.thorough  # the test above has the first steps
+def test_it_is_learned_in_the_steps_of_the_recipe(recipe):
+    program = prepare(recipe, layout=ALL_AXES).program
+    state, losses = train(recipe, program, recipe.steps)
     assert losses[-1] < 0.05
     assert recipe.evaluate(program, state)["accuracy"] >= 0.97

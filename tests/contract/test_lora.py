@@ -15,6 +15,7 @@ pytestmark = pytest.mark.compiles
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lora.py"))
 
 
+@pytest.mark.thorough  # test_examples_and_commands.py has examples
 def test_adapters_learn_over_a_frozen_base_from_a_file(tmp_path, capsys):
     path = tmp_path / "model.safetensors"
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):  # as users have it

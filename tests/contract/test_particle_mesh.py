@@ -78,18 +78,22 @@ def test_a_run_that_goes_on_computes_what_it_would_have(ran, tmp_path):
     assert json.loads(resumed.stdout)["history"] == json.loads(ran[1].stdout)["history"]
 
 
-@pytest.mark.any_jax
-@pytest.mark.newest
-def test_it_is_the_same_over_pencils_as_on_one_device_and_exchanges_halos(tmp_path):
-    words = [f"{FILE}:recipe", "--cells", str(CELLS), "--devices", "8", "--layout", "pencils"]
-    answer = command_here("verify", *words, "--steps", "1", cwd=tmp_path)
+PENCILS = [f"{FILE}:recipe", "--cells", str(CELLS), "--devices", "8", "--layout", "pencils"]
+
+
+@pytest.mark.thorough  # test_examples_and_commands.py proves an example
+def test_it_is_the_same_over_pencils_as_on_one_device(tmp_path):
+    answer = command_here("verify", *PENCILS, "--steps", "1", cwd=tmp_path)
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.startswith("the same: ")
-    facts = json.loads(command_here("explain", *words, "--json", cwd=tmp_path).stdout)
+
+
+def test_over_pencils_it_exchanges_halos_and_never_the_mesh(tmp_path):
+    facts = json.loads(command_here("explain", *PENCILS, "--json", cwd=tmp_path).stdout)
     kinds = {each["kind"] for each in facts["collectives"]}
     assert {"collective-permute", "all-to-all"} <= kinds
     gathered = [each for each in facts["collectives"] if each["kind"] == "all-gather"]
-    assert sum(each["bytes_per_step"] for each in gathered) < CELLS**3  # never the mesh
+    assert sum(each["bytes_per_step"] for each in gathered) < CELLS**3
 
 
 @pytest.mark.thorough  # test_run_faults.py has how an error ends a run

@@ -43,6 +43,7 @@ def test_processes_compute_together_and_end_well_though_workers_of_theirs_fail_a
     assert done.stderr.count("ValueError: a worker's mistake") == 2
 
 
+@pytest.mark.thorough  # test_blocking_call.py knows such a wait
 @pytest.mark.any_jax  # it waits in Python
 def test_a_process_that_waits_for_an_upload_after_the_last_step_is_not_taken_for_one_that_waits_for_the_others(mark):
     done = jobs.run(fault="upload", process=0, mark=mark)
@@ -272,6 +273,7 @@ def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
     )
 
 
+@pytest.mark.thorough  # as one that ends early
 @pytest.mark.any_jax
 def test_a_process_that_ends_before_the_first_run_does_not_hang_the_others(mark):
     done = jobs.run(program=jobs.DIFFERING, fault="early", process=1, mark=mark)

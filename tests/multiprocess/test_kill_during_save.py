@@ -10,6 +10,7 @@ from tests.unit.cli.command import environment
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill_during_save.py"
 
 
+@pytest.mark.thorough  # test_killed.py has one process
 @pytest.mark.timeout(600)  # 25 s on a machine that does nothing else
 def test_no_checkpoint_is_lost_when_one_of_two_processes_is_killed():
     command = [forks.python(), str(SCRIPT), "--kills", "2", "--processes", "2"]

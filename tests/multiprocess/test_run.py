@@ -195,7 +195,7 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
     assert losses(tmp_path / "slurm") == pytest.approx(uninterrupted, rel=1e-6)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # the test above has signals
 @pytest.mark.parametrize(
     ("number", "code", "to"),
     [(signal.SIGUSR1, 75, "launcher"), (signal.SIGTERM, 143, "launcher"), (signal.SIGTERM, 143, "all")],

@@ -77,6 +77,7 @@ def losses(path):
     return [json.loads(line)["loss"] for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.thorough  # test_run.py and test_resume.py go on
 @pytest.mark.processes
 def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder):
     options = ["--devices", "8", "--layout", "fsdp", "--checkpoint-every", "2", "--run-folder", "killed"]

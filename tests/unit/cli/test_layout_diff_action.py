@@ -41,6 +41,7 @@ def repository(tmp_path):
     return folder
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.processes
 @pytest.mark.parametrize(("limits", "code"), [("", 0), ("memory>1GB\n", 0), ("memory>+2%\nall-gather>+0", 1)])
 def test_the_script_posts_the_difference_and_fails_over_a_limit(repository, tmp_path, limits, code):

@@ -92,6 +92,7 @@ def test_an_abort_names_the_line_and_the_next_program_compiles():
     assert outlay.explain(aborting(np.zeros((32, 128), np.int32))).fits
 
 
+@pytest.mark.thorough  # an abort is said above
 @pytest.mark.any_jax  # its end is the system's
 def test_a_killed_compiler_is_said_and_started_anew(devices):
     compiled_for(devices, lambda w, x: w / x)

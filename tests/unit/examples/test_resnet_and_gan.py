@@ -52,6 +52,7 @@ def test_images_that_do_not_serve_are_refused(photos, tmp_path):
         resnet(str(tmp_path / "colours.npz"))
 
 
+@pytest.mark.thorough  # test_any_model.py has two networks
 def test_each_network_of_the_gan_changes_by_its_own_loss_alone():
     recipe = gan(width=8, batch=16)
     params, batch = recipe.init(jax.random.key(0)).params, recipe.data[0]

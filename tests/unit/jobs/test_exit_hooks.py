@@ -20,6 +20,7 @@ atexit.register(show)
 """
 
 
+@pytest.mark.some_cases(10)
 @pytest.mark.parametrize(
     ("program", "ends_with"),
     [

@@ -144,6 +144,7 @@ def test_layers_written_out_one_after_another_are_told_apart_by_their_names():
     assert "stablehlo.optimization_barrier" in program.lowered.as_text()
 
 
+@pytest.mark.thorough  # the numbers are compared above
 @pytest.mark.any_jax
 def test_verify_proves_it():
     """In mode manual, which has more of its own; that both modes compute the same is tested above."""

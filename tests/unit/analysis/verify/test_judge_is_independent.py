@@ -112,6 +112,7 @@ def test_a_fault_of_train_step_is_different(plant: Callable[..., None], monkeypa
     assert verification.wrong[0].path.startswith("grads.")
 
 
+@pytest.mark.thorough  # test_overwritten.py has them
 def test_statistics_that_are_summed_like_gradients_are_different(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of FP8: what stands in place of a gradient is the largest entry of the batch, and nothing may divide it."""
 

@@ -32,6 +32,7 @@ IN_FLOAT32 = (
 )
 
 
+@pytest.mark.thorough  # test_verify.py and contracts have right ones
 @pytest.mark.parametrize(
     ("dtype", "names"),
     [(jnp.float32, IN_FLOAT32), pytest.param(jnp.bfloat16, tuple(RIGHT), marks=pytest.mark.thorough)],

@@ -178,6 +178,7 @@ NAMED = {
 }
 
 
+@pytest.mark.thorough  # test_planted_in_loops.py has one that is
 def test_the_program_itself_is_the_same(monkeypatch):
     verification = verdict(monkeypatch, text())
     assert verification.verdict == "same", str(verification)
