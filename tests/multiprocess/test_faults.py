@@ -43,7 +43,7 @@ def test_processes_compute_together_and_end_well_though_workers_of_theirs_fail_a
     assert done.stderr.count("ValueError: a worker's mistake") == 2
 
 
-@pytest.mark.thorough  # test_blocking_call.py knows such a wait
+@pytest.mark.thorough  # test_verdict.py knows such a wait
 @pytest.mark.any_jax  # it waits in Python
 def test_a_process_that_waits_for_an_upload_after_the_last_step_is_not_taken_for_one_that_waits_for_the_others(mark):
     done = jobs.run(fault="upload", process=0, mark=mark)
