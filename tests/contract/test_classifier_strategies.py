@@ -195,6 +195,7 @@ def test_every_strategy_agrees_with_one_device(strategy: str, mode: str, one_dev
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *params)
 
 
+@pytest.mark.thorough  # test_modes.py has layouts by hand
 def test_collectives_by_hand() -> None:
     """Data parallel all-reduces only, all in one; FSDP gathers and scatters each parameter that is split."""
     counts = {}

@@ -77,6 +77,7 @@ def test_a_setting_that_is_no_flag_is_named_with_both_values() -> None:
         program(other, X)
 
 
+@pytest.mark.thorough  # as the flags above
 @pytest.mark.any_jax
 def test_functions_that_init_makes_anew_stand_beside_a_module_that_is_evaluated() -> None:
     def with_training(key: Any) -> Any:

@@ -41,6 +41,7 @@ def test_the_potential_solves_poissons_equation(displacement):
     np.testing.assert_allclose(laplacian, mass - mass.mean(), atol=2e-5)
 
 
+@pytest.mark.thorough  # the run keeps momentum
 def test_no_particle_pulls_itself_and_two_attract_each_other():
     still = jnp.zeros((CELLS, CELLS, CELLS, 3))
     force, _ = EXAMPLE["acceleration"](still)

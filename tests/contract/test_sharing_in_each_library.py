@@ -252,7 +252,7 @@ def test_nnx_objects_on_explicit_axes_are_trained_as_under_nnx_jit(form: Callabl
     assert state["model"].head is state["model"].embed
 
 
-@pytest.mark.some_cases(1, newest=0)
+@pytest.mark.thorough  # the rows above
 @pytest.mark.parametrize(("form", "optimizer"), [(separate, "sgd"), (together, "adam")])
 def test_ones_own_step_over_nnx_objects_on_shards_is_trained_as_under_nnx_jit(
     form: Callable[..., Any], optimizer: str

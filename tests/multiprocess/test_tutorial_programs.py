@@ -69,6 +69,7 @@ def test_under_srun_no_arguments_are_needed():
         assert f"{task}: 8 devices hold x, 4 of them are mine\n" in done.stdout
 
 
+@pytest.mark.thorough  # test_output.py
 def test_output_can_be_read_in_step_order(tmp_path):
     options = ("-n", "2", "--devices-per-process", "1", "--in-order")
     printed = launch(tmp_path, *options, command=[str(PROGRAMS / "turns.py")]).stdout

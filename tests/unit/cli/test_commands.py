@@ -120,6 +120,7 @@ def test_doctor_fails_when_jax_does_not_start(tmp_path):
     assert "unset JAX_PLATFORMS" in report["problems"][-1]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

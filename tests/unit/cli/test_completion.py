@@ -50,6 +50,7 @@ def test_the_last_word_is_completed_by_where_it_stands(folder, line, words):
     assert set(output.stdout.split()) == words
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_layouts_that_are_completed_are_those_of_the_recipe(recipe):
     assert set(LAYOUTS[recipe]) == set(find_recipe(recipe).layouts)

@@ -42,6 +42,7 @@ def test_the_call_that_started_the_backend_is_named_by_file_line_and_function(tm
     assert done.stderr == ""
 
 
+@pytest.mark.thorough  # test_simulated.py has a start before Outlay
 def test_a_start_before_the_watch_is_said_to_be_unknown(tmp_path):
     done = run(
         tmp_path,

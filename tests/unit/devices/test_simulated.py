@@ -41,7 +41,7 @@ def last_lines_of(program: str, **env: str) -> str:
 SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "env",
     [

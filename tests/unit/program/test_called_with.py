@@ -40,6 +40,7 @@ def trained():
 OLD_STYLE = [jax.random.PRNGKey(3), np.asarray(jax.random.PRNGKey(3))]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("key", OLD_STYLE, ids=["array", "numpy"])
 def test_a_key_of_the_old_style_is_the_same_key(key):
     built = trained()
@@ -85,6 +86,7 @@ def test_no_key_at_all():
         program().init(None)
 
 
+@pytest.mark.thorough  # the test above has such keys
 def test_an_old_style_key_put_into_a_state():
     built = trained()
     state = built.init(jax.random.key(0))

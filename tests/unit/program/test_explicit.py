@@ -286,6 +286,7 @@ def test_explicit_axes_are_asked_for() -> None:
         outlay.mesh(data=4, explicit=2)
 
 
+@pytest.mark.thorough  # the tests above train on such axes
 @pytest.mark.any_jax
 @pytest.mark.compiles
 def test_accumulation_keeps_the_shardings_of_gradients_on_explicit_axes():

@@ -147,6 +147,7 @@ def test_the_whole_stack_is_never_held():
         assert outlay.explain(trained(model, "manual")).memory.temporaries < stack
 
 
+@pytest.mark.thorough  # as without microbatches above
 @pytest.mark.any_jax
 def test_microbatches_gather_layer_by_layer_too():
     program = trained(in_bfloat16, "manual", accumulate=2)

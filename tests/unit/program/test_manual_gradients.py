@@ -66,7 +66,7 @@ def is_checked(built):
     return region.params["check_vma"]
 
 
-@pytest.mark.some_cases(2, newest=1)
+@pytest.mark.some_cases(1, newest=1)
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("layout", "axes"),
@@ -152,6 +152,7 @@ def test_a_batch_split_otherwise_than_by_samples_is_refused():
         assert "fix: outlay.data_parallel() for the batch, or mode='auto'" in str(caught.value)
 
 
+@pytest.mark.thorough  # test_state_trees.py has empty subtrees
 @pytest.mark.any_jax
 @pytest.mark.compiles
 def test_parameters_may_be_in_containers_without_leaves():

@@ -236,6 +236,7 @@ def test_an_fft_along_a_split_dim_runs_with_that_dim_whole_on_explicit_axes():
         assert out.sharding.spec == P(None, "data")
 
 
+@pytest.mark.thorough  # FFTs are above
 def test_a_spectral_layer_on_explicit_axes_gathers_nothing_of_its_batch():
     def loss(params, x, keys):
         def layer(x, scale):

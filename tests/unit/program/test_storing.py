@@ -166,6 +166,7 @@ def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
     assert {x.sharding.memory_kind for x in jax.tree.leaves(elsewhere)} == {"device"}
 
 
+@pytest.mark.thorough  # a step reads them above
 @pytest.mark.any_jax
 def test_an_evaluation_reads_parameters_from_the_host():
     program = program_of(("params.**", outlay.layout.on_host()))
@@ -200,6 +201,7 @@ def test_a_step_that_takes_its_own_gradient_is_ruled_too():
     assert stored.memory_analysis().temp_size_in_bytes < all_kept.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.thorough  # the step above takes its own gradient
 @pytest.mark.any_jax
 def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
     def step(state, batch):

@@ -106,6 +106,7 @@ def test_gradients_are_summed_after_the_loop_and_are_those_of_one_device(layout)
         assert in_loops(program) == []
 
 
+@pytest.mark.thorough  # sums of other floats are above
 @pytest.mark.any_jax
 @pytest.mark.compiles
 def test_sums_over_other_axes_may_be_of_narrow_floats():

@@ -183,6 +183,7 @@ def test_arrays_of_users_nodes_are_put_moved_and_gathered() -> None:
     assert "layer.kernel" in str(outlay.show(program))
 
 
+@pytest.mark.thorough  # it trains above, as any program
 def test_reports_verify_fit_and_evaluate_take_such_a_program() -> None:
     program = made("auto")
     assert "params.layer.kernel" in str(outlay.explain(program))

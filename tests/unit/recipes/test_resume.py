@@ -84,6 +84,7 @@ def test_another_arrangement_gives_the_same_losses(layout, mesh, tmp_path, inter
     assert (config["layout"], [before["layout"] for before in config["before"]]) == (layout, ["fsdp"])
 
 
+@pytest.mark.thorough  # test_run.py goes on after a kill
 def test_a_kill_after_the_last_checkpoint_leaves_lines_that_are_taken_again(tmp_path, uninterrupted):
     stopped(tmp_path, before=11, layout="fsdp")
     assert lines(tmp_path)[-1]["step"] > 8
@@ -95,6 +96,7 @@ def test_a_kill_after_the_last_checkpoint_leaves_lines_that_are_taken_again(tmp_
     assert [m["seconds"] for m in lines(tmp_path)] == sorted(m["seconds"] for m in lines(tmp_path))
 
 
+@pytest.mark.thorough  # where there is no run one begins too
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
     stopped(tmp_path, before=3, layout="fsdp")
     result = run_of(prepare(small.line(), layout="fsdp"), RunOptions()).run(RunFolder(tmp_path, resume=True))

@@ -44,6 +44,7 @@ def plain():
     return jax.device_get((jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("accumulate", [1, 2, 8])
 def test_the_loss_is_the_mean_over_the_batch(accumulate):
     step = outlay.train_step(by_counts, OPTIMIZER, accumulate=accumulate, reduction="mean")

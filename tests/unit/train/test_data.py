@@ -157,7 +157,7 @@ def on_one_device():
     return state.params, losses
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_fit_options.py has buckets, in processes
 @pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_one_program_a_bucket_trains_one_state_as_one_device_does(mode, on_one_device):

@@ -56,6 +56,7 @@ def test_a_continued_run_is_read_by_tensorboard_as_one_run(tmp_path):
     assert [step for step, _ in read(tmp_path / "tensorboard")["loss"]] == list(range(1, 13))
 
 
+@pytest.mark.thorough  # a continued run keeps them above
 @pytest.mark.compiles
 def test_a_new_run_replaces_the_events_of_the_one_before_and_nothing_else(tmp_path):
     run_of(prepare(small.line()), RunOptions(**TENSORBOARD)).run(RunFolder(tmp_path))

@@ -158,6 +158,7 @@ def test_a_pipeline_of_leaves_that_the_batch_s_axis_splits_is_told_the_rule_with
     assert stages_over(outlay.fsdp("data", min_size=1) + whole) == {}
 
 
+@pytest.mark.thorough  # as of other pipelines
 def test_a_pipeline_of_a_step_by_hand_is_told_of_the_step_that_does():
     assert (
         "in a pipeline outlay.train_step(loss, optimizer) does"

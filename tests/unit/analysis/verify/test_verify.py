@@ -261,7 +261,7 @@ def test_made_up_tokens_and_labels_are_below_the_size_of_what_they_index() -> No
     assert "integers random, label < 10, tokens < 32" in verification.batches
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # test_own_meshes.py runs such steps
 @pytest.mark.compiles
 @pytest.mark.parametrize("axis", ["data", "own"])
 def test_a_step_that_names_its_mesh_is_compared_with_one_device(axis: str) -> None:

@@ -212,6 +212,7 @@ def counted(step: Any) -> outlay.Program:
     return outlay.program(step, init, batch, layout=layout, mesh=mesh, mode="manual")
 
 
+@pytest.mark.thorough  # faults of the first step are found above
 def test_a_fault_of_a_later_step_is_found() -> None:
     def step(state: Any, batch: Any) -> Any:
         count, mean = state["count"] + 1, batch.mean(0)
@@ -222,6 +223,7 @@ def test_a_fault_of_a_later_step_is_found() -> None:
     assert [(check.path, check.step) for check in verification.wrong] == [("w", 10)]
 
 
+@pytest.mark.thorough  # other faults are found above
 def test_a_fault_behind_what_begins_at_zero_is_found() -> None:
     def step(state: Any, batch: Any) -> Any:
         hidden = jax.lax.psum(state["scale"] * batch.mean(0), "data")  # zero while the scale is
@@ -231,6 +233,7 @@ def test_a_fault_behind_what_begins_at_zero_is_found() -> None:
     assert verification.wrong[0].fault.startswith("8.0x: summed where a mean was meant")
 
 
+@pytest.mark.thorough  # causes are named above
 def test_what_moves_by_its_sign_alone_names_no_cause() -> None:
     def signed(params: Any, batch: Any, key: Any) -> Any:
         """The bias moves by a sign, that of some device's own samples; the weights by a sum for a mean."""
@@ -274,6 +277,7 @@ def test_clipping_by_the_norm_of_a_piece_is_named() -> None:
     assert "clipped by the norm of each device's own piece" in split_by_rows(step).causes[0]
 
 
+@pytest.mark.thorough  # copies that differ are found above
 def test_copies_that_follow_from_each_devices_samples_or_stay_old_are_named() -> None:
     def step(state: Any, batch: Any, stale: bool) -> Any:
         def local(w: Any, x: Any) -> Any:

@@ -61,6 +61,7 @@ def test_a_policy_of_others_saves_the_products_that_theirs_saves(remat, products
     assert in_addition in {sum(expected.values()), sum(expected.values()) - expected.get("wo", 0)}
 
 
+@pytest.mark.thorough  # policies of others are above
 def test_megatrons_selective_recomputation_is_that_of_attention():
     assert remat_of("selective") == remat_of("core_attn") == "attention"
     assert num_saved("selective") == num_saved("attention")
