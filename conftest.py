@@ -3,6 +3,7 @@
 It stands at the root, not in tests/, because the doctests of src/ need it too.
 """
 
+import contextlib
 import functools
 import gc
 import hashlib
@@ -165,6 +166,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         text = collection_path.read_text(encoding="utf-8")
         return not any(mark in text for mark in ONLY[asked]) or None
     return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each worker import a share of the files first: what it rewrites for asserts, the others then read."""
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        number, num_workers = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        asked = (Path(argument.partition("::")[0]).resolve() for argument in session.config.args)
+        files = [file for path in asked for file in sorted(path.rglob("test_*.py"))]
+        for file in files[number::num_workers]:
+            if not pytest_ignore_collect(file, session.config):
+                with contextlib.suppress(Exception, pytest.skip.Exception):  # told where the file is collected
+                    importlib.import_module(module_name(file))
+
+
+def module_name(file: Path) -> str:
+    parts = file.with_suffix("").relative_to(Path(__file__).parent).parts
+    return ".".join(parts[2:] if parts[0] == "packages" else parts)
 
 
 @pytest.hookimpl(wrapper=True)
