@@ -27,7 +27,7 @@ from outlay.layout.placement import is_optimizer
 from outlay.layout.rule import Rule
 from outlay.program.fp8.fp8_product import Fp8Product
 from outlay.program.fp8.fp8_scaling import Narrow, narrowed
-from outlay.program.fp8.parameter_products import Origin, Origins, named_origins, out_of_reach, run_with_products
+from outlay.program.fp8.parameter_products import ORIGINS, Origin, Origins, out_of_reach, run_with_products
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -124,7 +124,7 @@ class _Products:
         if not differentiated:
             values = self._run(jaxpr, jax.tree.leaves((state, batch)), origins)
             return jax.tree.unflatten(jax.tree.structure(results), values)
-        origins_of = of_arguments(differentiated, named_origins(jaxpr, origins))
+        origins_of = of_arguments(differentiated, ORIGINS.named(jaxpr, origins))
         number = iter(range(len(differentiated)))
 
         def change(function: Callable[..., Any], *primals: Any) -> Callable[..., Any]:

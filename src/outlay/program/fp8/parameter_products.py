@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import Literal, jaxprs_in_params
+from jax.extend.core import jaxprs_in_params
 
 from outlay.core.jax_source import MARK
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, run_jaxpr, scan_operands
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, run_jaxpr
 from outlay.core.primitives import KEEPS
+from outlay.program.value_facts import FactRules, facts_of, split_scan
 
-_PRODUCT, _NAME = "dot_general", "name"
+_PRODUCT = "dot_general"
 _ENTERED = (SCAN, COND, *CALLS, *CHECKPOINTS)
 """Operations that hold programs in which a product can be replaced."""
 _PIECES = {"broadcast_in_dim", "concatenate", "dynamic_slice", "slice", "split", "stack", "unstack"}
-_HANDED_ON = KEEPS | _PIECES | {MARK, "optimization_barrier"}
+_HANDED_ON = KEEPS | _PIECES | {MARK}
 """Operations whose results are the parameters themselves, cast, moved, or pieces of them."""
 
 
@@ -49,13 +50,13 @@ def run_with_products(jaxpr: Any, values: Sequence[Any], origins: Origins, multi
         origins: the parameters that these are made of, or that its constants and these are made of.
         multiply: what runs instead of a product.
     """
-    known, shared = _follow(jaxpr, origins), {}
+    known, shared = ORIGINS.known(jaxpr, origins), {}
 
     def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
-        of = [_read(known, atom) for atom in eqn.invars]
+        of = facts_of(known, eqn.invars)
         if _is_product(eqn, of):
             return multiply(eqn, values, of, shared)
-        inside = _inside(eqn, of) if eqn.primitive.name in _ENTERED and any(of) else []
+        inside = ORIGINS.inside(eqn, of) if eqn.primitive.name in _ENTERED and any(of) else []
         if not any(next(products_in(*one), None) for one in inside):
             return bind(*values)
 
@@ -70,13 +71,11 @@ def run_with_products(jaxpr: Any, values: Sequence[Any], origins: Origins, multi
 
 def products_in(jaxpr: Any, origins: Origins) -> Iterator[Any]:
     """Yield the products of parameters that `run_with_products` replaces."""
-    known = _follow(jaxpr, origins)
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        of = [_read(known, atom) for atom in eqn.invars]
+    for eqn, of in ORIGINS.operations(jaxpr, origins):
         if _is_product(eqn, of):
             yield eqn
         elif eqn.primitive.name in _ENTERED and any(of):
-            for inner, within in _inside(eqn, of):
+            for inner, within in ORIGINS.inside(eqn, of):
                 yield from products_in(inner, within)
 
 
@@ -85,29 +84,14 @@ def out_of_reach(jaxpr: Any, origins: Origins) -> Iterator[tuple[Any, frozenset[
 
     Each comes with the parameters that it takes.
     """
-    known = _follow(jaxpr, origins)
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        of = [_read(known, atom) for atom in eqn.invars]
+    for eqn, of in ORIGINS.operations(jaxpr, origins):
         if not any(of) or _is_product(eqn, of):
             continue
         if eqn.primitive.name in _ENTERED:
-            for inner, within in _inside(eqn, of):
+            for inner, within in ORIGINS.inside(eqn, of):
                 yield from out_of_reach(inner, within)
         elif _multiplies(eqn):
             yield eqn, frozenset().union(*(one.paths for one in of if one is not None))
-
-
-def named_origins(jaxpr: Any, origins: Origins) -> dict[str, Origin]:
-    """Return the origins of the values of a traced program that `checkpoint_name` has named, by their names."""
-    known, named = _follow(jaxpr, origins), {}
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        of = [_read(known, atom) for atom in eqn.invars]
-        if eqn.primitive.name == _NAME and of[0] is not None:
-            named[eqn.params["name"]] = of[0]
-        elif any(of):
-            for inner, within in _inside(eqn, of):
-                named |= named_origins(inner, within)
-    return named
 
 
 def _multiplies(eqn: Any) -> bool:
@@ -126,47 +110,20 @@ def _is_product(eqn: Any, of: Origins) -> bool:
     return are_floats and all(one.size for one in types)
 
 
-def _follow(jaxpr: Any, origins: Origins) -> Mapping[Any, Origin]:
-    """Return the values of a program that are made of parameters."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    arguments = [*jaxpr.constvars, *jaxpr.invars][-len(origins) :] if origins else []
-    known = {variable: origin for variable, origin in zip(arguments, origins, strict=True) if origin is not None}
-    for eqn in jaxpr.eqns:
-        of = [_read(known, atom) for atom in eqn.invars]
-        if any(of):
-            results = zip(eqn.outvars, _of_results(eqn, of), strict=True)
-            known.update({variable: origin for variable, origin in results if origin is not None})
-    return known
-
-
 def _of_results(eqn: Any, of: Origins) -> Origins:
     name = eqn.primitive.name
-    if name == "optimization_barrier":
-        return of
-    if name in _HANDED_ON and (name != "concatenate" or all(of)):
-        own = [one for one in of if one is not None]
-        merged = Origin(frozenset().union(*(one.paths for one in own)), min(one.rule for one in own))
-        return [merged for _ in eqn.outvars]
-    inside = _inside(eqn, of)
-    if inside and name in (*CALLS, *CHECKPOINTS):
-        inner, within = inside[0]
-        known = _follow(inner, within)
-        return [_read(known, atom) for atom in getattr(inner, "jaxpr", inner).outvars]
-    return [None for _ in eqn.outvars]
+    if name not in _HANDED_ON or (name == "concatenate" and not all(of)):
+        return [None for _ in eqn.outvars]
+    own = [one for one in of if one is not None]
+    merged = Origin(frozenset().union(*(one.paths for one in own)), min(one.rule for one in own))
+    return [merged for _ in eqn.outvars]
 
 
-def _inside(eqn: Any, of: Origins) -> list[tuple[Any, Origins]]:
-    """Return the programs that an operation holds, each with the origins of its arguments."""
-    inner = list(jaxprs_in_params(eqn.params))
-    if eqn.primitive.name == SCAN:
-        num_consts, num_carried = scan_operands(eqn.params)
-        # What a turn hands to the next one need not be made of what the first had.
-        within = [*of[:num_consts], *[None] * num_carried, *of[num_consts + num_carried :]]
-        return [(one, within) for one in inner]
-    if eqn.primitive.name == COND:
-        return [(one, of[1:]) for one in inner]
-    return [(one, of) for one in inner[:1] if len(getattr(one, "jaxpr", one).invars) == len(eqn.invars)]
+def _in_scan(eqn: Any, of: Origins) -> Origins:
+    of_all, carried, scanned = split_scan(eqn, of)
+    # What a turn hands to the next one need not be made of what the first had.
+    return [*of_all, *[None for _ in carried], *scanned]
 
 
-def _read(known: Mapping[Any, Origin], atom: Any) -> Origin | None:
-    return None if isinstance(atom, Literal) else known.get(atom)
+ORIGINS = FactRules(_of_results, _in_scan, lambda name: name in (*CALLS, *CHECKPOINTS))
+"""How origins go through a program."""

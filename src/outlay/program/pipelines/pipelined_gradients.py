@@ -22,7 +22,7 @@ from outlay.program.pipelines.pipelined_function import (
     num_microbatches,
     pipelines_of,
 )
-from outlay.program.pipelines.stacked_scans import Stack, named_stacks
+from outlay.program.pipelines.stacked_scans import STACKS, Stack
 from outlay.program.traced_gradients import of_arguments, traced_function, traced_gradients
 
 
@@ -48,7 +48,7 @@ class StepWithPipelines:
             function = PipelinedFunction(self._planned, whole, of_few, stacks, self._pipelines)
             check_scans([function], self._pipelines)
             return jax.tree.unflatten(jax.tree.structure(results), function(jax.tree.leaves((state, batch))))
-        stacks_of = of_arguments(differentiated, named_stacks(whole, stacks))
+        stacks_of = of_arguments(differentiated, STACKS.named(whole, stacks))
 
         def pipelined(number: int, jaxpr: Any) -> PipelinedFunction:
             of_few = of_few_differentiated[number]
