@@ -22,7 +22,6 @@ from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import On, is_of_products
 from outlay.layout.plan import Plan
-from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.policies import SplitRows
 from outlay.layout.resolve import Resolution, Shapes
 from outlay.layout.rule import Rule
@@ -252,8 +251,14 @@ def _checked_plan(
     # An intermediate value that no rule mentions is left to the compiler, so the plan has nothing to say about it.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
     annotations = read_annotations(state) if has_classes(state) else {}
-    on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, annotations)
-    return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
+    notes = functools.partial(_notes, placed, resolution, max_whole_bytes, copies, annotations)
+    return Plan(mesh, placed, notes)
+
+
+def _notes(placed: Sequence[LeafPlan], resolution: Resolution, *on_rules: Any) -> tuple[str, ...]:
+    from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules  # most plans are never read
+
+    return (*notes_on_mesh(resolution.mesh, placed), *notes_on_rules(placed, resolution, *on_rules))
 
 
 def _stack_problems(leaves: Sequence[LeafPlan], resolution: Resolution) -> Sequence[Problem]:

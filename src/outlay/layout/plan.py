@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
@@ -28,12 +29,17 @@ class Plan(Report):
     Attributes:
         mesh: the mesh as plain data.
         leaves: the leaves, state first, then batch, then intermediates.
-        notes: warnings of costs without a benefit, in words.
+        find_notes: returns `notes`; asked once, when they are first read.
     """
 
     mesh: MeshInfo
     leaves: tuple[LeafPlan, ...]
-    notes: tuple[str, ...] = ()
+    find_notes: Callable[[], tuple[str, ...]] = field(default=tuple, repr=False, compare=False)
+
+    @functools.cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings of costs without a benefit, in words."""
+        return self.find_notes()
 
     def __getitem__(self, path: str) -> LeafPlan:
         for leaf in self.leaves:
@@ -167,7 +173,7 @@ class Plan(Report):
         ]
         if problems:
             raise LayoutError(f"this saved plan is damaged: {len(problems)} of {len(leaves)} leaves", problems)
-        return cls(mesh, tuple(read), notes)
+        return cls(mesh, tuple(read), functools.partial(tuple, notes))
 
     def to_json(self) -> str:
         """Return JSON text; `Plan.from_json` reads it as an equal plan."""
