@@ -34,11 +34,13 @@ def __getattr__(name: str) -> Any:
     what = f"module 'outlay.errors' has no attribute {name!r}"
     if name.startswith("_"):
         raise AttributeError(what)
-    from outlay.core.entry_points import entry_points, load
+    from pkgutil import resolve_name
+
+    from outlay.core.entry_points import entry_points
     from outlay.core.suggest import did_you_mean
 
     if reference := entry_points("outlay.errors").get(name):
-        return load(reference)
+        return resolve_name(reference)
     raise AttributeError(f"{what}: {did_you_mean(name, __all__)}")
 
 

@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +37,6 @@ from outlay.cli.show_command import show
 from outlay.cli.slurm_command import slurm
 from outlay.cli.verify_command import verify
 from outlay.cli.watch_command import watch
-from outlay.core.entry_points import load
 from outlay.core.error_types import ArgumentError
 from outlay.core.source_owner import part_of_outlay
 from outlay.jobs.exit_codes import Explained, NoticedExit
@@ -90,7 +90,7 @@ class Commands(TyperGroup):
     def _plug_in(self) -> None:
         for name, reference in commands().items():
             if name not in self.commands:
-                self.commands[name] = typer.main.get_group(load(reference))
+                self.commands[name] = typer.main.get_group(resolve_name(reference))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments begin with; where there is none, say what to type instead."""

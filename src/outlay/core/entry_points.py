@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 GROUPS = ("outlay.recipes", "outlay.layouts", "outlay.files", "outlay.commands", "outlay.errors")
 """The groups that Outlay reads, each by its name in the `pyproject.toml` of a package."""
@@ -15,7 +13,7 @@ GROUPS = ("outlay.recipes", "outlay.layouts", "outlay.files", "outlay.commands",
 
 @functools.cache
 def entry_points(group: str) -> Mapping[str, str]:
-    """Return what installed packages name in a group: names to texts, `module:name`.
+    """Return what installed packages name in a group: names to texts, `module:name`, for `pkgutil.resolve_name`.
 
     `importlib.metadata` would load forty modules more, which `outlay --help` has no time for.
 
@@ -31,20 +29,6 @@ def entry_points(group: str) -> Mapping[str, str]:
         for name, reference in _sections(file).get(group, {}).items():
             entries.setdefault(name, reference)  # as for modules, the first folder of the path counts
     return entries
-
-
-def load(reference: str) -> Any:
-    """Import what `module:name` refers to.
-
-    Args:
-        reference: a text such as an entry point has.
-
-    Example:
-        >>> load("outlay.recipes.digits:digits").__name__
-        'digits'
-    """
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 @functools.cache

@@ -35,7 +35,6 @@ class Execution(Protocol):
     batch_shapes: Any
     output_shapes: Any
     named_shapes: dict[str, Any]
-    compiler_options: CompilerOptions
     rows: tuple[Rows, ...]
     device_groups: tuple[DeviceGroup, ...]
     num_steps_at_once: int
@@ -46,6 +45,11 @@ class Execution(Protocol):
     sends_batch: bool
     traced_step: Any
     planned: Planned
+
+    @property
+    def compiler_options(self) -> CompilerOptions:
+        """The compiler options besides the defaults; once compiled, those it was compiled with."""
+        ...
 
     def check_key(self, key: Any) -> None:
         """Raise for a key whose state would differ from the plan."""

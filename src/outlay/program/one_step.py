@@ -12,7 +12,6 @@ import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from outlay.arrays.init_sharded import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.array_leaves import placed_by_plan
 from outlay.core.error_types import ProgramError
@@ -33,7 +32,7 @@ from outlay.program.abstract import (
     name_of,
     named,
 )
-from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
+from outlay.program.compiler_options import CompilerOptions, RequestedOptions, compile_with, compiler_options
 from outlay.program.modes import Mode, Step
 from outlay.program.passes import PER_SHARD, Planned, check, not_split, passes_of, wrapped
 from outlay.program.program_arguments import is_graph_loop
@@ -62,7 +61,8 @@ class OneStep:
         *,
         donate: bool,
     ) -> None:
-        self.compiler_options = compiler_options(options, mesh)
+        # What a user asks for must exist; a preset does, and is read by whoever compiles.
+        self._options = None if options == "preset" else compiler_options(options, mesh)
         planned = Planned(step, mode, mesh, layout)
         before_trace = passes_of(planned, before_trace=True)
         check(planned, before_trace)
@@ -135,9 +135,21 @@ class OneStep:
             warnings.warn(text, stacklevel=4)
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        is_placed = planned.is_placed_by_xla or mode == "placed"
+
+    @property
+    def compiler_options(self) -> CompilerOptions:
+        """What the compiler is asked for besides its defaults; once compiled, what it took."""
+        if self._options is None:
+            self._options = compiler_options("preset", self._mesh)
+        return self._options
+
+    @functools.cached_property
+    def _init(self) -> Callable[[Any], Any]:
+        from outlay.arrays.init_sharded import init_sharded
+
+        is_placed = self.planned.is_placed_by_xla or self._mode == "placed"
         instead = self._init_per_shard if is_placed else None
-        self._init = init_sharded(init, self.state_shapes, self.plan, mesh, instead)
+        return init_sharded(self._user_init, self.state_shapes, self.plan, self._mesh, instead)
 
     def _check_traced(self) -> None:
         """Trace a step with its passes, so that what is wrong with it there is said at once."""
@@ -264,7 +276,7 @@ class OneStep:
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
         """Compile the step, and note the options that the compiler took."""
-        compiled, self.compiler_options = compile_with(lowered[0], self.compiler_options, self._mesh.devices.flat[0])
+        compiled, self._options = compile_with(lowered[0], self.compiler_options, self._mesh.devices.flat[0])
         return (compiled,)
 
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:

@@ -172,7 +172,7 @@ class PlacedStages(OneStep):
         return tuple(self._compiled[name] for name in self._lowered)
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        compiled, self.compiler_options = compile_with(lowered, self.compiler_options, self._mesh.devices.flat[0])
+        compiled, self._options = compile_with(lowered, self.compiler_options, self._mesh.devices.flat[0])
         return compiled
 
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:

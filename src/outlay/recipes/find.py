@@ -8,10 +8,10 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
-from outlay.core.entry_points import load
 from outlay.core.error_types import RecipeError
 from outlay.core.output_file import real_path
 from outlay.core.source_owner import is_standard
@@ -147,7 +147,7 @@ def find_function(text: str) -> Callable[..., Any]:
     if ending := ending_of(text):
         return maker_of(text, ending)(Path(text))
     if reference := recipe_named(text):
-        return load(reference)
+        return resolve_name(reference)
     if text in ABSENT:
         raise RecipeError(not_installed(text, text))
     raise RecipeError(

@@ -8,10 +8,11 @@ all are listed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any
 
-from outlay.core.entry_points import entry_points, load
+from outlay.core.entry_points import entry_points
 from outlay.core.error_types import RecipeError
 
 RECIPES: Mapping[str, str] = MappingProxyType(
@@ -62,7 +63,7 @@ def layouts_of(recipe: str) -> tuple[str, ...]:
     if recipe in LAYOUTS:
         return LAYOUTS[recipe]
     reference = entry_points("outlay.layouts").get(recipe)
-    return tuple(load(reference)) if reference else ()
+    return tuple(resolve_name(reference)) if reference else ()
 
 
 def file_endings() -> tuple[str, ...]:
@@ -89,7 +90,7 @@ def maker_of(text: str, ending: str) -> Any:
         RecipeError: no installed package reads such files.
     """
     if reference := entry_points("outlay.files").get(ending):
-        return load(reference)
+        return resolve_name(reference)
     raise RecipeError(not_installed(text, ending))
 
 

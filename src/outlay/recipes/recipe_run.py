@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from outlay.core.entry_points import load
 from outlay.core.error_types import RecipeError
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, plural
@@ -299,7 +299,7 @@ class RecipeRun(OneLine, abc.ABC):
 
 def run_of(prepared: Prepared, options: RunOptions) -> RecipeRun:
     """Return the run of a prepared recipe, of the kind that the recipe names."""
-    return load(prepared.recipe.runner)(prepared, options)
+    return resolve_name(prepared.recipe.runner)(prepared, options)
 
 
 def own_folder_of(name: str) -> Path:
