@@ -199,10 +199,10 @@ def print_facts_or_brief(facts: Any, brief: Callable[[], Any], *, as_json: bool,
         **more: further entries of the JSON document.
     """
     if not as_json and not print_all:
-        from outlay.core.table import to_text
+        from outlay.core.table import has_more_lines
 
         width = max(_LEAST_WIDTH, _console_width()) if sys.stdout.isatty() else _PIPED_WIDTH
-        if to_text(facts, width=width).count("\n") >= MOST_LINES:
+        if has_more_lines(facts, MOST_LINES, width=width):
             facts = brief()
     print_facts(facts, as_json=as_json, **more)
 

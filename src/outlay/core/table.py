@@ -107,8 +107,28 @@ _NUMBER = re.compile(r"(?<![\s(,])\d+")  # neither in a shape nor a number that 
 def to_text(renderable: Any, *, width: int = 160) -> str:
     """Render to a plain string without colour, for `str()` and for files."""
     buffer = io.StringIO()
-    console = Console(
-        file=buffer,
+    _console(buffer, width).print(Visible(renderable))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))
+
+
+def has_more_lines(renderable: Any, num: int, *, width: int) -> bool:
+    """Return whether `to_text` would give more lines than this number; nothing behind them is rendered.
+
+    >>> [has_more_lines(Lines(lambda width: iter("abc")), num, width=80) for num in (2, 3)]
+    [True, False]
+    """
+    console, line = _console(io.StringIO(), width), 1
+    for segment in console.render(Visible(renderable)):
+        for number, part in enumerate(segment.text.split("\n")):
+            line += number > 0
+            if part and line > num:
+                return True
+    return False
+
+
+def _console(file: io.StringIO, width: int) -> Console:
+    return Console(
+        file=file,
         width=width,
         color_system=None,
         force_jupyter=False,  # in a notebook rich would display the text instead of writing it
@@ -116,5 +136,3 @@ def to_text(renderable: Any, *, width: int = 160) -> str:
         highlight=False,
         emoji=False,
     )
-    console.print(Visible(renderable))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))

@@ -102,8 +102,8 @@ class Section(Block):
 
 
 @dataclass(frozen=True)
-class OnPage(Block):
-    """Blocks that are made when a page is drawn, and only then: what makes them is not on the way of text.
+class Deferred(Block):
+    """Blocks that are made when they are drawn: what makes them is not on the way of a report that ends before them.
 
     Attributes:
         blocks: makes them.

@@ -16,6 +16,7 @@ from outlay.render.page import (
     Cell,
     Code,
     Columns,
+    Deferred,
     Details,
     Facts,
     Line,
@@ -75,6 +76,10 @@ def _section(block: Section, width: int) -> Iterator[Any]:
     yield Text()
     yield Text(f"{block.title}: {block.remark}" if block.remark else block.title, style="bold")
     yield from _blocks(block.blocks, width)
+
+
+def _deferred(block: Deferred, width: int) -> Iterator[Any]:
+    yield from _blocks(block.blocks(), width)
 
 
 def _columns(block: Columns, width: int) -> Iterator[Any]:
@@ -218,6 +223,7 @@ _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
     Line: _line,
     Notes: _notes,
     Section: _section,
+    Deferred: _deferred,
     Columns: _columns,
     Table: _table,
     SortedTable: _table,

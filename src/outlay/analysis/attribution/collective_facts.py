@@ -20,7 +20,6 @@ from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective, collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.analysis.hlo.opcodes import RESHAPED
-from outlay.core.equal_layers import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
@@ -259,8 +258,16 @@ def like_names(totals: Mapping[str, Total]) -> list[tuple[str, Total, list[str]]
     groups: dict[str, list[str]] = {}
     for name in totals:
         groups.setdefault(starred(name), []).append(name)
-    added = [(fold_numbers(names), _sum([totals[name] for name in names]), names) for names in groups.values()]
+    added = [(_one_name(names), _sum([totals[name] for name in names]), names) for names in groups.values()]
     return sorted(added, key=lambda group: -group[1].bytes_per_step)
+
+
+def _one_name(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    from outlay.core.equal_layers import fold_numbers
+
+    return fold_numbers(names)
 
 
 def _sum(totals: Sequence[Total]) -> Total:
@@ -304,8 +311,8 @@ def rows(collectives: Sequence[CollectiveFacts]) -> tuple[Row, ...]:
                 kind=kind,
                 axes="+".join(axes) or f"{group_size} devices",
                 phase=phase,
-                module=fold_numbers(list(dict.fromkeys(one.module for one in members))),
-                what=fold_numbers(list(dict.fromkeys(one.leaf or one.value for one in members))),
+                module=_one_name(list(dict.fromkeys(one.module for one in members))),
+                what=_one_name(list(dict.fromkeys(one.leaf or one.value for one in members))),
                 source=source,
                 is_exact=all(one.count_is_exact for one in members),
                 total=total(members),

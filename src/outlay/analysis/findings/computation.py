@@ -86,6 +86,8 @@ def _counted(evidence: Evidence) -> Iterator[tuple[float, Instruction]]:
 
 def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
     """Find attention that is computed block by block on hardware with a fused kernel, and the rule that refused it."""
+    if evidence.target is not None and evidence.target.hardware.kind == "cpu":
+        return
     written: dict[Refusal, dict[SourceLine | None, int]] = {}
     for name, (runs, _) in runs_per_step(evidence.module).items():
         for one in evidence.module.computations[name].instructions.values():

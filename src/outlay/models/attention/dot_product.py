@@ -74,22 +74,23 @@ def attention(
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     # Decide while tracing: jax.lax.platform_dependent would trace every implementation for every program, and all tools
     # that read traced programs would see all of them (decision 22).
-    device = jax_kernels.compiled_for()
+    device, segments = jax_kernels.compiled_for(), None if segment_ids is None else (segment_ids, segment_ids)
+    if device.platform == "cpu":  # which has no kernel
+        with jax.named_scope("attention"):
+            return blockwise(query, key, value, segments, mask, factor)
     if split is None and device.platform == "tpu":
         by_layout = split_by_layout()
         if by_layout is not None and refusal(device, query, key, segment_ids, by_layout) is None:
             split = by_layout
     no_kernel = refusal(device, query, key, segment_ids, split)
-    missed = None if device.platform == "cpu" else no_kernel  # no warning on CPUs, which have no kernel
-    if missed is not None:
-        jax_kernels.warn_of_missed_kernel(f"attention runs block by block on {device.device_kind}: {missed.why}")
+    if no_kernel is not None:
+        jax_kernels.warn_of_missed_kernel(f"attention runs block by block on {device.device_kind}: {no_kernel.why}")
     with jax.named_scope("attention"):
         if no_kernel is None:
             given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
             mixed: jax.Array = _fused(*given, segment_ids, _Kernel(mask, factor, split, key.shape[1]))
             return mixed[..., : query.shape[-1]]
-        segments = None if segment_ids is None else (segment_ids, segment_ids)
-        with jax.named_scope(missed.scope) if missed is not None else contextlib.nullcontext():
+        with jax.named_scope(no_kernel.scope):
             return blockwise(query, key, value, segments, mask, factor)
 
 

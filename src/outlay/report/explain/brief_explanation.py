@@ -41,16 +41,16 @@ class BriefExplanation(Report):
         # What does not fit any more is left out, first what is named first here.
         for left_out in ((), ("memory",), ("memory", "collectives")):
             page = _page_without(self.facts, left_out)
-            if _num_lines(page) <= MOST_LINES:
+            if not _is_longer(page, MOST_LINES + 1):
                 break
         return page
 
 
-def _num_lines(page: Page) -> int:
-    from outlay.core.table import Lines, to_text
+def _is_longer(page: Page, num_lines: int) -> bool:
+    from outlay.core.table import Lines, has_more_lines
     from outlay.render.text import text_of_page
 
-    return to_text(Lines(lambda width: text_of_page(page, width)), width=_WIDTH).count("\n")
+    return has_more_lines(Lines(lambda width: text_of_page(page, width)), num_lines, width=_WIDTH)
 
 
 def _page_without(facts: Explanation, left_out: Sequence[str]) -> Page:

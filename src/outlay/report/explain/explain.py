@@ -13,7 +13,6 @@ from jax.sharding import AbstractMesh, Mesh
 from outlay.analysis.attribution.collective_facts import collective_facts, with_waiting
 from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
 from outlay.analysis.attribution.leaves import Leaf, layout_facts, leaves_of, roles_of
-from outlay.analysis.attribution.live_memory import live_memory
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.analysis.attribution.timeline import costliest_operations, timeline
@@ -180,7 +179,7 @@ def _explanation(
         collectives=collectives,
         memory=memory,
         work=work,
-        live_memory=live_memory(module, leaves),
+        leaves=leaves,
         estimate=estimated,
         timeline=timeline(timed, collectives) if timed else (),
         operations=costliest_operations(module, schedule, timed) if timed else (),

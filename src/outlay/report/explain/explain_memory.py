@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from outlay.analysis.attribution.live_memory import LiveMemory
 from outlay.analysis.attribution.program_facts import MemoryFacts
 from outlay.core.quantities import counted, format_bytes
 from outlay.render.page import Block, Column, Line, Section, Segment, Table, colour_of, with_bars
 from outlay.render.pictures import Areas, Stack
 from outlay.report.explain.explain_tables import line_cell
+
+if TYPE_CHECKING:
+    from outlay.analysis.attribution.live_memory import LiveMemory
 
 _VISIBLE = 0.05
 """The smallest used share of memory at which the bar shows the whole memory; below it, the bar shows the used part."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outlay.analysis.attribution.collective_facts import Total, totals
-from outlay.analysis.attribution.leaves import LayoutFacts
-from outlay.analysis.attribution.live_memory import LiveMemory
+from outlay.analysis.attribution.leaves import LayoutFacts, Leaf
 from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
     HostCopyFacts,
@@ -32,9 +31,9 @@ from outlay.program.compiler_options import CompilerOptions
 from outlay.render.page import (
     Block,
     Chip,
+    Deferred,
     Line,
     Notes,
-    OnPage,
     Page,
     Section,
     Stat,
@@ -57,6 +56,7 @@ from outlay.report.explain.explain_thresholds import threshold_lines, thresholds
 from outlay.report.explain.throughput import Throughput, throughput_line
 
 if TYPE_CHECKING:
+    from outlay.analysis.attribution.live_memory import LiveMemory
     from outlay.analysis.cost.evidence import PublishedRun
     from outlay.report.explain.explain_front import Front
     from outlay.report.explain.explain_schedule import PricedStep
@@ -77,7 +77,7 @@ class Explanation(Report):
         memory: the memory of a device; None if the compiler reported no figures.
         work: FLOPs and memory traffic; None if compilation failed.
         estimate: the estimated time of a step; None without a target.
-        live_memory: memory over the schedule and its owners at the peak; None if the order is unknown.
+        leaves: the arrays that the program takes, with what they are.
         timeline: computation and communication in execution order; empty without a target.
         operations: the most expensive lines of the step, most expensive first; empty without a target.
         findings: what costs more than necessary, most expensive first.
@@ -115,7 +115,7 @@ class Explanation(Report):
     collectives: tuple[CollectiveFacts, ...] = ()
     memory: MemoryFacts | None = None
     work: WorkFacts | None = None
-    live_memory: LiveMemory | None = None
+    leaves: tuple[Leaf, ...] = ()
     estimate: Estimate | None = None
     timeline: tuple[Segment, ...] = ()
     operations: tuple[OperationFacts, ...] = ()
@@ -133,6 +133,15 @@ class Explanation(Report):
     asked: str = ""
     by_parts: PlacedExplanation | None = None
     front: Front | None = None
+
+    @functools.cached_property
+    def live_memory(self) -> LiveMemory | None:
+        """Memory over the schedule and its owners at the peak; None if the order is unknown."""
+        if self.hlo is None:
+            return None
+        from outlay.analysis.attribution.live_memory import live_memory
+
+        return live_memory(self.hlo, self.leaves)
 
     @property
     def bytes_per_step(self) -> int:
@@ -175,7 +184,8 @@ class Explanation(Report):
             return self.by_parts.to_dict()
         memory = {**fields_as_json(self.memory), "verdict": self.memory.verdict} if self.memory else None
         return {
-            **fields_as_json(self, "hlo", "schedule", "by_parts"),
+            **fields_as_json(self, "hlo", "leaves", "schedule", "by_parts"),
+            "live_memory": as_json(self.live_memory),
             "target": str(self.target) if self.target else None,
             "fits": self.fits,
             "bytes_per_step": self.bytes_per_step,
@@ -230,18 +240,18 @@ def _explain_page(facts: Explanation) -> Page:
             # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
             # last there.
             Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
-            OnPage(functools.partial(_timeline, facts)),
+            Deferred(functools.partial(_timeline, facts), medium="html"),
             *_front(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="html"),
             *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
             *layout_of(facts.layout, facts.work),
             *memory_of_device(facts.memory),
-            *memory_over_schedule(facts.live_memory, facts.memory),
+            Deferred(functools.partial(_memory_over_schedule, facts)),
             *host_copies(facts.host_copies),
             *operations(facts.operations),
             *_work(facts.work),
             *recomputed(facts.recomputed),
-            OnPage(functools.partial(_what_if, facts)),
+            Deferred(functools.partial(_what_if, facts), medium="html"),
             *_evidence(facts),
             *finding_blocks(facts.findings, facts.estimate, medium="text"),
             *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
@@ -262,6 +272,10 @@ def _priced_step(facts: Explanation) -> PricedStep | None:
     from outlay.report.explain.explain_schedule import PricedStep
 
     return PricedStep(schedule, target, estimate, facts.mesh, facts.throughput, facts.hlo)
+
+
+def _memory_over_schedule(facts: Explanation) -> Iterator[Block]:
+    return memory_over_schedule(facts.live_memory, facts.memory)
 
 
 def _timeline(facts: Explanation) -> Iterator[Block]:
