@@ -17,9 +17,9 @@ from .core.array_leaves import type_differences as type_differences
 from .core.input_file import check_input as check_input
 from .core.input_file import open_input as open_input
 from .core.jax_compat import attached_devices as attached_devices
+from .core.jax_compat import compiled_for as compiled_for
 from .core.jax_compat import is_compile_only as is_compile_only
 from .core.jax_compat import use_cpu_if_alone as use_cpu_if_alone
-from .core.jax_kernels import compiled_for as compiled_for
 
 # traced programs, and arrays by path
 from .core.jax_tracing import CALLS as CALLS

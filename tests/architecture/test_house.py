@@ -33,7 +33,6 @@ ON_THEIR_OWN = {
     "outlay.brain.run.brain_programs": "the programs that a process keeps, which know nothing of runs",
     "outlay.jobs.blocking_call": "what a frame of Python calls, which knows nothing of jobs",
     "outlay.recipes.layouts_to_try": "which layouts and meshes are tried, which knows nothing of options and processes",
-    "outlay.report.explain.explain_thresholds": "one of the parts of an explanation, each a file",
     "outlay.search.in_a_paragraph": "a choice in words; selection.py is as long as a file should be",
     "outlay.program.stages.added_over_parts": "what a loss may do with its sums, which knows nothing of stages",
     "outlay.program.stages.stage_exchange": "what only stages of several processes enter",

@@ -15,6 +15,7 @@ import jax
 from jax._src import compilation_cache, compiler, config, distributed, hardware_utils, xla_bridge
 from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
+from jax._src.mesh import get_concrete_mesh
 from jax.sharding import SingleDeviceSharding
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -147,6 +148,12 @@ def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[
 
 GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cuda12": "jax-cuda12-pjrt"}
 """The modules in which JAX finds a compiler for GPUs, each with its package."""
+
+
+def compiled_for() -> jax.Device:
+    """Return a device that the operation being traced is compiled for: of the mesh in context, else of this process."""
+    mesh = get_concrete_mesh()
+    return mesh.devices.flat[0] if mesh.size and not mesh.empty else jax.local_devices()[0]
 
 
 def is_compile_only(device: jax.Device) -> bool:

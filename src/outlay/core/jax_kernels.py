@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.interpreters import mlir
-from jax._src.mesh import get_concrete_mesh
 
 from outlay.core.jax_compat import is_compile_only
 
@@ -78,12 +77,6 @@ def warn_of_missed_kernel(text: str) -> None:
         warnings.warn(text, stacklevel=3)
     else:
         held.append(text)
-
-
-def compiled_for() -> jax.Device:
-    """Return a device that the operation being traced is compiled for: of the mesh in context, else of this process."""
-    mesh = get_concrete_mesh()
-    return mesh.devices.flat[0] if mesh.size and not mesh.empty else jax.local_devices()[0]
 
 
 def compute_capability(device: jax.Device) -> tuple[int, int] | None:
@@ -217,17 +210,11 @@ def replaced(module: Any, **others: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lowering_callbacks(device: jax.Device) -> Iterator[None]:
+def lowering_callbacks() -> Iterator[None]:
     """Lower callbacks (`jax.debug.print`, `jax.pure_callback`, ...) for a device that is not attached.
 
     JAX asks for the backend that would run them, and fails where there is none.
-
-    Args:
-        device: the device compiled for.
     """
-    if not is_compile_only(device):
-        yield
-        return
     with _patching:
         original = mlir.ModuleContext.get_backend
 

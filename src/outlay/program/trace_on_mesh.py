@@ -97,7 +97,7 @@ def on_mesh(
         if is_compile_only(device):
             from outlay.core.jax_kernels import as_if_attached, lowering_callbacks
 
-            stack.enter_context(lowering_callbacks(device))
+            stack.enter_context(lowering_callbacks())
             stack.enter_context(as_if_attached(device))
         stack.enter_context(fresh_traces())
         return stage(*shapes)

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 from outlay.core import jax_kernels
 from outlay.core.attention_calls import AttentionCall, attended, is_attended
 from outlay.core.error_types import ProgramError
+from outlay.core.jax_compat import compiled_for
 from outlay.models.attention.blockwise import Mask, blockwise
 from outlay.models.attention.kernel_rules import num_pieces, refusal, split_by_layout
 
@@ -74,7 +75,7 @@ def attention(
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     # Decide while tracing: jax.lax.platform_dependent would trace every implementation for every program, and all tools
     # that read traced programs would see all of them (decision 22).
-    device, segments = jax_kernels.compiled_for(), None if segment_ids is None else (segment_ids, segment_ids)
+    device, segments = compiled_for(), None if segment_ids is None else (segment_ids, segment_ids)
     if device.platform == "cpu":  # which has no kernel
         with jax.named_scope("attention"):
             return blockwise(query, key, value, segments, mask, factor)
@@ -111,7 +112,7 @@ class _Kernel:
 
     def __call__(self, query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
         how = {"causal": self.mask.causal, "window": self.mask.window, "scale": self.scale}
-        if jax_kernels.compiled_for().platform != "tpu":
+        if compiled_for().platform != "tpu":
             return jax_kernels.cudnn_attention(query, key, value, **how)
         own = functools.partial(jax_kernels.splash_attention, **how)
         given = [query, key, value, *([] if segment_ids is None else [segment_ids])]
@@ -127,7 +128,7 @@ class _Kernel:
 
     def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
         """Return the context in which to trace the kernel, forward and backward."""
-        device = jax_kernels.compiled_for()
+        device = compiled_for()
         if device.platform != "tpu":
             return jax_kernels.as_if_attached(device)
         heads = shape[2] // num_pieces(self.split, 2)

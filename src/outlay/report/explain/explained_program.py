@@ -23,8 +23,7 @@ from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.disk_cache import DiskCache
 from outlay.core.error_types import ExplainError
 from outlay.core.input_file import read_text
-from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
-from outlay.core.jax_kernels import lowering_callbacks
+from outlay.core.jax_compat import is_compile_only, source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
@@ -208,8 +207,10 @@ def _compile(
     # JAX's persistent cache would return no compiler messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
         with contextlib.ExitStack() as stack:
-            if device:
-                stack.enter_context(lowering_callbacks(device))
+            if device and is_compile_only(device):
+                from outlay.core.jax_kernels import lowering_callbacks
+
+                stack.enter_context(lowering_callbacks())
             if subject.program is not None:
                 stack.enter_context(_without_warnings())
             stack.enter_context(fresh_traces())

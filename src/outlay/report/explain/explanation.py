@@ -52,8 +52,7 @@ from outlay.report.explain.explain_tables import (
     operations,
     recomputed,
 )
-from outlay.report.explain.explain_thresholds import threshold_lines, thresholds_of
-from outlay.report.explain.throughput import Throughput, throughput_line
+from outlay.report.explain.throughput import Throughput, threshold_lines, thresholds_of, throughput_line
 
 if TYPE_CHECKING:
     from outlay.analysis.attribution.live_memory import LiveMemory

@@ -3,7 +3,7 @@
 import io
 import threading
 
-from outlay.core.slow_progress import progress_on_terminal
+from outlay.program.compile_progress import progress_on_terminal
 
 
 class Terminal(io.StringIO):
