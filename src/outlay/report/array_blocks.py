@@ -18,6 +18,7 @@ import numpy as np
 from outlay.core.one_line import OneLine
 from outlay.devices.device_names import format_ids
 from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Dims
 from outlay.render import pictures
 
@@ -98,9 +99,16 @@ def blocks_on_mesh(shape: tuple[int, ...], dims: Dims, mesh: MeshInfo) -> Blocks
     return Blocks(shape, bounds, _gather(block.ravel(), mesh.device_ids, math.prod(grid)))
 
 
-def whole_block(shape: tuple[int, ...], device_ids: tuple[int, ...]) -> Blocks:
-    """Return an array in one piece, held by each of the devices."""
-    return Blocks(shape, tuple(((0, size),) for size in shape), (device_ids,))
+def planned_blocks(leaf: LeafPlan, mesh: MeshInfo) -> Blocks:
+    """Return the blocks of a leaf of a plan."""
+    if leaf.device_ids == mesh.device_ids:
+        return blocks_on_mesh(leaf.shape, leaf.dims, mesh)
+    if leaf.local_shape == leaf.shape:
+        return Blocks(leaf.shape, tuple(((0, size),) for size in leaf.shape), (leaf.device_ids,))
+    # What a group of devices shares is split by rows, along its first dim; no spec says so.
+    rows, others = leaf.local_shape[0], (slice(None),) * (len(leaf.shape) - 1)
+    slices = {id: (slice(i * rows, (i + 1) * rows), *others) for i, id in enumerate(leaf.device_ids)}
+    return blocks_of_map(leaf.shape, slices)
 
 
 def blocks_of_map(shape: tuple[int, ...], slices: Mapping[int, tuple[slice, ...]]) -> Blocks:

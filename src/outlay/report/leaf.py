@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,7 +23,7 @@ from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import spec_text
 from outlay.render.report import fields_as_json
-from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
+from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, planned_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class LeafFacts(OneLine):
         device_ids: the devices that hold it.
         rule: the deciding rule, from a plan.
         reason: the reason, from a plan; else what is special about the array.
-        blocks: which device holds which slice; None if no device holds any.
+        find_blocks: returns `blocks`; None if no device holds any.
         mesh: the devices with their hosts; None if no device holds any.
         on_mesh: whether `mesh` is the user's, and not made from the devices of a sharding without one.
     """
@@ -62,9 +64,14 @@ class LeafFacts(OneLine):
     device_ids: tuple[int, ...] = ()
     rule: str = ""
     reason: str = ""
-    blocks: Blocks | None = None
+    find_blocks: Callable[[], Blocks] | None = field(default=None, repr=False, compare=False)
     mesh: MeshInfo | None = None
     on_mesh: bool = False
+
+    @functools.cached_property
+    def blocks(self) -> Blocks | None:
+        """Which device holds which slice; None if no device holds any. A table has no need of it, a picture has."""
+        return None if self.find_blocks is None else self.find_blocks()
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -73,23 +80,36 @@ class LeafFacts(OneLine):
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, without blocks and mesh, which many leaves share."""
-        return fields_as_json(self, "device_ids", "blocks", "mesh", "on_mesh")
+        return fields_as_json(self, "device_ids", "find_blocks", "mesh", "on_mesh")
 
 
 def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
     """Return the facts of a leaf of a plan."""
     if leaf.device_ids == mesh.device_ids:
-        blocks, place = blocks_on_mesh(leaf.shape, leaf.dims, mesh), spec_text(leaf.spec)
-    elif leaf.local_shape == leaf.shape:
-        blocks, place = whole_block(leaf.shape, leaf.device_ids), format_devices(leaf.device_ids)
+        place = spec_text(leaf.spec)
     else:
-        # What a group of devices shares is split by rows, along its first dim; no spec says so.
-        rows = leaf.local_shape[0]
-        others = (slice(None),) * (len(leaf.shape) - 1)
-        slices = {id: (slice(i * rows, (i + 1) * rows), *others) for i, id in enumerate(leaf.device_ids)}
-        blocks, place = blocks_of_map(leaf.shape, slices), f"{format_devices(leaf.device_ids)}, by rows"
-    held = _held(leaf.path, leaf.dtype, blocks, mesh, leaf.dims, place)
-    return dataclasses.replace(held, kind=leaf.kind, rule=leaf.rule, reason=leaf.reason)
+        place = format_devices(leaf.device_ids) + ("" if leaf.local_shape == leaf.shape else ", by rows")
+    holders = frozenset(leaf.device_ids)
+    device_ids = tuple(device for device in mesh.device_ids if device in holders)
+    return LeafFacts(
+        path=leaf.path,
+        kind=leaf.kind,
+        shape=leaf.shape,
+        dtype=leaf.dtype,
+        local_shape=leaf.local_shape,
+        dims=leaf.dims,
+        place=place,
+        in_words=_in_words(len(device_ids) // leaf.num_copies, leaf.num_copies, device_ids),
+        bytes_total=leaf.bytes_total,
+        bytes_per_device=leaf.bytes_per_device,
+        num_copies=leaf.num_copies,
+        device_ids=device_ids,
+        rule=leaf.rule,
+        reason=leaf.reason,
+        find_blocks=functools.partial(planned_blocks, leaf, mesh),
+        mesh=mesh,
+        on_mesh=True,
+    )
 
 
 def is_array(leaf: Any) -> bool:
@@ -156,7 +176,7 @@ def _held(path: str, dtype: str, blocks: Blocks, mesh: MeshInfo, dims: Dims, pla
         bytes_per_device=num_bytes(local_shape, dtype),
         num_copies=copies,
         device_ids=device_ids,
-        blocks=blocks,
+        find_blocks=lambda: blocks,
         mesh=mesh,
         on_mesh=True,
     )
