@@ -198,7 +198,6 @@ def _options_of(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _with_options(recipe: Recipe, base: str, options: dict[str, str]) -> tuple[Layout | Callable[[int], Layout], str]:
-    """Return a layout with options."""
     from outlay.layout.layout_options import with_options
 
     layout, mesh = layout_of(recipe, base)

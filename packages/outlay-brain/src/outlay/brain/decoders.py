@@ -101,7 +101,6 @@ class ExponentialIntegrator(Module):
         return wrong
 
     def _groups(self, num_neurons: int) -> np.ndarray:
-        """Return the group of each neuron."""
         if self.output_map is not None:
             return np.asarray(self.output_map)
         # If the neurons do not divide evenly, the first groups get one more each.
