@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
 from outlay.core.error_types import visible
+
+if TYPE_CHECKING:
+    from outlay.render.report import Report
 
 _PIPED_WIDTH = 120  # as wide as `str()` of a report: a pipe and a log get the same text
 ANSWERS = "OUTLAY_ANSWERS"
@@ -188,7 +191,9 @@ def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
         say(str(facts))
 
 
-def print_facts_or_brief(facts: Any, brief: Callable[[], Any], *, as_json: bool, print_all: bool, **more: Any) -> None:
+def print_facts_or_brief(
+    facts: Report, brief: Callable[[], Any], *, as_json: bool, print_all: bool, **more: Any
+) -> None:
     """Print what a command found as `print_facts` does, or of what is too long for a terminal what matters most.
 
     Args:
@@ -199,10 +204,10 @@ def print_facts_or_brief(facts: Any, brief: Callable[[], Any], *, as_json: bool,
         **more: further entries of the JSON document.
     """
     if not as_json and not print_all:
-        from outlay.core.table import has_more_lines
+        from outlay.render.text import is_longer
 
         width = max(_LEAST_WIDTH, _console_width()) if sys.stdout.isatty() else _PIPED_WIDTH
-        if has_more_lines(facts, MOST_LINES, width=width):
+        if is_longer(facts._page(), MOST_LINES, width):
             facts = brief()
     print_facts(facts, as_json=as_json, **more)
 

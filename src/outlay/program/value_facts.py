@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FactRules(Generic[T]):
-    """How facts of one kind go from operation to operation. None stands for a value without such a fact.
+    """How facts of one kind go from operation to operation. None stands for a value without a fact.
 
     Attributes:
         of_results: takes an operation that holds no program, and the facts of its operands.
@@ -50,7 +50,7 @@ class FactRules(Generic[T]):
         return known
 
     def operations(self, jaxpr: Any, facts: Sequence[T | None]) -> Iterator[tuple[Any, list[T | None]]]:
-        """Yield the operations of a program, without those of programs in it, each with the facts of its operands."""
+        """Yield the operations of a program, without the programs in it, each with the facts of its operands."""
         known = self.known(jaxpr, facts)
         for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
             yield eqn, facts_of(known, eqn.invars)
@@ -98,6 +98,6 @@ def facts_of(known: Mapping[Any, T], atoms: Sequence[Any]) -> list[T | None]:
 
 
 def split_scan(eqn: Any, of: Sequence[T | None]) -> tuple[Sequence[T | None], Sequence[T | None], Sequence[T | None]]:
-    """Return the facts of a scan's operands in three parts: those of all turns, handed on, and scanned over."""
+    """Return the facts of a scan's operands in three parts: for all turns, handed on, and scanned over."""
     num_consts, num_carried = scan_operands(eqn.params)
     return of[:num_consts], of[num_consts : num_consts + num_carried], of[num_consts + num_carried :]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.core.table import folded, table
+from outlay.core.table import Lines, folded, has_more_lines, table
 from outlay.render.page import (
     Advices,
     Block,
@@ -54,6 +56,14 @@ def text_of_page(page: Page, width: int) -> Iterator[Any]:
     """Yield the report as rich renderables, for a console of that many columns."""
     yield Text(page.headline or page.title, style=_STYLES[page.headline_style])
     yield from _blocks(page.blocks, width)
+
+
+def is_longer(page: Page, num_lines: int, width: int) -> bool:
+    """Return whether the text of a page has more lines; a deferred block is made only if the others do not tell."""
+    others = [block for block in page.blocks if not isinstance(block, Deferred)]
+    if len(others) < len(page.blocks) and is_longer(dataclasses.replace(page, blocks=others), num_lines, width):
+        return True
+    return has_more_lines(Lines(functools.partial(text_of_page, page)), num_lines, width=width)
 
 
 def _blocks(blocks: Any, width: int) -> Iterator[Any]:

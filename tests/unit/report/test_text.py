@@ -9,6 +9,8 @@ from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 from outlay.devices.device_names import format_ids
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
+from outlay.render.page import Deferred, Line, Page
+from outlay.render.text import is_longer
 from outlay.report.show import show
 
 
@@ -81,3 +83,18 @@ def test_on_a_narrow_terminal_rules_are_numbers_with_a_legend():
     (row,) = (line for line in narrow if line.startswith("w "))
     assert row.split()[-1] == "1"
     assert [line.strip() for line in narrow if line.startswith("rule")] == ["rule 1. w", "rule 2. **"]
+
+
+def test_a_deferred_block_is_made_only_if_the_others_do_not_tell():
+    made = []
+
+    def lines():
+        made.append("lines")
+        return [Line("made late")] * 3
+
+    page = Page(title="a page", headline="a page", blocks=[Line("first"), Deferred(lines), Line("last")])
+    assert is_longer(page, 2, 80)
+    assert not made
+    assert is_longer(page, 5, 80)
+    assert not is_longer(page, 6, 80)
+    assert made

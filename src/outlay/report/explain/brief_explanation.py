@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from outlay.core.quantities import counted
 from outlay.render.page import Block, Line, Notes, Page
 from outlay.render.report import Report
+from outlay.render.text import is_longer
 from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_memory import memory_of_device
 from outlay.report.explain.explain_tables import dearest_collectives, devices_in_words, operations
@@ -41,16 +42,9 @@ class BriefExplanation(Report):
         # What does not fit any more is left out, first what is named first here.
         for left_out in ((), ("memory",), ("memory", "collectives")):
             page = _page_without(self.facts, left_out)
-            if not _is_longer(page, MOST_LINES + 1):
+            if not is_longer(page, MOST_LINES + 1, _WIDTH):
                 break
         return page
-
-
-def _is_longer(page: Page, num_lines: int) -> bool:
-    from outlay.core.table import Lines, has_more_lines
-    from outlay.render.text import text_of_page
-
-    return has_more_lines(Lines(lambda width: text_of_page(page, width)), num_lines, width=_WIDTH)
 
 
 def _page_without(facts: Explanation, left_out: Sequence[str]) -> Page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import time
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.throughput import throughput_of
 
 if TYPE_CHECKING:
+    from outlay.analysis.attribution.live_memory import LiveMemory
     from outlay.analysis.cost.evidence import PublishedRun
 
 
@@ -179,7 +181,7 @@ def _explanation(
         collectives=collectives,
         memory=memory,
         work=work,
-        leaves=leaves,
+        find_live_memory=functools.partial(_live_memory, module, leaves),
         estimate=estimated,
         timeline=timeline(timed, collectives) if timed else (),
         operations=costliest_operations(module, schedule, timed) if timed else (),
@@ -202,6 +204,12 @@ def _explanation(
         nearest_published=_nearest_published(subject.program, target, work),
         layout=layout_facts(subject.program.layout, subject.program.plan) if subject.program else None,
     )
+
+
+def _live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
+    from outlay.analysis.attribution.live_memory import live_memory  # a short text does without
+
+    return live_memory(module, leaves)
 
 
 def _with_rules(findings: tuple[Finding, ...], program: Program | None, seconds: float | None) -> tuple[Finding, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlay.analysis.attribution.collective_facts import Total, totals
-from outlay.analysis.attribution.leaves import LayoutFacts, Leaf
+from outlay.analysis.attribution.leaves import LayoutFacts
 from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
     HostCopyFacts,
@@ -76,7 +76,7 @@ class Explanation(Report):
         memory: the memory of a device; None if the compiler reported no figures.
         work: FLOPs and memory traffic; None if compilation failed.
         estimate: the estimated time of a step; None without a target.
-        leaves: the arrays that the program takes, with what they are.
+        find_live_memory: returns `live_memory`; None if there is no single compiled program.
         timeline: computation and communication in execution order; empty without a target.
         operations: the most expensive lines of the step, most expensive first; empty without a target.
         findings: what costs more than necessary, most expensive first.
@@ -114,7 +114,7 @@ class Explanation(Report):
     collectives: tuple[CollectiveFacts, ...] = ()
     memory: MemoryFacts | None = None
     work: WorkFacts | None = None
-    leaves: tuple[Leaf, ...] = ()
+    find_live_memory: Callable[[], LiveMemory | None] | None = field(default=None, repr=False, compare=False)
     estimate: Estimate | None = None
     timeline: tuple[Segment, ...] = ()
     operations: tuple[OperationFacts, ...] = ()
@@ -136,11 +136,7 @@ class Explanation(Report):
     @functools.cached_property
     def live_memory(self) -> LiveMemory | None:
         """Memory over the schedule and its owners at the peak; None if the order is unknown."""
-        if self.hlo is None:
-            return None
-        from outlay.analysis.attribution.live_memory import live_memory
-
-        return live_memory(self.hlo, self.leaves)
+        return None if self.find_live_memory is None else self.find_live_memory()
 
     @property
     def bytes_per_step(self) -> int:
@@ -183,7 +179,7 @@ class Explanation(Report):
             return self.by_parts.to_dict()
         memory = {**fields_as_json(self.memory), "verdict": self.memory.verdict} if self.memory else None
         return {
-            **fields_as_json(self, "hlo", "leaves", "schedule", "by_parts"),
+            **fields_as_json(self, "hlo", "schedule", "by_parts", "find_live_memory"),
             "live_memory": as_json(self.live_memory),
             "target": str(self.target) if self.target else None,
             "fits": self.fits,
