@@ -306,3 +306,28 @@ def test_verify_finds_a_fault_in_a_program_in_fp8():
     layout = outlay.Layout([("w", outlay.layout.fp8())]) + outlay.data_parallel()
     program = outlay.program(step, lambda key: {"w": jnp.asarray(W)}, X[:, 0], layout=layout, mesh=outlay.mesh(data=8))
     assert outlay.verify(program, steps=1).verdict == "different"
+
+
+def test_adams_first_step_of_few_samples_is_within_what_8_bits_may_move():
+    """Its size is fixed, so where a gradient is smaller than its rounding the whole update of an entry turns round."""
+    layers = [64, 128, 128, 16]
+
+    def loss(params, batch, keys):
+        hidden = batch["x"]
+        for number in range(len(layers) - 1):
+            hidden = jax.nn.relu(hidden) @ params[f"kernel{number}"] + params[f"bias{number}"][None]
+        return ((hidden - batch["y"]) ** 2).mean(-1), {}
+
+    def init(key):
+        kernels = {f"kernel{n}": jax.random.normal(key, layers[n : n + 2]) / 8 for n in range(len(layers) - 1)}
+        return kernels | {f"bias{n}": jnp.zeros(layers[n + 1]) for n in range(len(layers) - 1)}
+
+    optimizer = optax.adam(1e-3)
+    batch = {"x": jnp.ones((16, 64)), "y": jnp.zeros((16, 16))}
+    layout = outlay.Layout([("**.kernel*", outlay.layout.fp8())]) + outlay.data_parallel()
+    step, start = outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer)
+    answer = outlay.verify(outlay.program(step, start, batch, layout=layout, mesh=outlay.mesh(data=8)), steps=1)
+    assert answer.verdict == "same", answer
+    norms = re.search(r"at most (\d+\.\d)%\s\(", str(answer))
+    assert norms
+    assert float(norms[1]) > 50

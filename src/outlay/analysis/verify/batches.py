@@ -162,21 +162,27 @@ def all_samples_are_alike(batches: Sequence[Any], plan: Plan) -> bool:
     return seen
 
 
-def perturbed(tree: Any, seed: int) -> Any:
-    """Move every float entry of a tree by one unit in its last digit, up or down: as much as rounding does."""
+def perturbed(tree: Any, seed: int, least: float = 0.0) -> Any:
+    """Move every float entry of a tree by one unit in its last digit, up or down: as much as rounding does.
+
+    Args:
+        tree: of arrays on the host.
+        seed: which entries move up.
+        least: the share of itself by which an entry moves at least, where a step rounds to less than its dtypes.
+    """
     rng = np.random.default_rng(seed)
 
     def one(leaf: np.ndarray) -> np.ndarray:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         signs = rng.choice((-1.0, 1.0), size=leaf.shape)
-        return (leaf.astype(np.float64) * (1 + signs * float(jnp.finfo(leaf.dtype).eps))).astype(leaf.dtype)
+        return (leaf.astype(np.float64) * (1 + signs * max(least, float(jnp.finfo(leaf.dtype).eps)))).astype(leaf.dtype)
 
     return jax.tree.map(one, tree)
 
 
 def results_of_perturbed(
-    run: Callable[[Any, Any], Computed], state: Any, batch: Any, num: int
+    run: Callable[[Any, Any], Computed], state: Any, batch: Any, least: float = 0.0, *, num: int
 ) -> Callable[[], Iterator[Computed]]:
     """Return what yields the results of a run from inputs that moved, each computed once and only if it is asked for.
 
@@ -184,6 +190,7 @@ def results_of_perturbed(
         run: takes a state and a batch.
         state: the state.
         batch: the batch.
+        least: the share of itself by which an entry moves at least.
         num: how many results there are.
     """
     results: list[Computed] = []
@@ -191,7 +198,7 @@ def results_of_perturbed(
     def one_by_one() -> Iterator[Computed]:
         for seed in range(num):
             if seed == len(results):
-                results.append(run(*perturbed((state, batch), seed)))
+                results.append(run(*perturbed((state, batch), seed, least)))
             yield results[seed]
 
     return one_by_one

@@ -233,11 +233,12 @@ class _Leaf:
                 digits = _DIGITS_OF_NOISE
             allowed += digits * off
         if self.standard.in_fp8 and self.precise is not None:
-            from outlay.analysis.verify.fp8_rounding import REASON, allowed_in_fp8
+            from outlay.analysis.verify.fp8_rounding import within_fp8
 
-            allowed += allowed_in_fp8(got, judge, self.start)
-            is_off = _norm(_minus(got, judge)) > allowed or bool((np.isnan(got) != np.isnan(judge)).any())
-            return allowed, REASON, self._words(got != judge, got, judge, ratio) if is_off and meant else "", ""
+            moved = (_minus(_widest(other.leaves[self.key]), right) for other in self._perturbed(self.own))
+            is_within, in_fp8, reason = within_fp8(got, judge, self.start, allowed, moved)
+            fault = "" if is_within or not meant else self._words(got != judge, got, judge, ratio)
+            return allowed + in_fp8, reason, fault, ""
         doubt = ""
         bad = _apart(got, judge, allowed)
         if bad.any():

@@ -8,33 +8,56 @@ update of a weight with a small gradient, may have the other sign. So arrays are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from outlay.analysis.verify.runs import Leaves, Result
 
-SHARE_OF_NORM = 0.5
+_SHARE_OF_NORM = 0.5
 """By how much of the norm of what a step did an array may be off, where the step multiplies in 8 bits."""
-REASON = f"FP8: what products round to 8 bits may move an array by {SHARE_OF_NORM:.0%} of the norm of its update"
+_OF_MOVED = 2.0
+"""And by how much of what changes if the step's inputs are off by as much as 8 bits round them."""
 _ZERO_BUT_FOR_ROUNDING = 1e-5
 
 
-def allowed_in_fp8(got: np.ndarray, meant: np.ndarray, start: np.ndarray) -> float:
-    """Return how large the norm of the difference may be, without what other dtypes round.
+def within_fp8(
+    got: np.ndarray, meant: np.ndarray, start: np.ndarray, rounded: float, moved: Iterable[np.ndarray]
+) -> tuple[bool, float, str]:
+    """Return whether an array is as near to what was meant as 8 bits allow.
 
     Args:
         got: what the program computed.
         meant: the same in float64.
         start: the array before the step; zero for gradients and outputs.
+        rounded: how large the norm of the difference may be by what other dtypes round.
+        moved: by how much one device is off if the step's inputs are, a few times; each is only asked for where half
+            of the norm does not suffice. An update of fixed size, such as Adam's first, turns round where a gradient
+            is smaller than its rounding: of few samples that may be every tenth entry, which is 0.6 of the norm.
 
-    >>> allowed_in_fp8(np.array([3.0, 4.1]), np.array([3.0, 4.0]), np.zeros(2))
-    2.5
+    Returns:
+        Whether it is, the norm of a difference that 8 bits allow, and why so much.
+
+    >>> within_fp8(np.array([3.0, 4.1]), np.array([3.0, 4.0]), np.zeros(2), 0.0, [])[:2]
+    (True, 2.5)
     """
-    size = _norm(meant - start)
+    size, off = _norm(meant - start), _norm(got - meant)
+    if (np.isnan(got) != np.isnan(meant)).any():
+        return False, 0.0, _because(_SHARE_OF_NORM)
     # What cancels to zero leaves only rounding, which in 8 bits is large.
-    return math.inf if size < _ZERO_BUT_FOR_ROUNDING * _norm(got - start) else SHARE_OF_NORM * size
+    if size < _ZERO_BUT_FOR_ROUNDING * _norm(got - start):
+        return True, math.inf, "FP8: it is zero but for rounding"
+    allowed = _SHARE_OF_NORM * size
+    for each in moved:
+        if off <= rounded + allowed:
+            break
+        allowed = max(allowed, _OF_MOVED * _norm(each))
+    return off <= rounded + allowed, allowed, _because(allowed / size if size else 0.0)
+
+
+def _because(share: float) -> str:
+    return f"FP8: what products round to 8 bits may move an array by {share:.0%} of the norm of its update"
 
 
 def cost_in_words(got: Result, right: Result, before: Leaves) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import jax
@@ -170,7 +170,7 @@ class Proof:
             return False
         if not are_same_operations(self.program.compiled_trace() or self.planned.traced(), self.reference.traced()):
             return False
-        alone = OwnDtypes(self.reference.run, self.run, self._compared_in_own_dtypes)
+        alone = OwnDtypes(self.reference.run, self.run, self._alone)
         self.stage(f"{counted(self.steps, 'step')} on {self._names()}")
         further = [*enumerate(map(to_host, self._further_batches(batches, numbers)), start=self.steps + 1)]
         # What both mean is the same in every step, so a few show how each was compiled.
@@ -200,7 +200,7 @@ class Proof:
     def _both(self, number: int, state: Leaves, batch: Any) -> tuple[list[LeafCheck], Result, Result, Pair | None]:
         right = self.reference.run(state, batch)
         got = self.run(state, batch)
-        own = Pair(got, right, self._perturbed(self.reference.run, state, batch))
+        own = self._own(got, right, state, batch)
         precise = self._precise(state, batch)
         if self.in_fp8 and not self.cost:
             from outlay.analysis.verify.fp8_rounding import cost_in_words
@@ -294,20 +294,12 @@ class Proof:
 
         self.checks = [settled(check) for check in self.checks]
 
-    def _compared_in_own_dtypes(
-        self, number: int, state: Leaves, batch: Any, got: Result, right: Result
-    ) -> list[LeafCheck]:
-        return self._compared(number, state, Pair(got, right, self._perturbed(self.reference.run, state, batch)), None)
+    def _alone(self, number: int, state: Leaves, batch: Any, got: Result, right: Result) -> list[LeafCheck]:
+        return self._compared(number, state, self._own(got, right, state, batch), None)
 
     def _compared(self, number: int, state: Leaves, own: Pair, precise: Pair | None) -> list[LeafCheck]:
-        standard = Standard(
-            exact=self.exact,
-            share=self.tolerance,
-            coarsest=self.coarsest,
-            rounded=frozenset(self.planned.rounded | self.reference.rounded) if precise else frozenset(),
-            marks=self.marks,
-            in_fp8=self.in_fp8,
-        )
+        rounded = frozenset(self.planned.rounded | self.reference.rounded) if precise else frozenset[str]()
+        standard = Standard(self.exact, self.tolerance, self.coarsest, rounded, self.in_fp8, self.marks)
         return list(compare(number, state, own, precise, self.program.plan.mesh.axis_sizes, standard))
 
     def _explained(
@@ -359,8 +351,12 @@ class Proof:
         got, right = (variant.replay(state, batch) for variant in variants)
         return Pair(got, right, self._perturbed(variants[1].replay, in_float64(state), in_float64(batch)))
 
-    def _perturbed(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Iterator[Result]]:
-        return results_of_perturbed(run, state, batch, 0 if self.exact else NUM_PERTURBED)
+    def _own(self, got: Result, right: Result, state: Leaves, batch: Any) -> Pair:
+        least = 2**-4 if self.in_fp8 else 0.0  # what e4m3 rounds a number by
+        return Pair(got, right, self._perturbed(self.reference.run, state, batch, least))
+
+    def _perturbed(self, run: Any, *inputs: Any) -> Any:
+        return results_of_perturbed(run, *inputs, num=0 if self.exact else NUM_PERTURBED)
 
     def _made_up(self, state: Leaves) -> tuple[list[Any], str]:
         """Return batches from which the step computes numbers, and that change its state; and how they were made."""

@@ -135,7 +135,7 @@ def test_inputs_are_moved_no_more_often_than_it_takes_to_show_that_a_difference_
         return Result({"w": np.array([1.01, 2.0], np.float32)}, {}, {})
 
     state = {"w": np.zeros(2, np.float32)}
-    others = results_of_perturbed(run, {"w": np.ones(2, np.float32)}, np.ones(2, np.float32), 4)
+    others = results_of_perturbed(run, {"w": np.ones(2, np.float32)}, np.ones(2, np.float32), num=4)
     got, right = ({"w": np.array([x, 2.0], np.float32)} for x in (1.001, 1.0))
     pair = Pair(Result(got, {}, {}), Result(right, {}, {}), others)
     assert [check.verdict for check in compare(1, state, pair, None, {}, Standard())] == ["same"]
