@@ -46,47 +46,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 400
 nb_execution_show_tb = True
-# They start processes, compile for hardware, train or simulate, or show what tests have too, and take most of the time:
-# `make test` leaves them to the job of CI that builds the site of every change, and to the thorough run.
-LONG_PAGES = [
-    "guides/checkpoints.md",
-    "guides/command_line.md",
-    "guides/error_messages.md",
-    "guides/explicit_axes.md",
-    "guides/fine_tune.md",
-    "guides/from_multi_host_calls.md",
-    "guides/lay_out_your_own_model.md",
-    "guides/predicted_and_measured.md",
-    "guides/prove_it.md",
-    "guides/record_a_brain.md",
-    "guides/several_processes.md",
-    "guides/slurm.md",
-    "guides/train_any_loss.md",
-    "guides/why_an_all_gather.md",
-    "guides/will_it_fit.md",
-    "guides/write_rules.md",
-    "guides/your_data.md",
-    "reference/language_model.md",
-    "tutorials/closed_loop.py",
-    "tutorials/data_parallel_and_fsdp.py",
-    "tutorials/layouts_of_a_brain.py",
-    "tutorials/looping_pipeline.py",
-    "tutorials/meshes_and_collectives.py",
-    "tutorials/on_a_slurm_cluster.py",
-    "tutorials/one_device_to_many.py",
-    "tutorials/pipeline_by_layout.py",
-    "tutorials/several_processes.py",
-    "tutorials/tensor_parallel_by_layout.py",
-    "tutorials/transformer_by_layout.py",
-    "tutorials/what_replication_costs.py",
-    "tutorials/when_something_dies.py",
-    "tutorials/write_your_own_module.py",
-]
 suppress_warnings = ["misc.highlighting_failure"]  # an error that a page shows is no program: JAX quotes with backticks
-if os.environ.get("OUTLAY_LONG_PAGES") == "off":
-    nb_execution_excludepatterns = LONG_PAGES
-    html_theme = "basic"  # Furo's list of all pages, beside each of them, took more than a third of what Sphinx does
-    suppress_warnings += ["myst-nb.lexer"]  # it is the kernel of a page that says in which language its cells are
 nb_merge_streams = True
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

@@ -1,6 +1,6 @@
 """Every page is executed: those with cells when the site is built, and the Python of others as a script.
 
-The pages that take longest are in the thorough run, and in the site that CI builds of every change.
+CI builds the site of every change beside `make test`, so here that is for the thorough run, and so are most scripts.
 """
 
 import html
@@ -16,53 +16,52 @@ import psutil
 import pytest
 from tests import forks
 from tests.docs import snippets
+from tests.unit.cli.command import environment
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 # What the page of mistakes shows is refused; a test of its own compares it with what Outlay says.
 PAGES = [ROOT / "README.md", *sorted(set(DOCS.rglob("*.md")) - {DOCS / "caught_mistakes.md"})]
+READ_FIRST = {"README.md", "the_line.md", "placed.md", "from_plain_jax.md", "pipelines.md"}
+"""Pages whose Python is executed with every change; those of others in the thorough run."""
 WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding="utf-8"), "python")]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of one process that has imported JAX, of which kernels, commands and scripts are forks."""
-    folder = forks.write_commands(tmp_path_factory.mktemp("forks"))
-    with forks.start(folder, forks.OF_PAGES, env=variables(folder)) as server:
-        yield folder
-        server.stdin.close()
-
-
-def variables(folder):
-    return {**os.environ, "JUPYTER_PATH": str(folder)}
+def folder():
+    """The folder of the process that has imported JAX, of which commands and scripts are forks."""
+    return Path(forks.python()).parent
 
 
 def script(folder, page):
     command = [*forks.command(folder), snippets.__file__, str(page), "python"]
-    return subprocess.run(command, env=variables(folder), capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.fixture(scope="module")
-def site(folder, tmp_path_factory):
-    """The folder of the site, built without warnings, in which all but the long pages are executed."""
-    return built(folder, tmp_path_factory.mktemp("site"), OUTLAY_LONG_PAGES="off")
-
-
-def built(folder, site, **changes):
+def site(tmp_path_factory):
+    """The folder of the site, built without warnings; kernels are forks as well."""
+    folder, site = forks.write_commands(tmp_path_factory.mktemp("forks")), tmp_path_factory.mktemp("site")
+    variables = {**os.environ, "JUPYTER_PATH": str(folder)}
     options = ["--quiet", "--fail-on-warning", "-j", "auto", "-b", "html"]
     command = [sys.executable, "-m", "sphinx", *options, str(DOCS), str(site)]
-    environment = variables(folder) | changes
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=880, check=False)
+    with forks.start(folder, forks.OF_PAGES, env=variables) as server:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=880, check=False)
+        server.stdin.close()
     assert done.returncode == 0, done.stdout + done.stderr
     return site
+
+
+def of_the_site(test):
+    return pytest.mark.thorough(pytest.mark.timeout(900)(test))
 
 
 def text_of(site, page):
     return html.unescape(re.sub(r"<.*?>", "", (site / page).with_suffix(".html").read_text(encoding="utf-8")))
 
 
-@pytest.mark.timeout(900)
+@of_the_site
 def test_the_site_builds_without_warnings_and_executes_its_pages(site):
     # In a notebook a plan prints as the text that it is: the table stands between the mesh and the totals.
     plan = r"mesh data=4, model=2 \(8 simulated devices\)\npath +shape +local"
@@ -71,35 +70,20 @@ def test_the_site_builds_without_warnings_and_executes_its_pages(site):
     assert ("Open the gallery" in text_of(site, "concepts/gallery")) == (DOCS / "_gallery").is_dir()
 
 
-@pytest.mark.thorough
-@pytest.mark.timeout(900)
-def test_the_long_pages_are_executed_too(folder, tmp_path):
-    whole = built(folder, tmp_path / "site")
-    assert re.search(r"peak [\d.]+ of [\d.]+ GiB, fits: (True|False)", text_of(whole, "guides/will_it_fit"))
-    for page in ("closed_loop", "write_your_own_module"):
-        assert_shows_its_pictures(whole, page)
+@of_the_site
+def test_what_will_it_fit_says_is_computed(site):
+    assert re.search(r"peak [\d.]+ of [\d.]+ GiB, fits: (True|False)", text_of(site, "guides/will_it_fit"))
 
 
-@pytest.mark.timeout(900)
-def test_the_long_pages_show_no_output_where_they_are_not_executed(site):
-    names = re.findall(r'^    "(\w+/\w+)\.\w+",$', (DOCS / "conf.py").read_text(encoding="utf-8"), re.MULTILINE)
-    assert "guides/will_it_fit" in names
-    for name in names:
-        assert "cell_output" not in (site / name).with_suffix(".html").read_text(encoding="utf-8"), name
-
-
-@pytest.mark.timeout(900)
-def test_a_page_shows_its_pictures(site):
-    assert_shows_its_pictures(site, "a_brain_from_a_file")
-
-
-def assert_shows_its_pictures(site, page):
+@of_the_site
+@pytest.mark.parametrize("page", ["a_brain_from_a_file", "closed_loop", "write_your_own_module"])
+def test_a_page_shows_its_pictures(site, page):
     text = (site / "tutorials" / page).with_suffix(".html").read_text(encoding="utf-8")
     assert re.search(r'<img alt="[^"]*"[^>]*src="[^"]*_images/', text)
     assert "&lt;matplotlib." not in text
 
 
-@pytest.mark.timeout(900)
+@of_the_site
 def test_the_three_ways_side_by_side(site):
     page = text_of(site, "tutorials/three_ways")
     rows = re.findall(r"^(\S.*?) +\[(.*)\]  (\{.*\})  time [\d.]+$", page, re.MULTILINE)
@@ -110,7 +94,7 @@ def test_the_three_ways_side_by_side(site):
         assert collectives == ("{}" if name == "plain" else "{'all-reduce': 1}")
 
 
-@pytest.mark.timeout(900)
+@of_the_site
 def test_sharding_over_two_dims_holds_and_moves_fewer_bytes(site):
     rows = re.findall(r"^(data=\d,model=\d) .* ([\d,]+)$", text_of(site, "guides/choose_a_mesh"), re.MULTILINE)
     sizes = ["data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8"]
@@ -129,7 +113,17 @@ def test_a_tutorial_is_plain_python_and_listed_for_the_reader(tutorial):
     assert f"(tutorials/{tutorial.name})" in index
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=[page.relative_to(ROOT).as_posix() for page in WITH_PYTHON])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=page.relative_to(ROOT).as_posix(),
+            marks=[] if page.name in READ_FIRST else pytest.mark.thorough,
+        )
+        for page in WITH_PYTHON
+    ],
+)
 def test_the_python_of_a_page_runs(page, folder):
     done = script(folder, page)
     assert done.returncode == 0, done.stderr
@@ -148,7 +142,7 @@ def test_the_readme_shows_what_outlay_says_to_a_wrong_rule(folder, tmp_path):
 
 
 def test_there_are_pages_with_python():
-    assert {page.name for page in WITH_PYTHON} >= {"README.md", "the_line.md"}
+    assert {page.name for page in WITH_PYTHON} >= READ_FIRST
 
 
 def test_a_failing_snippet_fails_at_its_line_of_the_page(folder, tmp_path):
@@ -168,17 +162,18 @@ def test_a_failing_snippet_fails_at_its_line_of_the_page(folder, tmp_path):
     ids=["in a fork", "with what JAX reads at import"],
 )
 def test_a_command_does_what_it_does_as_a_process(arguments, changes, folder, tmp_path):
+    outlay = str(Path(sys.executable).with_name("outlay"))
     done, expected = (
         subprocess.run(
-            [program, *arguments],
-            env=variables(folder) | changes,
+            [*program, *arguments],
+            env=environment(**changes),
             cwd=tmp_path,
             capture_output=True,
             text=True,
             timeout=280,
             check=False,
         )
-        for program in (folder / "outlay", Path(sys.executable).with_name("outlay"))
+        for program in ([*forks.command(folder), outlay], [outlay])
     )
     assert (done.returncode, done.stdout, done.stderr) == (expected.returncode, expected.stdout, expected.stderr)
 
@@ -188,7 +183,7 @@ def test_a_fork_ends_when_who_waits_for_it_is_ended(number, folder, tmp_path):
     program = tmp_path / "sleep.py"
     program.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(100)\n", encoding="utf-8")
     with subprocess.Popen(
-        [*forks.command(folder), str(program)], env=variables(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*forks.command(folder), str(program)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as caller:
         fork = psutil.Process(int(caller.stdout.readline()))
         caller.send_signal(number)
