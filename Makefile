@@ -13,7 +13,7 @@ NEWEST_VENV := .venv-newest/.installed
 # More workers than cores: many tests wait for processes that they have started. A file goes to one worker, which starts its
 # jobs and compiles its programs once; the files come in the order of conftest.py, the longest first.
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
-WORKERS := 4
+WORKERS := 3
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-everywhere test-thorough test-here test-newest test-house lint style types bench gallery docs lock snapshots wheels clean
 
