@@ -90,7 +90,7 @@ def run(tmp_path: Path, command: str, name: str, *options: str, code: int = 0) -
     return result.output
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("name", ALL)
 def test_show_and_explain_of_every_example(name, tmp_path):
     assert "device" in run(tmp_path, "show", name)
@@ -103,7 +103,7 @@ def test_every_example_is_proved(name, tmp_path):
     run(tmp_path, "verify", name, "--steps", "1", code=1 if name in WRONG else 0)
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("name", [name for name in reversed(ALL) if name != "ab_brain.toml"])
 def test_every_example_runs(name, tmp_path):
     run(tmp_path, "run", name, "--steps", "2", "--run-folder", "run")

@@ -50,7 +50,7 @@ def test_a_model_that_scans_is_trained_as_on_one_device(name: str) -> None:
     _is_trained_as_on_one_device(name, *MODELS[name]())
 
 
-@pytest.mark.some_cases(1, newest=0)
+@pytest.mark.thorough  # test_pipelined.py trains one
 @pytest.mark.parametrize("name", LISTED)
 def test_a_model_that_lists_its_layers_is_trained_as_on_one_device(name: str) -> None:
     _is_trained_as_on_one_device(name, *LISTED[name]())

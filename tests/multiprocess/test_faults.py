@@ -94,6 +94,7 @@ def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, c
     assert "Gloo" not in done.stderr
 
 
+@pytest.mark.thorough  # as the exceptions above, and in test_exit_hooks.py
 @pytest.mark.any_jax  # as the exceptions above
 def test_an_exception_in_a_thread_ends_all(mark):
     done = jobs.run(fault="thread", process=1, mark=mark)
@@ -173,6 +174,7 @@ def test_a_process_that_ends_early_does_not_hang_the_others(mark, process, fault
     assert "in main" in done.stderr
 
 
+@pytest.mark.thorough  # as one that ends early, and in test_verdict.py
 @pytest.mark.any_jax  # as one that ends early
 def test_a_process_that_goes_without_a_word_is_named(mark):
     done = jobs.run(fault="os-exit", process=0, mark=mark)
@@ -193,6 +195,7 @@ def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
     assert "waiting in JAX, as for a collective: process 0; missing there: process 1" in done.stderr
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.any_jax  # before JAX takes part
 @pytest.mark.parametrize(
     ("process", "says"),

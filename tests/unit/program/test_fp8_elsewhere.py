@@ -39,6 +39,7 @@ def test_an_h100_multiplies_in_8_bits_forward_and_backward():
     assert not [one for one in explanation.findings if one.kind == "not-in-fp8"]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("target", "scaling", "words"),
     [

@@ -58,6 +58,7 @@ def test_data_come_in_the_batch_and_the_sequence_of_the_published_model(name):
     assert (tokens.shape, tokens.dtype) == ((MODELS[name].batch, MODELS[name].sequence), np.uint8)
 
 
+@pytest.mark.thorough  # test_placed_stages.py has the stages
 def test_its_pipeline_runs_as_stages_in_the_order_that_a_command_names():
     options = ProgramOptions(mesh="stage=2,data=2,model=2", layout="pp+fsdp+tp", mode="placed", schedule="zb-h1")
     program = prepare_with(lm("tiny"), options).program

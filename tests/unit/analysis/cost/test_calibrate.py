@@ -35,6 +35,7 @@ def test_every_kind_of_collective_is_measured_for_every_size_of_group(calibratio
     assert calibration.hardware.measured is measured
 
 
+@pytest.mark.thorough  # the command is in cli/test_calibrate.py
 def test_what_was_measured_is_read_back_by_all_who_ask_for_hardware(calibration, user_file):
     before = known_hardware()["cpu"]
     calibration.write(user_file.with_name("calibrated.toml"))

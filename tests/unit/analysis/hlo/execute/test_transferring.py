@@ -53,6 +53,7 @@ def computed(mesh, compiled, arrays):
         return compute(Job(text, (("data", 4), ("model", 2)), ins, outs, (list(arrays),), "float32", {}, devices))
 
 
+@pytest.mark.thorough  # test_as_function.py has groups
 def test_exchanges_between_slices_whose_chips_are_numbered_in_another_order():
     mesh, compiled = compiled_for("tpu-v5e:2x2*2", mapped, (ROWS.shape, jnp.float32))
     assert [device.id for device in mesh.devices.flat] != sorted(device.id for device in mesh.devices.flat)

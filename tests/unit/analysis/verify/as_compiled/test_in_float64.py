@@ -67,7 +67,7 @@ def test_an_update_that_is_scaled_is_told_by_its_factor(got, factor):
     assert bool(sentence) == bool(factor)
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize(("planted", "verdict"), [("", "same"), ("fault", "unknown"), ("crash", "unknown")])

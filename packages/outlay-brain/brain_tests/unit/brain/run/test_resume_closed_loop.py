@@ -121,6 +121,7 @@ def test_other_triggers_are_another_run(tmp_path):
         )
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("stop", range(1, 59, 3))
 def test_a_filter_that_is_saved_at_any_step_passes_on_the_same_rows(stop):
     moments = Moments.of(["10..14"], ["eye:out_spikes > 400 +- 5"])

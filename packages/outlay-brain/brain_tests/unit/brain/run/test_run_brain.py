@@ -63,6 +63,7 @@ def test_rates_are_in_hz(run):
     assert half.rates["eye"] == pytest.approx(2 * run.rates["eye"])
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("chunk", [7, 1000])  # others are 200
 def test_chunks_change_nothing(run, chunk):
     record = ["*:out_spikes", "**.potential"]
@@ -71,6 +72,7 @@ def test_chunks_change_nothing(run, chunk):
         assert np.array_equal(other[address], run[address])
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("stride", [7, 300])
 def test_a_stride_keeps_the_last_of_so_many_steps(run, stride):
     other = run_brain(tiny(), steps=STEPS, inputs={"light": LIGHT}, record=[POTENTIAL], stride=stride)
