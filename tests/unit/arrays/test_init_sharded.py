@@ -57,7 +57,7 @@ import jax, jax.numpy as jnp
 
 # To write a compiled program has a peak of its own.
 jax.config.update("jax_enable_compilation_cache", False)
-NUM_LEAVES, SHAPE = 16, (2048, 1024)  # 128 MiB in all
+NUM_LEAVES, SHAPE = 16, (2048, 2048)  # 256 MiB in all
 
 def init(key):
     return {f"w{i}": jax.random.normal(jax.random.fold_in(key, i), SHAPE) for i in range(NUM_LEAVES)}
