@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 # What the page of mistakes shows is refused; a test of its own compares it with what Outlay says.
 PAGES = [ROOT / "README.md", *sorted(set(DOCS.rglob("*.md")) - {DOCS / "caught_mistakes.md"})]
-READ_FIRST = {"README.md", "the_line.md", "placed.md", "from_plain_jax.md", "pipelines.md"}
+READ_FIRST = {"README.md", "the_line.md", "placed.md", "from_plain_jax.md"}
 """Pages whose Python is executed with every change; those of others in the thorough run."""
 WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding="utf-8"), "python")]
 

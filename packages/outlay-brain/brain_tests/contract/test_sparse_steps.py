@@ -77,6 +77,7 @@ def test_a_pass_that_overlooks_arrivals_is_not_used(delays, monkeypatch):
         refused(rule, delays)
 
 
+@pytest.mark.thorough  # one that overlooks them is above
 def test_a_pass_that_sees_arrivals_in_another_step_is_not_used(monkeypatch):
     bit = sparse_loops.bit
     monkeypatch.setattr(sparse_loops, "bit", lambda code, words, mask: bit(code, words, 2 * mask))
@@ -90,6 +91,7 @@ def test_a_pass_that_overlooks_post_synaptic_spikes_is_not_used(monkeypatch):
         refused(rule, DELAYS[0])
 
 
+@pytest.mark.thorough  # one that overlooks arrivals is above
 def test_a_pass_that_forgets_a_step_of_what_goes_on_is_not_used(monkeypatch):
     missed = sparse_loops.SparseLoop._missed
 

@@ -137,6 +137,7 @@ def test_a_run_that_is_no_number_goes_on_once_its_input_is_mended(tmp_path, unin
     assert left_in(tmp_path) == uninterrupted
 
 
+@pytest.mark.thorough  # test_resume.py begins anew
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
     with pytest.raises(Interrupted):
         run_of(prepared(until(11, interrupt)), RunOptions(checkpoint_every=20)).run(RunFolder(tmp_path))
@@ -144,6 +145,7 @@ def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrup
     assert left_in(tmp_path) == uninterrupted
 
 
+@pytest.mark.thorough  # it goes on above
 def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
     run_of(prepared(), RunOptions(steps=45, checkpoint_every=18)).run(RunFolder(tmp_path))  # some inside of a chunk
     run_of(prepared(), RunOptions(steps=60)).run(RunFolder(tmp_path, resume=True))
