@@ -35,6 +35,7 @@ ON_THEIR_OWN = {
     "outlay.recipes.layouts_to_try": "which layouts and meshes are tried, which knows nothing of options and processes",
     "outlay.search.in_a_paragraph": "a choice in words; selection.py is as long as a file should be",
     "outlay.program.stages.added_over_parts": "what a loss may do with its sums, which knows nothing of stages",
+    "outlay.program.stages.layer_counts": "how many layers a place has, by their price, which knows nothing of traces",
     "outlay.program.stages.stage_exchange": "what only stages of several processes enter",
     "outlay.program.staged_gradients": "stages in one trace; what dispatches them has no need of it but its end",
     "outlay.program.contexts.ring_attention": "what only a ring enters, of the ways in which attention is split",

@@ -71,27 +71,65 @@ def backward_first(stage: int) -> Sequence[Any]:
     return [(kind, microbatch) for microbatch in (1, 0, 3, 2) for kind in ("forward", "inputs", "weights")]
 
 
-WAYS: dict[str, tuple[Any, int, int, str]] = {
-    "1f1b": ("1f1b", 1, 2, "stage=2,data=2"),
-    "zb-h1": ("zb-h1", 1, 1, "stage=2,data=2,model=2"),
-    "gpipe": ("gpipe", 1, 1, "stage=4,data=2"),
-    "interleaved": (None, 2, 1, "stage=2,data=2"),
-    "own": (schedules.in_order(backward_first, 2, MICROBATCHES), 1, 1, "stage=2,data=2"),
+WAYS: dict[str, tuple[Any, int, int, str, Any]] = {
+    "1f1b": ("1f1b", 1, 2, "stage=2,data=2", "equal"),
+    "unequal list": ("zb-h1", 1, 1, "stage=2,data=2", "balanced"),
+    "zb-h1": ("zb-h1", 1, 1, "stage=2,data=2,model=2", "equal"),
+    "gpipe": ("gpipe", 1, 1, "stage=4,data=2", "equal"),
+    "interleaved": (None, 2, 1, "stage=2,data=2", "equal"),
+    "own": (schedules.in_order(backward_first, 2, MICROBATCHES), 1, 1, "stage=2,data=2", "equal"),
+    "unequal": ("zb-h1", 1, 1, "stage=2,data=2", (3, 1)),
+    "list": ("1f1b", 1, 1, "stage=2,data=2", "equal"),
+    "interleaved unequal list": (None, 2, 1, "stage=2,data=2", "balanced"),
 }
-"""Of each case: the schedule, repeats, parts of the batch for accumulation, and the mesh."""
+"""Of each case: the schedule, repeats, parts of the batch for accumulation, the mesh, and the cut."""
 
 
-def made(of: Any, schedule: Any, repeats: int, accumulate: int, axes: str) -> outlay.Program:
+def init_list(key: jax.Array) -> Any:
+    """Layers in a list, one more than stages have in equal parts."""
+    params = init_params(key)
+    stack = jax.tree.map(lambda leaf: jnp.concatenate([leaf, 0.5 * leaf[:1]]), params["layers"])
+    return params | {"layers": [jax.tree.map(lambda leaf, n=n: leaf[n], stack) for n in range(LAYERS + 1)]}
+
+
+def init_equal_list(key: jax.Array) -> Any:
+    """Layers in a list, as many for each stage."""
+    return {name: leaf[:LAYERS] if name == "layers" else leaf for name, leaf in init_list(key).items()}
+
+
+def loss_of_list(params: Any, batch: Any, keys: jax.Array) -> Any:
+    """With tied embeddings, and layers that are one call of `outlay.layers`."""
+    before, after = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+
+    def layer(leaves: Any, x: jax.Array) -> jax.Array:
+        return x + jnp.tanh(x @ leaves["w"] + leaves["b"])
+
+    x = outlay.layers(params["layers"], params["table"][before], run=layer)
+    losses = optax.softmax_cross_entropy_with_integer_labels(x * params["scale"] @ params["table"].T, after).mean(-1)
+    return losses, {}
+
+
+MODELS: dict[str, Any] = {
+    "1f1b": (init_params, loss_with_dropout),
+    "list": (init_equal_list, loss_of_list),
+    "unequal list": (init_list, loss_of_list),
+    "interleaved unequal list": (init_list, loss_of_list),
+}
+"""Of each case with a model of its own: init and loss."""
+
+
+def made(init: Any, of: Any, schedule: Any, repeats: int, accumulate: int, axes: str, cut: Any) -> outlay.Program:
+    pipeline = outlay.layout.pipeline("stage", microbatches=MICROBATCHES, repeats=repeats, cut=cut)
     layout = outlay.Layout(
         [
-            ("params.layers.**", outlay.layout.pipeline("stage", microbatches=MICROBATCHES, repeats=repeats)),
+            ("params.layers.**", pipeline),
             *([("params.layers.w", P(None, None, "model"))] if "model" in axes else []),
         ]
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in axes.split(","))}
     return outlay.program(
         outlay.train_step(of, OPTIMIZER, accumulate=accumulate),
-        outlay.init_state(init_params, OPTIMIZER),
+        outlay.init_state(init, OPTIMIZER),
         BATCH,
         layout=layout + outlay.data_parallel(),
         mesh=outlay.mesh(**sizes, devices=jax.devices()[: int(np.prod(list(sizes.values())))]),
@@ -103,9 +141,9 @@ def made(of: Any, schedule: Any, repeats: int, accumulate: int, axes: str) -> ou
 @pytest.mark.some_cases(2, newest=1)  # test_known_schedules.py has the others' orders
 @pytest.mark.parametrize("name", WAYS)
 def test_stages_of_any_schedule_learn_what_one_device_learns(name: str) -> None:
-    of = loss_with_dropout if name == "1f1b" else loss
-    program = made(of, *WAYS[name])
-    init, step = outlay.init_state(init_params, OPTIMIZER), jax.jit(outlay.train_step(of, OPTIMIZER))
+    init_model, of = MODELS.get(name, (init_params, loss))
+    program = made(init_model, of, *WAYS[name])
+    init, step = outlay.init_state(init_model, OPTIMIZER), jax.jit(outlay.train_step(of, OPTIMIZER))
     left, right = program.init(jax.random.key(0)), init(jax.random.key(0))
     for _ in range(2):
         left, outputs = program(left, BATCH)
@@ -118,4 +156,5 @@ def test_stages_of_any_schedule_learn_what_one_device_learns(name: str) -> None:
     assert program.peak_held == program.schedule.peak_held
     if name == "1f1b":
         assert program.peak_held == (2, 1)
-    assert left.params["layers"]["w"].sharding.spec[0] == "stage"
+    if "list" not in name:  # a stack of which stages have equal parts lies on them
+        assert (left.params["layers"]["w"].sharding.spec[0] == "stage") == (name != "unequal")

@@ -9,7 +9,7 @@ from typing import Any
 from outlay.core.error_types import LayoutError
 from outlay.layout.layout import Layout
 
-OPTIONS = ("microbatches", "repeats", "exchange")
+OPTIONS = ("microbatches", "repeats", "cut", "exchange")
 """Those of a pipeline, and that of a context."""
 
 
@@ -49,7 +49,7 @@ def with_options(layout: Layout, options: Mapping[str, Any], name: str = "") -> 
 
     Args:
         layout: the layout.
-        options: `microbatches` and `repeats` of its pipelines, `exchange` of its contexts.
+        options: `microbatches`, `repeats` and `cut` of its pipelines, `exchange` of its contexts.
         name: what the user called it, for messages.
 
     Raises:
@@ -78,7 +78,7 @@ def _with(placement: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _read(option: str, value: Any) -> Any:
-    if option == "exchange" or not isinstance(value, str):
+    if option in ("cut", "exchange") or not isinstance(value, str):
         return value
     if not value.isdecimal():
         raise LayoutError(f"{option}={value} is no whole number\n  fix: {option}=8")

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.one_line import OneLine
 from outlay.core.paths import split_path
 from outlay.core.quantities import counted
 from outlay.layout.placement import CannotPlace, Choice, LeafView
 
+CUTS = ("equal", "balanced")
+"""How layers can be cut into stages, besides by numbers."""
+
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(OneLine):
     """Layers as a pipeline; see `pipeline`.
 
     Attributes:
         axis: the mesh axis of the stages.
         microbatches: equal parts of the batch.
         repeats: how often a microbatch goes round.
+        cut: how many layers each group has: `equal`, `balanced`, or the numbers.
     """
 
     axis: str
     microbatches: int
     repeats: int = 1
+    cut: str | tuple[int, ...] = "equal"
 
     def __post_init__(self) -> None:
         problems = [
@@ -38,6 +45,9 @@ class Pipeline:
         if not isinstance(self.axis, str) or not self.axis:
             what = f"axis={self.axis!r}; it is the mesh axis whose devices are the stages"
             problems.insert(0, Problem("not an axis", "axis", what, 'axis="stage"'))
+        if not _is_cut(self.cut):
+            what = f"cut={self.cut!r}; it is one of {', '.join(map(repr, CUTS))}, or a number of layers for each group"
+            problems.append(Problem("not a cut", "cut", what, 'cut="balanced", or cut=(3, 5, 5, 3)'))
         if problems:
             raise LayoutError("this pipeline cannot be used:", problems)
 
@@ -70,9 +80,14 @@ class Pipeline:
         )
 
     def __call__(self, leaf: LeafView) -> Choice:
-        """Choose for one leaf: dim 0, which counts its layers; of one layer of a list, any dim that divides."""
+        """Choose for one leaf: dim 0, which counts its layers; or any dim that divides.
+
+        The second is for one layer of a list, and for a stack of which stages have unequal parts.
+        """
         if is_in_list(leaf.path):
-            return self._for_one_of_a_list(leaf)
+            return self._exchanged(leaf, leaf.free_dims)
+        if self.cut != "equal":
+            return self._exchanged(leaf, [dim for dim in leaf.free_dims if dim > 0])
         if self.axis not in leaf.free_axes or 0 not in leaf.free_dims:
             return Choice(P(), f"dim 0 or axis {self.axis!r} is taken", blocked=True)
         stages, layers = leaf.free_axes[self.axis], leaf.shape[0]
@@ -85,23 +100,33 @@ class Pipeline:
         each = f"{layers // stages} of {layers} layers on each of {counted(stages, 'stage')}"
         return Choice(P(self.axis), f"{each}; {self.in_words(stages)}" if stages > 1 else each)
 
-    def _for_one_of_a_list(self, leaf: LeafView) -> Choice:
-        """Choose for an array of one layer. A stack may stand in a list too: dim 0 fits both, if it divides."""
-        if self.axis not in leaf.free_axes or not leaf.free_dims:
+    def _exchanged(self, leaf: LeafView, dims: Sequence[int]) -> Choice:
+        """Choose for an array that is sent to stages in each step; dim 0 fits a stack in a list too, if it divides."""
+        if self.axis not in leaf.free_axes or not dims:
             return Choice(P(), f"no free dim or axis left for {self.axis!r}", blocked=True)
         stages = leaf.free_axes[self.axis]
-        fitting = [dim for dim in leaf.free_dims if leaf.shape[dim] and leaf.shape[dim] % stages == 0]
+        fitting = [dim for dim in dims if leaf.shape[dim] and leaf.shape[dim] % stages == 0]
         if not fitting:
             what = f"no free dim of {leaf.shape} is divisible by {self.axis}={stages}"
-            raise CannotPlace(what, f"a mesh with fewer stages, or layers in one stack ({leaf.path} in a list)")
+            stacked = f"layers in one stack ({leaf.path} in a list)" if is_in_list(leaf.path) else 'cut="equal"'
+            raise CannotPlace(what, f"a mesh with fewer stages, or {stacked}")
         dim = 0 if 0 in fitting else max(fitting, key=lambda dim: leaf.shape[dim])
         spec = P(*[None] * dim, self.axis)
-        each = f"dim {dim} over {counted(stages, 'stage')}, sent to the stage of its layer in each step"
+        whose = "the stage of its layer" if is_in_list(leaf.path) else "the stages of its layers"
+        each = f"dim {dim} over {counted(stages, 'stage')}, sent to {whose} in each step"
         return Choice(spec, f"{each}; {self.in_words(stages)}" if stages > 1 else each)
 
     def __str__(self) -> str:
         repeats = f", {self.repeats} repeats" if self.repeats > 1 else ""
-        return f"pipeline over {self.axis!r} ({self.microbatches} microbatches{repeats})"
+        cut = self.cut if isinstance(self.cut, str) else " + ".join(map(str, self.cut))
+        cut = "" if cut == "equal" else f", cut {cut}"
+        return f"pipeline over {self.axis!r} ({self.microbatches} microbatches{repeats}{cut})"
+
+
+def _is_cut(cut: object) -> bool:
+    if isinstance(cut, tuple):
+        return bool(cut) and all(type(number) is int and number >= 1 for number in cut)
+    return cut in CUTS
 
 
 def is_in_list(path: str) -> bool:
@@ -113,7 +138,9 @@ def is_in_list(path: str) -> bool:
     return any(part.isdigit() for part in split_path(path))
 
 
-def pipeline(axis: str = "stage", *, microbatches: int, repeats: int = 1) -> Pipeline:
+def pipeline(
+    axis: str = "stage", *, microbatches: int, repeats: int = 1, cut: str | tuple[int, ...] = "equal"
+) -> Pipeline:
     """Run layers that a model scans over, or lists, as a pipeline: each stage, a group of devices, holds some of them.
 
     For leaves that are stacked, with one entry of dim 0 for each layer, where the model runs its layers by a scan over
@@ -132,9 +159,14 @@ def pipeline(axis: str = "stage", *, microbatches: int, repeats: int = 1) -> Pip
         microbatches: equal parts of the batch, 2 or more; with accumulation, of each of its parts. With repeats, at
             least the number of stages.
         repeats: how often a microbatch goes round.
+        cut: how many layers each group has. `equal`: the same number. `balanced`, in mode placed: fewer where the
+            first also computes what comes before the layers, such as an embedding, and the last what comes after,
+            so that the slowest stage takes the least time; by the FLOPs of each. Or the numbers, group by group, as
+            in `(3, 5, 5, 3)`: with repeats the groups of all stages for the first round, then for the second. The
+            stacks are then split over the stages along another dim, and sent to their stages once a step.
 
     Raises:
-        LayoutError: a number is no whole number, or too small.
+        LayoutError: a number is no whole number, or too small; or there is no such cut.
 
     Example:
         >>> layout = outlay.Layout([("params.layers.**", outlay.layout.pipeline("stage", microbatches=8))])
@@ -145,4 +177,4 @@ def pipeline(axis: str = "stage", *, microbatches: int, repeats: int = 1) -> Pip
         >>> plan["params.layers.up"].spec, plan["params.layers.up"].reason
         (P('stage', None, None), '3 of 12 layers on each of 4 stages; 8 microbatches once through 4 stages: ...')
     """
-    return Pipeline(axis, microbatches, repeats)
+    return Pipeline(axis, microbatches, repeats, cut)

@@ -21,7 +21,7 @@ from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
 from outlay.layout.contexts import EXCHANGES, context
 from outlay.layout.fp8 import FLOAT8S, SCALINGS, fp8
 from outlay.layout.layout import Layout
-from outlay.layout.pipelines import pipeline
+from outlay.layout.pipelines import CUTS, pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
 from outlay.layout.rule import OTHERWISE, Otherwise, Rule
 from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
@@ -235,7 +235,10 @@ def _is_positions(value: Any) -> bool:
 
 def _is_pipeline(value: Any) -> bool:
     numbers = {"microbatches", "repeats"}
-    if not isinstance(value, dict) or not {"microbatches"} <= {*value} <= {"axis", *numbers}:
+    if not isinstance(value, dict) or not {"microbatches"} <= {*value} <= {"axis", "cut", *numbers}:
+        return False
+    cut = value.get("cut", CUTS[0])
+    if cut not in CUTS and not (isinstance(cut, list) and all(type(number) is int for number in cut)):
         return False
     return _is_axis(value.get("axis", "stage")) and all(type(value[key]) is int for key in numbers & {*value})
 
@@ -259,12 +262,17 @@ def _spec(entries: list[Any]) -> P:  # TOML has no null, hence the dash
     return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
 
 
+def _pipeline(given: dict[str, Any]) -> Placement:
+    numbers: dict[str, Any] = {"cut": tuple(given["cut"])} if isinstance(given.get("cut"), list) else {}
+    return pipeline(**{**given, **numbers})
+
+
 _PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
     "spec": _spec,
     "replicate": lambda _: replicate(),
     "on": on,
     "follow": follow,
-    "pipeline": lambda given: pipeline(**given),
+    "pipeline": _pipeline,
     "context": lambda given: context(**given),
     "fp8": lambda given: fp8(**({} if given is True else given)),
 }

@@ -142,7 +142,10 @@ def _placement(placement: Any) -> dict[str, Any]:
     if isinstance(placement, On):
         return {"on": list(placement.positions)}
     if isinstance(placement, Pipeline):
-        return {"pipeline": dataclasses.asdict(placement)}
+        given = dataclasses.asdict(placement)
+        cut = given.pop("cut")
+        own = {} if cut == "equal" else {"cut": cut if isinstance(cut, str) else list(cut)}
+        return {"pipeline": given | own}
     if isinstance(placement, Context):
         return {"context": {key: value for key, value in dataclasses.asdict(placement).items() if value is not None}}
     if isinstance(placement, Fp8):

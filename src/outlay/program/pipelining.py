@@ -61,12 +61,29 @@ def wrap(step: Step, planned: Planned) -> Step:
 def check(planned: Planned) -> None:
     """Raise for pipelines where XLA does not place values inside the step."""
     if planned.is_placed_by_xla:
+        _check_cuts(planned)
         return
     rules = [rule for rule in planned.layout if isinstance(rule.placement, Pipeline)]
     where = f"mode {planned.mode}" if planned.mode != "auto" else "a mesh with explicit axes"
     what = f"a pipeline is for mode auto on automatic axes; this is {where}"
     problems = [Problem("not here", rule.written, what, 'mode="auto", or leave the rule out') for rule in rules]
     raise ProgramError(f"{counted(len(rules), 'rule')} of the layout cannot be applied here:", problems)
+
+
+def _check_cuts(planned: Planned) -> None:
+    """Raise for stages of unequal layers, which one XLA program cannot have."""
+    problems = [
+        Problem(
+            "unequal stages",
+            rule.written,
+            f"{rule.placement}: in one XLA program all stages compute the same",
+            'mode="placed", in which each stage is a program of its own, or leave cut out',
+        )
+        for rule in planned.layout
+        if isinstance(rule.placement, Pipeline) and rule.placement.cut != "equal"
+    ]
+    if problems:
+        raise ProgramError(f"{counted(len(problems), 'rule')} of the layout cannot be applied in mode auto:", problems)
 
 
 def _runner(planned: Planned, around: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -71,11 +71,11 @@ class PlacedStages(OneStep):
         check_step(self.planned, named(step))
         chosen = schedule_for(schedule, pipelines_of(self.planned), mesh)
         self.planned = replace(self.planned, schedule=chosen)
-        self.planned.notes["pipelining"] = str(chosen).split("\n")[0]
         self._passes = [one for one in passes_of(self.planned) if one.name != _OWN]
         self.peak_held: tuple[int, ...] = ()
         with self.context(), fresh_traces():
             self._trace_begin()
+        self.planned.notes["pipelining"] = "\n".join([str(chosen).split("\n")[0], *self._loss.in_words()])
 
     def compiled_trace(self) -> None:
         """Return None: there are several programs."""

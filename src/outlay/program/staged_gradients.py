@@ -97,8 +97,8 @@ class _InOneTrace(CalledStages):
         """Return what a place takes for its forward pass, before what moves."""
         loss, taken = self._loss, self._loss.functions[place].taken
         repeat, stage = divmod(place, loss.schedule.num_stages)
-        size = loss.cut.layers_at_once
-        layers = [x[stage * size : (stage + 1) * size] for x in self._layers[repeat]]
+        first = stage * loss.cut.most_layers
+        layers = [x[first : first + loss.cut.counts[place]] for x in self._layers[repeat]]
         others = [*loss.consts, *[None] * len(loss.paths), *self._parts[part]]
         return [*layers, *(self._shared[number] for number in taken.shared), *(others[n] for n in taken.others)]
 

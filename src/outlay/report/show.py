@@ -203,7 +203,7 @@ def _near(path: str, known: Sequence[str]) -> str:
 def _schedule(x: Plan | Program) -> list[str]:
     """Say in which order the stages of a pipeline work, where they are programs of their own."""
     schedule = x.schedule if isinstance(x, Program) else None
-    return [] if schedule is None else ["; ".join(str(schedule).splitlines()[:2])]
+    return [] if schedule is None else ["; ".join(str(schedule).splitlines()[:2]), x.pipelines.splitlines()[1]]
 
 
 def _facts(subject: Subject, leaves: Sequence[LeafFacts], meshes: Sequence[MeshInfo], notes: Sequence[str]) -> Facts:

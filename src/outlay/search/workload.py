@@ -12,12 +12,12 @@ import jax
 from jax.extend.core import Jaxpr, Var, jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType
 
-from outlay.analysis.work.traced import count_flops
 from outlay.core.attention_calls import AttentionCall, use_attend
 from outlay.core.jax_attention import taking_calls
 from outlay.core.jax_tracing import operations
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import num_bytes
+from outlay.core.traced_flops import count_flops
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step, over_arrays
 from outlay.program.modes import Mode

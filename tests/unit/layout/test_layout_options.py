@@ -21,6 +21,8 @@ def test_options_change_their_rules_alone():
     changed = with_options(PIPELINED, {"microbatches": "16"})
     assert changed.rules[1:] == PIPELINED.rules[1:]
     assert changed.rules[0].placement == outlay.layout.pipeline("stage", microbatches=16)
+    balanced = with_options(PIPELINED, {"cut": "balanced"}).rules[0].placement
+    assert balanced == outlay.layout.pipeline("stage", microbatches=4, cut="balanced")
     split = Layout([("@attention", outlay.layout.context("context"))])
     assert with_options(split, {"exchange": "ring"}).rules[0].placement == outlay.layout.context("context", "ring")
 
@@ -28,9 +30,10 @@ def test_options_change_their_rules_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stages": "4"}, "has no option stages\n  fix: use microbatches, repeats, exchange"),
+        ({"stages": "4"}, "has no option stages\n  fix: use microbatches, repeats, cut, exchange"),
         ({"exchange": "ring"}, "has no context, and so no exchange\n  fix: leave exchange out"),
         ({"microbatches": "many"}, "microbatches=many is no whole number\n  fix: microbatches=8"),
+        ({"cut": "even"}, "cut='even'; it is one of 'equal', 'balanced'"),
         ({"microbatches": "1"}, "it is a whole number from 2"),
     ],
 )

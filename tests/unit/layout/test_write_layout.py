@@ -37,7 +37,15 @@ PATTERNS = st.sampled_from(["**", "params.**.kernel", "batch.**", 'params.é"\\.
 OTHERWISE = st.sampled_from(["error", "replicate", "another_dim"])
 SPECS = st.sampled_from([P(), P(None, "model"), P(("data", "model")), P("data", None, "model")])
 PLACEMENTS = st.one_of(
-    SPECS, st.just(outlay.replicate()), st.just(outlay.layout.on([2, 3])), st.just(outlay.layout.follow("params"))
+    SPECS,
+    st.just(outlay.replicate()),
+    st.just(outlay.layout.on([2, 3])),
+    st.just(outlay.layout.follow("params")),
+    st.builds(
+        lambda repeats, cut: outlay.layout.pipeline("model", microbatches=2, repeats=repeats, cut=cut),
+        st.integers(1, 2),
+        st.sampled_from(["equal", "balanced", (3, 1)]),
+    ),
 )
 RULES = st.builds(outlay.Rule, PATTERNS, PLACEMENTS, OTHERWISE, st.booleans())
 AXES = st.sampled_from(["data", "model"])

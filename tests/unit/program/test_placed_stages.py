@@ -50,7 +50,7 @@ def test_the_program_says_its_schedule() -> None:
     program = made(schedule="zb-h1", microbatches=2)
     assert program.schedule == schedules.zero_bubble(2, 2)
     assert program.peak_held == ()
-    assert program.pipelines == "zb-h1: 2 stages, 2 microbatches: 7 ticks, 14.3 % of them idle"
+    assert program.pipelines.splitlines()[0] == "zb-h1: 2 stages, 2 microbatches: 7 ticks, 14.3 % of them idle"
     assert made().schedule.name == "1f1b"
     assert made(repeats=2).schedule.name == "interleaved 1f1b"
 
@@ -140,26 +140,55 @@ def test_a_loss_whose_parts_do_not_add_up_is_refused_with_its_line() -> None:
     _refused(r"reads layers after the scan, where the last stage has only its own", loss=regularized)
 
 
-def test_a_step_by_hand_and_a_list_of_layers_are_refused() -> None:
+def test_a_step_by_hand_is_refused() -> None:
     def step(state: Any, batch: Any) -> Any:
         return state, {"loss": plain(state.params, batch, None)[0].sum()}
 
     _refused("does not say which gradients it takes.*fix: make it with outlay.train_step", step=step)
 
-    def listed(params: Any, batch: Any, keys: jax.Array) -> Any:
-        return outlay.layers(params["layers"], batch, run=lambda w, x: jnp.tanh(x @ w)).sum(-1), {}
 
-    with pytest.raises(ProgramError, match=r"its layers are a list(?s:.*)fix: stack the layers") as caught:
-        outlay.program(
-            outlay.train_step(listed, OPTIMIZER),
-            outlay.init_state(lambda key: {"layers": [jnp.ones((WIDTH, WIDTH))] * 4}, OPTIMIZER),
-            np.ones((8, WIDTH), np.float32),
-            layout=outlay.Layout([("params.layers.**", outlay.layout.pipeline(microbatches=2))])
-            + outlay.data_parallel(),
-            mesh=outlay.mesh(stage=2, data=4),
-            mode="placed",
-        )
-    assert len(caught.value.problems) == 4
+def heavy_after(params: Any, batch: Any, keys: jax.Array) -> Any:
+    """Behind the layers, as much again as two of them."""
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])
+    square = jnp.outer(params["head"], params["head"])
+    return jnp.tanh(jnp.tanh(x @ square) @ square) @ params["head"], {}
+
+
+def test_a_balanced_cut_gives_fewer_layers_to_a_stage_with_more_besides() -> None:
+    program = made(heavy_after, layers=8, cut="balanced")
+    head, cut, *rows = program.pipelines.splitlines()
+    assert head == made(heavy_after, layers=8).pipelines.splitlines()[0]
+    assert re.fullmatch(r"8 layers, 5 \+ 3; by the FLOPs of stages \d+\.\d % of the time is idle", cut)
+    assert [row[:8] for row in rows] == ["stage 0 ", "stage 1 "]
+    assert cut in " ".join(str(outlay.show(program)).split())
+    assert program.plan["params.layers"].dims == ((), ("stage",), ())
+    equal = made(heavy_after, layers=8).pipelines.splitlines()[1]
+    assert equal.startswith("8 layers, 4 each; ")
+    idle = [float(re.search(r"([\d.]+) %", text)[1]) for text in (cut, equal)]  # type: ignore[index]
+    assert idle[0] < idle[1]
+    # Nothing besides the layers to speak of.
+    assert made(layers=8, cut="balanced").pipelines.splitlines()[1].startswith("8 layers, 4 each; ")
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ({"cut": (3, 2)}, r"cut 3 \+ 2 is 5 layers in 2 groups, and here are 4 layers and 2 groups \(2 stages\)"),
+        ({"cut": (1, 1, 1, 1)}, r"is 4 layers in 4 groups, and here are 4 layers and 2 groups.*fix: cut=\"balanced\""),
+        ({"cut": "balanced", "layers": 3, "repeats": 2}, r"3 layers are fewer than 4 groups \(2 stages x 2 repeats\)"),
+        ({"cut": (3, 1), "mode": "auto"}, r"cut 3 \+ 1\): in one XLA program .*fix: mode=\"placed\""),
+        ({"cut": "balanced", "mode": "auto"}, r"cut balanced\): in one XLA program all stages compute the same"),
+    ],
+    ids=["another sum", "other groups", "too few", "numbers in auto", "balanced in auto"],
+)
+def test_a_cut_that_cannot_be_is_refused(of: dict[str, Any], message: str) -> None:
+    _refused(message, **of)
+
+
+@pytest.mark.parametrize("cut", ["even", (), (3, 0), (1.5, 2.5), 4])
+def test_what_is_no_cut_is_refused(cut: Any) -> None:
+    with pytest.raises(outlay.errors.LayoutError, match="it is one of 'equal', 'balanced', or a number of layers"):
+        outlay.layout.pipeline(microbatches=2, cut=cut)
 
 
 def _refused(message: str, **of: Any) -> None:

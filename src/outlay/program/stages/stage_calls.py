@@ -38,9 +38,9 @@ def zeros(loss: StagedLoss) -> StageSums:
 
 
 def sum_shapes(loss: StagedLoss) -> tuple[list[Any], list[Any]]:
-    """Return the sums of a stage, for one repeat, as shapes."""
+    """Return the sums of a stage, for one repeat, as shapes; with as many layers as the largest place has."""
     inner = loss.cut.jaxpr.in_avals
-    size = loss.cut.layers_at_once
+    size = loss.cut.most_layers
     layers = [
         jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), _wide(var.aval.dtype)) for var in loss.cut.scanned_layers
     ]
@@ -159,5 +159,9 @@ def _wide(dtype: Any) -> Any:
 
 def _added(layers: Values, shared: Values, grads: Sequence[Any]) -> tuple[Values, Values]:
     num = len(layers)
-    of_layers = [total + x.astype(total.dtype) for total, x in zip(layers, grads[:num], strict=True)]
+    of_layers = [_added_to_first(total, x.astype(total.dtype)) for total, x in zip(layers, grads[:num], strict=True)]
     return of_layers, [total + x[None].astype(total.dtype) for total, x in zip(shared, grads[num:], strict=True)]
+
+
+def _added_to_first(total: jax.Array, x: jax.Array) -> jax.Array:
+    return total + x if x.shape == total.shape else total.at[: x.shape[0]].add(x)

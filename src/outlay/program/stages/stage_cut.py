@@ -29,14 +29,14 @@ class CutLoss:
         of_all: the same for the whole batch, operation by operation.
         at: the place of the scan among its operations.
         is_stack: which of its arguments are stacked layers.
-        num_places: groups of layers, on all stages.
+        counts: layers of each place.
     """
 
     jaxpr: Any
     of_all: Any
     at: int
     is_stack: Sequence[bool]
-    num_places: int
+    counts: tuple[int, ...]
 
     @property
     def scan(self) -> Any:
@@ -44,9 +44,29 @@ class CutLoss:
         return self.jaxpr.jaxpr.eqns[self.at]
 
     @property
-    def layers_at_once(self) -> int:
-        """Layers of one place."""
-        return self.scan.params["length"] // self.num_places
+    def num_layers(self) -> int:
+        """Layers in all."""
+        return self.scan.params["length"]
+
+    @property
+    def num_places(self) -> int:
+        """Groups of layers, on all stages."""
+        return len(self.counts)
+
+    @property
+    def most_layers(self) -> int:
+        """Layers of the largest place."""
+        return max(self.counts)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all places have the same number of layers."""
+        return len(set(self.counts)) == 1
+
+    def rows(self, place: int) -> slice:
+        """Return which layers a place has."""
+        first = sum(self.counts[:place])
+        return slice(first, first + self.counts[place])
 
     @property
     def _of_layers(self) -> set[Any]:
@@ -142,7 +162,7 @@ class CutLoss:
         Returns:
             What moves on to the next place; of the last place the results of the loss.
         """
-        scan, num = self.scan, self.layers_at_once
+        scan, num = self.scan, self.counts[place]
         num_consts, num_carried = scan_operands(scan.params)
         of_layers, own_layers = self._of_layers, iter(layers)
         known = self._known(values)
@@ -151,9 +171,7 @@ class CutLoss:
         start = [read(atom) for atom in scan.invars[num_consts:][:num_carried]]
         carried, before = (start, []) if place == 0 else (moving[:num_carried], moving[num_carried:])
         slices = [
-            next(own_layers)
-            if not isinstance(atom, Literal) and atom in of_layers
-            else read(atom)[place * num : (place + 1) * num]
+            next(own_layers) if not isinstance(atom, Literal) and atom in of_layers else read(atom)[self.rows(place)]
             for atom in scan.invars[num_consts + num_carried :]
         ]
         params = {**scan.params, "length": num, "unroll": min(int(scan.params["unroll"]), num)}

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.layout.placement import dims_spec
 from outlay.program.passes import Planned
 from outlay.program.pipelines.pipelined_function import sample_axes
 from outlay.program.stages.scheduled_run import Values
@@ -46,16 +45,10 @@ class StagePrograms:
     @functools.cached_property
     def layer_specs(self) -> list[P]:
         """How layers are split: over the stages, and as the layout splits the leaf that they are made of."""
-        paths = [path for path, is_layer in zip(self.loss.paths, self.loss.is_layer, strict=True) if is_layer]
-        leaves = [self._planned.plan[path] for path in paths]
-        arguments = self.loss.cut.jaxpr.jaxpr.invars[len(self.loss.consts) :][: len(self.loss.paths)]
-        of_argument = dict(zip(arguments, self.loss.paths, strict=True))
-        specs = []
-        for var in self.loss.cut.scanned_layers:
-            same = [leaf for leaf in leaves if leaf.shape == tuple(var.aval.shape)]
-            leaf = self._planned.plan[of_argument[var]] if var in of_argument else next(iter(same), None)
-            specs.append(P(self._axis) if leaf is None else dims_spec(((self._axis,), *leaf.dims[1:])))
-        return specs
+        return [
+            P(self._axis) if dims is None else P(self._axis, *without_axis(dims, self._axis)[1:])
+            for dims in self.loss.layer_dims
+        ]
 
     @functools.cached_property
     def shared_specs(self) -> dict[int, P]:
@@ -144,6 +137,11 @@ class StagePrograms:
                 out_shardings=(at, [*map(on, self._common_specs)]),
             )
             lowered["zeros", stage] = made.lower()
+        for place, count in enumerate(self.loss.cut.counts):
+            if self.runs(place) and count < self.loss.cut.most_layers:
+                at = [*map(self._on(place), self.layer_specs)]
+                first = functools.partial(jax.tree.map, lambda x, count=count: x[:count])
+                lowered["take", place] = jax.jit(first, in_shardings=(at,), out_shardings=at).lower(_layers)
         for place in range(len(self.loss.functions)):
             kinds = {
                 action.kind
@@ -239,7 +237,8 @@ class _OnDevices(CalledStages):
         self._layers = layers
         self._values = dict(zip(programs.loss.shared, shared, strict=True))
         self._values |= zip(programs.loss.others, consts, strict=True)
-        self._seen: dict[Any, Any] = {}
+        self._seen: dict[Any, jax.Array] = {}
+        self._own_layers: dict[int, Values] = {}
 
     def runs(self, stage: int) -> bool:
         """Return whether this process has devices of a stage."""
@@ -247,26 +246,32 @@ class _OnDevices(CalledStages):
 
     def arguments(self, place: int, part: int) -> Values:
         """Return what a place takes for its forward pass, before what moves, as its devices have it already."""
-        loss, at = self._loss, self._programs.arguments_at(place)
-        taken, (repeat, stage) = loss.functions[place].taken, divmod(place, loss.schedule.num_stages)
-        size, first = loss.cut.layers_at_once, loss.first_sample
-        names = [("layer", repeat, number) for number in range(loss.functions[place].num_layers)]
-        names += [("value", 0, number) for number in (*taken.shared, *(n for n in taken.others if n < first))]
+        loss, stage, first = self._loss, place % self._loss.schedule.num_stages, self._loss.first_sample
+        function, layers = loss.functions[place], self._layers_of(place)
+        taken, at = function.taken, self._programs.arguments_at(place)[len(layers) :]
+        names = [("value", 0, number) for number in (*taken.shared, *(n for n in taken.others if n < first))]
         names += [("sample", part, number - first) for number in taken.others if number >= first]
-        return [self._on_stage(name, stage, sharding, size) for name, sharding in zip(names, at, strict=True)]
+        return [*layers, *(self._on_stage(name, stage, sharding) for name, sharding in zip(names, at, strict=True))]
 
-    def _on_stage(self, name: tuple[str, int, int], stage: int, sharding: NamedSharding, size: int) -> jax.Array:
-        if (name, stage) in self._seen:
-            return self._seen[name, stage]
-        kind, of, number = name
-        if kind == "layer":
-            x = self._layers[of][number]
-            seen = seen_on(x, sharding, (size, *x.shape[1:]))
-        else:
+    def _layers_of(self, place: int) -> Values:
+        """Return the layers of a place on its devices; where the largest place has more, they are copied."""
+        if place in self._own_layers:
+            return self._own_layers[place]
+        loss = self._loss
+        size, at = loss.cut.most_layers, self._programs.arguments_at(place)
+        whole = self._layers[place // loss.schedule.num_stages]
+        layers = [seen_on(x, where, (size, *x.shape[1:])) for x, where in zip(whole, at, strict=False)]
+        if ("take", place) in self._compiled:
+            layers = self._compiled["take", place](layers)
+        self._own_layers[place] = layers
+        return layers
+
+    def _on_stage(self, name: tuple[str, int, int], stage: int, sharding: NamedSharding) -> jax.Array:
+        if (name, stage) not in self._seen:
+            kind, of, number = name
             x = self._parts[of][number] if kind == "sample" else self._values[number]
-            seen = seen_on(x, sharding, x.shape)
-        self._seen[name, stage] = seen
-        return seen
+            self._seen[name, stage] = seen_on(x, sharding, x.shape)
+        return self._seen[name, stage]
 
     def call(self, name: str, place: int, *values: Any) -> Any:
         """Run one of a place's calls."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from outlay.core.constrain import Gradient, Sums
+from outlay.core.constrain import Gradient, Sums, without_own_axes
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import replay
 from outlay.core.paths import flatten_paths, under
-from outlay.layout.pipelines import is_in_list
+from outlay.layout.pipelines import Pipeline, is_in_list
+from outlay.layout.placement import Dims, dims_spec
+from outlay.models.layers import scan_over_lists
 from outlay.program.gradient_splits import root_of
 from outlay.program.passes import Planned
 from outlay.program.pipelines.microbatched_scan import scan_problems
@@ -30,10 +32,13 @@ from outlay.program.pipelines.pipelined_function import (
     pipelines_of,
 )
 from outlay.program.pipelines.stacked_scans import Stack, opened_to_scans, top_scans
+from outlay.program.place_inside import Place, placing
 from outlay.program.stages.added_over_parts import not_added_up, opened_calls
+from outlay.program.stages.layer_counts import flops_of, layer_counts, prices_of, problems_of_counts
 from outlay.program.stages.stage_cut import CutLoss
 from outlay.program.stages.stage_functions import StageFunctions
 from outlay.schedules.stage_schedule import StageSchedule
+from outlay.schedules.stage_times import TimedSchedule
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class StagedLoss:
         accumulate: in how many parts the batch goes through the pipeline, one after the other.
         results: what a gradient returns, as shapes: gradients, sums, and what is carried on.
         sample_shapes: the samples of one microbatch, as shapes in their tree.
+        layer_dims: how each operand of the scan that is layers lies in the state; None if that is not known.
+        axis: the mesh axis of the stages.
+        place: constrains where a value lives.
     """
 
     schedule: StageSchedule
@@ -61,6 +69,9 @@ class StagedLoss:
     accumulate: int
     results: Any
     sample_shapes: Any
+    layer_dims: tuple[Dims | None, ...]
+    axis: str
+    place: Place
 
     @property
     def num_parts(self) -> int:
@@ -90,15 +101,42 @@ class StagedLoss:
 
     def hand_over(self, params: Sequence[Any]) -> tuple[list[list[Any]], list[Any]]:
         """Return what stages take of the parameters: for each repeat the layers of all stages, and shared ones."""
-        repeats = self.schedule.num_repeats
         values = [*self.consts, *params, *[None] * (len(self.cut.is_stack) - self.first_sample)]
-        whole = self.cut.layers(values)
-        size = self.schedule.num_stages * self.cut.layers_at_once
+        whole = [self._as_in_state(*each) for each in zip(self.cut.layers(values), self.layer_dims, strict=True)]
         layers = [
-            whole if repeats == 1 else [x[number * size : (number + 1) * size] for x in whole]
-            for number in range(repeats)
+            [self._of_repeat(repeat, *each) for each in zip(whole, self.layer_dims, strict=True)]
+            for repeat in range(self.schedule.num_repeats)
         ]
         return layers, [values[number] for number in self.shared]
+
+    def _as_in_state(self, x: Any, dims: Dims | None) -> Any:
+        """Keep layers that stages do not have in equal parts split as in the state, so that one exchange sends them."""
+        return x if dims is None or self.axis in dims[0] else self.place(x, without_own_axes(dims_spec(dims)))
+
+    def _of_repeat(self, repeat: int, x: Any, dims: Dims | None) -> Any:
+        """Return the layers of all stages for one repeat, each stage with as many rows as the largest place has."""
+        num = self.schedule.num_stages
+        rows = [self.cut.rows(place) for place in range(repeat * num, (repeat + 1) * num)]
+        if self.cut.is_equal:
+            return x if self.schedule.num_repeats == 1 else x[rows[0].start : rows[-1].stop]
+        parts = [x[each] for each in rows]
+        widths = [[(0, self.cut.most_layers - len(part)), *[(0, 0)] * (x.ndim - 1)] for part in parts]
+        padded = [jnp.pad(*each) for each in zip(parts, widths, strict=True)]
+        return self._as_in_state(jnp.concatenate(padded), dims)
+
+    @property
+    def timed(self) -> TimedSchedule:
+        """What each action takes, in FLOPs."""
+        forward, backward = zip(*map(flops_of, self.functions), strict=True)
+        return TimedSchedule(self.schedule, forward, backward)
+
+    def in_words(self) -> Iterator[str]:
+        """Say how many layers each place has, and what that makes of the schedule; and draw it."""
+        timed, (least, most) = self.timed, (min(self.cut.counts), max(self.cut.counts))
+        each = f"{most} each" if least == most else " + ".join(map(str, self.cut.counts))
+        idle = f"{100 * timed.bubble:.1f} % of the time is idle"
+        yield f"{self.cut.num_layers} layers, {each}; by the FLOPs of stages {idle}"
+        yield str(timed)
 
     def lowered(self) -> list[jax.stages.Lowered]:
         """Lower what each place computes, for no devices in particular."""
@@ -124,7 +162,7 @@ def staged(planned: Planned, gradient: Gradient, sums: Sums, params: Any, sample
         ProgramError: it cannot be cut or taken in parts; all reasons are listed.
     """
     pipelines, schedule = pipelines_of(planned), planned.schedule
-    _check(pipelines, [gradient.combined(path) for path, _ in flatten_paths(params)[0]])
+    _check([gradient.combined(path) for path, _ in flatten_paths(params)[0]])
     taken: list[Any] = []
 
     def noted(params: Any, samples: Any, carried: Any) -> Any:
@@ -144,7 +182,8 @@ def staged(planned: Planned, gradient: Gradient, sums: Sums, params: Any, sample
         totals, _ = sums(params, samples, carried)
         return [totals["loss"], *jax.tree.leaves(totals)]
 
-    of_all, of_few = (jax.make_jaxpr(computed)(params, each) for each in (part, few))
+    with scan_over_lists() if any(map(is_in_list, pipelines)) else contextlib.nullcontext():
+        of_all, of_few = (jax.make_jaxpr(computed)(params, each) for each in (part, few))
     root = root_of(params, planned.plan)
     paths = [under(root, path) for path, _ in flatten_paths(params)[0]]
     stacks = [Stack(frozenset([path]), 0) if path in pipelines else None for path in paths]
@@ -155,41 +194,59 @@ def staged(planned: Planned, gradient: Gradient, sums: Sums, params: Any, sample
     whole, micro = (needed_for(constants_as_arguments(each)[0])[0] for each in (of_all, of_few))
     whole, micro = (needed_for(opened_to_scans(each, everything))[0] for each in (whole, micro))
     at = _one_scan(whole, micro, everything)
-    num_places = schedule.num_stages * schedule.num_repeats
-    cut = CutLoss(micro, whole, at, [stack is not None for stack in everything], num_places)
-    problems = _problems(cut, schedule, num_consts + len(paths))
+    is_stack, (rule, *_) = [stack is not None for stack in everything], pipelines.values()
+    # Of one layer each, to be priced.
+    cut = CutLoss(micro, whole, at, is_stack, (1, 1, 1))
+    problems = _problems(cut, rule, schedule, num_consts + len(paths))
     if problems:
         raise pipeline_error(problems)
     is_parameter = [num_consts <= number < num_consts + len(paths) for number in range(len(everything))]
-    functions, moving = [], []
-    size = cut.layers_at_once
-    layers = [jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), var.aval.dtype) for var in cut.scanned_layers]
-    for place in range(num_places):
-        functions.append(StageFunctions(cut, place, layers, micro.in_avals, is_parameter, moving))
-        moving = functions[-1].moved
+    counts = layer_counts(rule, cut.num_layers, schedule, lambda: prices_of(_functions(cut, is_parameter)))
+    cut = replace(cut, counts=counts)
+    dims = _dims_of_layers(planned, cut, dict(zip(micro.jaxpr.invars[num_consts:], paths, strict=False)))
     return StagedLoss(
         schedule,
         cut,
-        tuple(functions),
+        _functions(cut, is_parameter),
         list(of_few.consts),
         jax.tree.map(_shape, params),
         tuple(paths),
         gradient.num_microbatches,
         results,
         few,
+        dims,
+        rule.axis,
+        placing(planned.mesh),
     )
+
+
+def _functions(cut: CutLoss, is_parameter: Sequence[bool]) -> tuple[StageFunctions, ...]:
+    functions, moving = [], []
+    for place, size in enumerate(cut.counts):
+        layers = [jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), var.aval.dtype) for var in cut.scanned_layers]
+        functions.append(StageFunctions(cut, place, layers, cut.jaxpr.in_avals, is_parameter, moving))
+        moving = functions[-1].moved
+    return tuple(functions)
+
+
+def _dims_of_layers(planned: Planned, cut: CutLoss, path_of: Mapping[Any, str]) -> tuple[Dims | None, ...]:
+    """Return how operands of the scan that are layers lie in the state: as the leaf, or as leaves of their shape."""
+    leaves = [planned.plan[path] for path in pipelines_of(planned)]
+    known: list[Dims | None] = []
+    for var in cut.scanned_layers:
+        shape = tuple(var.aval.shape)
+        leaf = planned.plan[path_of[var]] if var in path_of else None
+        leaf = leaf or next((one for one in leaves if shape in (one.shape, (shape[0], *one.shape))), None)
+        of_one = leaf is not None and leaf.shape != shape
+        known.append(None if leaf is None else ((), *leaf.dims) if of_one else leaf.dims)
+    return tuple(known)
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(x), x.dtype)
 
 
-def _check(pipelines: Any, combined: Sequence[str]) -> None:
-    listed = [path for path in pipelines if is_in_list(path)]
-    if listed:
-        what = "its layers are a list, and stages of mode placed take theirs from one stack"
-        fix = 'stack the layers and scan over them (jax.lax.scan, nnx.scan, eqx.filter_vmap), or mode="auto"'
-        raise pipeline_error([Problem("list of layers", path, what, fix) for path in listed])
+def _check(combined: Sequence[str]) -> None:
     if set(combined) != {"sum"}:
         raise ProgramError(
             "stages of a pipeline add up gradients of microbatches, and this step takes them for each sample, or in "
@@ -217,17 +274,10 @@ def _one_scan(whole: Any, micro: Any, stacks: Sequence[Stack | None]) -> int:
     raise pipeline_error([Problem("hidden scan", "the loss", what, 'a scan of the loss itself, or mode="auto"')])
 
 
-def _problems(cut: CutLoss, schedule: StageSchedule, num_fixed: int) -> list[Problem]:
+def _problems(cut: CutLoss, rule: Pipeline, schedule: StageSchedule, num_fixed: int) -> list[Problem]:
     scan, at = cut.of_all.jaxpr.eqns[cut.at], source_line(cut.scan) or "a scan"
     problems = scan_problems(scan, cut.scan)
-    layers, stages, repeats = scan.params["length"], schedule.num_stages, schedule.num_repeats
-    if layers % cut.num_places:
-        rounds = f" x {repeats} repeats" if repeats > 1 else ""
-        up = math.ceil(layers / cut.num_places) * cut.num_places
-        fix = f"{up} layers, or a mesh with a number of stages that divides {layers}"
-        problems.append(
-            Problem("uneven layers", at, f"{layers} layers do not divide into {stages} stages{rounds}", fix)
-        )
+    problems += problems_of_counts(rule, cut.num_layers, schedule, at)
     problems += cut.problems(num_fixed)
     if not problems:
         whole, few = opened_calls(cut.of_all), opened_calls(cut.jaxpr)

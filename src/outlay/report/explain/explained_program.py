@@ -18,7 +18,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from outlay.analysis.attribution.compiler_output import CompilerOutput
 from outlay.analysis.findings.compiler_messages import is_message, watching
-from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.disk_cache import DiskCache
 from outlay.core.error_types import ExplainError
@@ -27,6 +26,7 @@ from outlay.core.jax_compat import is_compile_only, source_lines_may_be_of_anoth
 from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
+from outlay.core.traced_flops import TracedWork, traced_work
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
 from outlay.program.program import Program

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import compiled_work
-from outlay.analysis.work.traced import traced_work
+from outlay.core.traced_flops import traced_work
 
 pytestmark = pytest.mark.newest
 

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.program.waves import NUM_STEPS, graph, init_of, inputs
 
 import outlay
-from outlay.analysis.work.traced import count_flops
 from outlay.core.error_types import ExplainError
 from outlay.core.table import to_text
+from outlay.core.traced_flops import count_flops
 from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.layout.strategies import by_rows

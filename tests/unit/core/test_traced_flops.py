@@ -5,7 +5,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.analysis.work.traced import count_flops, traced_work
+from outlay.core.traced_flops import count_flops, traced_work
 
 pytestmark = pytest.mark.newest
 

@@ -10,9 +10,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
-from outlay.analysis.work.factorizations import factorization_flops, fft_flops
-from outlay.analysis.work.products import attention_flops, convolution_flops
+from outlay.core.factorization_flops import factorization_flops, fft_flops
 from outlay.core.primitives import FREE, KINDS
+from outlay.core.product_flops import attention_flops, convolution_flops
 
 _REPLACED = ("pallas_call", "mpmd_map", "custom_partitioning")
 """Operations that are not compiled from the jaxpr they carry, or run it over a grid."""
