@@ -129,6 +129,7 @@ def operations(folder, prepared, dice):
     return often, [metrics]
 
 
+@pytest.mark.thorough  # test_foreign.py has each operation
 def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepared, monkeypatch):
     dice = random.Random(0)
     put(tmp_path, FOREIGN)

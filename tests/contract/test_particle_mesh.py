@@ -89,6 +89,7 @@ def test_it_is_the_same_over_pencils_as_on_one_device(tmp_path):
     assert answer.stdout.startswith("the same: ")
 
 
+@pytest.mark.thorough  # test_examples_and_commands.py explains examples
 def test_over_pencils_it_exchanges_halos_and_never_the_mesh(tmp_path):
     facts = json.loads(command_here("explain", *PENCILS, "--json", cwd=tmp_path).stdout)
     kinds = {each["kind"] for each in facts["collectives"]}

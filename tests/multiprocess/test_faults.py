@@ -61,7 +61,14 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
 @pytest.mark.parametrize(
     ("process", "fault", "code", "says", "last"),
     [
-        (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
+        pytest.param(
+            1,
+            "exception",
+            13,
+            "ValueError, exit code 13",
+            "ValueError: a planted mistake",
+            marks=pytest.mark.any_jax,
+        ),
         # test_verdict.py has the code of an exit; a process of this one ends all as one with an exception does
         pytest.param(0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7", marks=pytest.mark.thorough),
         pytest.param(
@@ -184,6 +191,7 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
     )
 
 
+@pytest.mark.any_jax
 @pytest.mark.parametrize("fault", ["SIGSTOP", pytest.param("sleep", marks=pytest.mark.thorough)])
 def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
     done = jobs.run("--stuck-after", "8", "--start-within", "240", fault=fault, process=1, mark=mark, forked=False)

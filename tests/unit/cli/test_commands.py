@@ -68,6 +68,7 @@ def test_a_second_run_is_refused_before_anything_is_touched(run):
     assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}
 
 
+@pytest.mark.thorough  # test_interrupt.py ends commands, test_run_faults.py keeps metrics
 def test_ctrl_c_keeps_the_metrics_so_far(tmp_path):
     with subprocess.Popen(
         [*OUTLAY, "run", LINE, "--devices", "2", "--steps", "1000000", "--run-folder", "long"],

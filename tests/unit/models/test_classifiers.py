@@ -32,6 +32,7 @@ def test_rules_reach_its_parameters_by_layer():
     }
 
 
+@pytest.mark.thorough  # dropout by keys is below
 def test_each_hidden_layer_drops_by_masks_of_its_own(monkeypatch):
     """Two layers with one mask would zero the same features twice."""
     seen = []

@@ -79,6 +79,7 @@ def test_modules_run_as_in_their_own_loop(name: str) -> None:
     np.testing.assert_allclose(in_a_scan(outlay.layers, blocks, x), expected, rtol=1e-6)
 
 
+@pytest.mark.thorough  # modules run above
 @pytest.mark.any_jax
 def test_parameters_with_a_function_keys_of_their_own_and_gradients() -> None:
     blocks, keys = dicts(), jax.random.split(jax.random.key(2), 3)

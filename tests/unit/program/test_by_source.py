@@ -176,6 +176,7 @@ def init_of_nnx(key):
     return nnx.state(Block(nnx.Rngs(0)))
 
 
+@pytest.mark.any_jax
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "pattern",
@@ -205,6 +206,7 @@ def of_linen(params, batch, keys):
     return (Network().apply(params, batch) ** 2).mean(axis=(-1, -2)), {}
 
 
+@pytest.mark.thorough  # those of NNX and Equinox are tried
 @pytest.mark.any_jax  # modules of nnx above
 def test_modules_of_linen_and_values_of_several_shapes():
     def made(key):

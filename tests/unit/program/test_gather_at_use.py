@@ -155,6 +155,7 @@ def test_microbatches_gather_layer_by_layer_too():
     np.testing.assert_allclose(one_step(program)[0], one_step(trained(in_bfloat16, "auto"))[0], 1e-2, 1e-4)
 
 
+@pytest.mark.thorough  # layers are gathered above
 @pytest.mark.any_jax
 def test_a_parameter_that_every_turn_uses_is_gathered_once():
     """As a recurrent network's: not in every turn."""

@@ -88,7 +88,7 @@ def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devic
         np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # others run above
 @pytest.mark.any_jax
 @pytest.mark.compiles
 @pytest.mark.parametrize("layout", ["zero2", *(pytest.param(name, marks=NOT_THERE) for name in ("dp", "fsdp"))])

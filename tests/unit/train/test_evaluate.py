@@ -51,6 +51,7 @@ def per_sample(state, batch):
     return {"loss": losses, "inner": {"right": metrics["accuracy"]}}
 
 
+@pytest.mark.thorough  # one program leaves it below
 @pytest.mark.any_jax
 def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
     held_out = reading_per_sample()

@@ -22,6 +22,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.thorough  # test_layouts.py compares with plain JAX
 @pytest.mark.any_jax
 def test_a_train_step_equals_one_written_by_hand():
     state = problem.init(jax.random.key(1))

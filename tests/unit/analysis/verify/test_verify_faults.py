@@ -75,6 +75,7 @@ def test_copies_that_differ_where_the_first_device_is_right_are_found_too() -> N
     assert wrong.fault == "declared the same on 8 devices, but differs: devices 1-7 hold other bits"
 
 
+@pytest.mark.thorough  # faults are found above
 def test_a_normalisation_over_each_devices_own_samples_shows_first_in_the_gradients() -> None:
     def loss(params: Any, batch: Any, keys: Any) -> Any:
         centred = batch["x"] - batch["x"].mean(axis=0, keepdims=True)

@@ -83,6 +83,7 @@ def residuals_of(config):
     return lambda params: jax.vjp(lambda p: language_model(config)[1](p, BATCH, None)[0], params)[1]
 
 
+@pytest.mark.thorough  # float32 is compared above
 @pytest.mark.compiles
 def test_it_computes_in_bfloat16_on_float32_parameters():
     config = dataclasses.replace(SMALL, dtype="bfloat16")

@@ -81,6 +81,7 @@ def test_the_trace_shows_the_predicted_step_above_the_measured_ones(profiled):
     assert {event["tid"] for event in measured} == names
 
 
+@pytest.mark.thorough  # one is taken and read above
 def test_a_trace_that_was_taken_before_is_read_and_its_steps_are_counted(program, profiled, tmp_path):
     state, _ = jax.block_until_ready(program(program.init(jax.random.key(0)), BATCH))
     with jax.profiler.trace(str(tmp_path)):
