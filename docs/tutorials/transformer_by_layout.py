@@ -140,5 +140,4 @@ print(f"recorded 0.087221, here {alone[-1]['loss']:.6f}")
 assert abs(alone[-1]["loss"] - 0.087221) < 0.02
 
 # %% [markdown]
-# What a step of the model with a billion parameters takes, and what Outlay prices for it, is in [the notebooks'
-# measured steps](../guides/from_the_notebooks.md#measured-steps).
+# The last page puts the layers on stages too: [three axes at once](three_axes.py).
