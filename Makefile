@@ -21,7 +21,7 @@ help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
 	@echo 'make check      lint, then the tests that are quick: for use while working'
 	@echo 'make test       lint and the tests, on this Python and on the newest one'
-	@echo 'make test-thorough  the combinations that make test leaves out, for half an hour'
+	@echo 'make test-thorough  the combinations that make test leaves out, and the site'
 	@echo 'make test-house the tests of Outlay alone, where its applications are not installed'
 	@echo 'make lint       format, style, layers, types'
 	@echo 'make bench      every benchmark that takes minutes, one after the other'
