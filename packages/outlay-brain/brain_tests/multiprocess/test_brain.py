@@ -19,7 +19,7 @@ WORKER = Path(__file__).parent / "brain_worker.py"
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # the command below has two processes
 @pytest.mark.parametrize("name", PROCESSES)
 def test_every_process_has_what_one_device_computes(tmp_path, name):
     num_processes = PROCESSES[name]
