@@ -97,6 +97,12 @@ EACH_ENTRY = frozenset().union(
 EACH_TOKEN = "outlay_each_token"
 """The name of a jitted function that treats each entry of dim 0 by itself, however it orders them on its way."""
 
+SCALE = "outlay_scale"
+"""The name of a jitted function for a scale that cancels, so that of some samples it may be another than of all."""
+
+BY_SAMPLE = frozenset([EACH_TOKEN, SCALE])
+"""Names of jitted functions that tell what they do with samples, whatever operations they consist of."""
+
 KEEPS = KINDS["hands on"] | KINDS["converts"] | KINDS["rearranges"]
 """The result holds what the one operand holds, so that to store it as well would be to store the operand twice."""
 

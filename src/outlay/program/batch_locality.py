@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.error_types import ProgramError
-from outlay.core.primitives import EACH_ENTRY, EACH_TOKEN, KINDS
+from outlay.core.primitives import EACH_ENTRY, EACH_TOKEN, KINDS, SCALE
 from outlay.program.independent_dims import independent
 
 _COMBINING = frozenset(
@@ -68,6 +68,8 @@ def is_local(global_eqn: Any, local_eqn: Any) -> bool:
         return takes_each_sample(global_eqn, local_eqn)
     if local_eqn.params.get("name") == EACH_TOKEN:
         return {*before, *after} <= {0, None}
+    if local_eqn.params.get("name") == SCALE:
+        return True
     inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (global_eqn, local_eqn)), strict=True))
     # The program of a scatter or a reduction combines two entries, and does not tell which.
     if inner and local_eqn.primitive.name not in _COMBINING:

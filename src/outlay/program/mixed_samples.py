@@ -13,7 +13,7 @@ from jax.extend.core import Literal, jaxprs_in_params
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_source import calls_to, is_traced, line_of, source_line
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, CUSTOM_RULES, SCAN, WHILE
-from outlay.core.primitives import EACH_TOKEN
+from outlay.core.primitives import BY_SAMPLE
 from outlay.program.batch_locality import are_equal, is_local
 
 HOLDING = frozenset([SCAN, WHILE, COND, *CALLS, *CHECKPOINTS, *CUSTOM_RULES])
@@ -45,7 +45,7 @@ def mixing_operations(of_all: Any, of_own: Any) -> Iterator[tuple[Any, str]]:
         atoms = zip((*a.invars, *a.outvars), (*b.invars, *b.outvars), strict=True)
         if any(_have_other_numbers(*pair) for pair in atoms) or a.params.get("length") != b.params.get("length"):
             yield a, source_line(a)
-        elif a.primitive.name in HOLDING and a.params.get("name") != EACH_TOKEN:
+        elif a.primitive.name in HOLDING and a.params.get("name") not in BY_SAMPLE:
             for pair in zip(*(jaxprs_in_params(eqn.params) for eqn in (a, b)), strict=True):
                 for inner, line in mixing_operations(*pair):
                     # The cached trace of a helper of JAX has the lines of whoever called it first.

@@ -109,12 +109,13 @@ def stacked(params, batch, keys):
     return jnp.mean((x.astype(jnp.float32) - batch["y"]) ** 2, axis=-1), {}
 
 
-def trained(layout, mode="auto", accumulate=1, steps=3, loss=stacked):
+def trained(layout, mode="auto", accumulate=1, steps=3, loss=stacked, **axes):
     """Train; return the losses and the program."""
     kernel = jax.random.normal(jax.random.key(1), (4, WIDTH, WIDTH)) / WIDTH**0.5
     state = outlay.init_state(lambda key: {"layers": {"kernel": kernel}, "scale": jnp.ones(WIDTH)}, optax.adam(1e-2))
     step = outlay.train_step(loss, optax.adam(1e-2), accumulate=accumulate)
-    program = outlay.program(step, state, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode=mode)
+    mesh = outlay.mesh(**(axes or {"data": 8}))
+    program = outlay.program(step, state, BATCH, layout=layout, mesh=mesh, mode=mode)
     now, losses = program.init(jax.random.key(0)), []
     for _ in range(steps):
         now, metrics = program(now, BATCH)
@@ -147,6 +148,24 @@ def test_a_trained_stack_rounds_alike_on_any_mesh(mode, accumulate):
     np.testing.assert_allclose(losses, in_fp8()[0], rtol=1e-3 if accumulate == 1 else 2e-2)
     np.testing.assert_allclose(losses, plainly(), rtol=5e-2)
     assert losses != plainly()
+
+
+STAGES = outlay.Layout([("params.layers.**", outlay.layout.pipeline("stage", microbatches=2))])
+
+
+def test_a_pipeline_multiplies_in_fp8():
+    """Each microbatch has scales of its own, which is no mixing of samples."""
+    losses, program = trained(STAGES + outlay.Layout([RULE]) + SPLIT, stage=2, data=4)
+    assert program.fp8.startswith("1 product of 1 leaf in FP8")
+    np.testing.assert_allclose(losses[0], in_fp8()[0][0], rtol=1e-3)
+    np.testing.assert_allclose(losses, in_fp8()[0], rtol=2e-2)
+    assert losses != plainly()
+
+
+def test_stages_that_are_programs_of_their_own_refuse_fp8():
+    message = r"this is stages in mode placed\n +fix: leave the rule out, or mode=\"auto\""
+    with pytest.raises(outlay.errors.ProgramError, match=message):
+        trained(STAGES + outlay.Layout([RULE]) + SPLIT, "placed", stage=2, data=4)
 
 
 def test_the_plan_says_it_and_places_leaves_by_other_rules():

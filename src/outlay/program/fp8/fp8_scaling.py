@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from outlay.core.primitives import SCALE
 from outlay.layout.fp8 import Float8
 
 BLOCK = 128
@@ -40,7 +41,7 @@ def narrowed(x: jax.Array, form: Float8) -> Narrow:
     >>> narrowed(jnp.array([1.0, 450.0]), "e4m3")
     Narrow(values=Array([0.5, 224], dtype=float8_e4m3fn), scale=Array(2., dtype=float32))
     """
-    scale, inverse = _scales(_over_devices(jnp.max(jnp.abs(x)).astype(jnp.float32)), form)
+    scale, inverse = _scales(_over_devices(_largest(x)), form)
     return Narrow((x.astype(jnp.float32) * inverse).astype(_DTYPES[form]), scale)
 
 
@@ -63,6 +64,14 @@ def rounded_in_blocks(x: jax.Array, form: Float8, dims: Sequence[int]) -> jax.Ar
     scale, inverse = _scales(jnp.max(jnp.abs(blocks), axis=inside, keepdims=True).astype(jnp.float32), form)
     rounded = (blocks.astype(jnp.float32) * inverse).astype(_DTYPES[form]).astype(jnp.float32) * scale
     return jax.lax.slice(rounded.reshape(sizes), [0] * x.ndim, x.shape).astype(x.dtype)
+
+
+def _largest_entry(x: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(x)).astype(jnp.float32)
+
+
+_largest_entry.__name__ = SCALE
+_largest = jax.jit(_largest_entry)
 
 
 def _over_devices(largest: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from jax.extend.core import Literal, jaxprs_in_params
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import CALLS, Operations, run_jaxpr
-from outlay.core.primitives import EACH_TOKEN
+from outlay.core.primitives import BY_SAMPLE
 from outlay.program.batch_locality import sums_samples
 from outlay.program.mixed_samples import mixing_operations
 
@@ -33,7 +33,7 @@ def opened_calls(jaxpr: Any) -> Any:
         return run_jaxpr(inner, values, evaluate)
 
     def evaluate(eqn: Any, values: list[Any], bind: Any) -> list[Any]:
-        if eqn.primitive.name in CALLS and eqn.params.get("name") != EACH_TOKEN:
+        if eqn.primitive.name in CALLS and eqn.params.get("name") not in BY_SAMPLE:
             return run(next(iter(jaxprs_in_params(eqn.params))), values)
         return bind(*values)
 
