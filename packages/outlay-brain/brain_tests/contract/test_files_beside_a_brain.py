@@ -12,6 +12,7 @@ import outlay
 BRAIN = str(ROOT / "examples" / "ab_brain.toml")
 
 
+@pytest.mark.thorough  # test_recording_faults.py has each operation
 def test_random_operations_of_a_brain_leave_what_others_put_there(tmp_path):
     dice = random.Random(0)
     put(tmp_path, FOREIGN)

@@ -39,7 +39,7 @@ def one(rule, delays, dtype="float32"):
     return deferred, state
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.thorough  # runs below leave the same bits
 @pytest.mark.parametrize("delays", DELAYS, ids=lambda delays: type(delays).__name__)
 def test_each_pass_with_each_rule_passes_its_self_test(delays):
     """It compares the pass with JAX, steps that leave out pairs with those that do not, and threads with one.
