@@ -3,6 +3,7 @@
 import contextlib
 import random
 
+import pytest
 from brain_tests.unit.brain.run.tiny import tiny
 from tests.contract.test_foreign_files import FOREIGN, put, read
 from tests.unit.cli.command import ROOT, command_here
