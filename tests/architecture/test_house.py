@@ -75,6 +75,7 @@ ON_THEIR_OWN = {
     "outlay.analysis.verify.static.neighbours": "arithmetic of permutations, which knows nothing of values",
     "outlay.program.compile_progress": "imported only for what takes long to compile",
     "outlay.search.search_progress": "what a search shows, which knows nothing of what it searches",
+    "outlay.train.not_finite": "what only jobs of several processes enter",
     "outlay.train.added_in_loops": "imported only where there are microbatches",
 }
 """... but for these, and why."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
 from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
-from outlay.train.multihost import NotFinite, is_first
+from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.patience_counter import PatienceCounter
 from outlay.train.progress import Progress
@@ -32,6 +32,9 @@ from outlay.train.recording import NOTHING_RECORDED, MemoryRecorder, RecordedLea
 from outlay.train.run_options import RunOptions
 from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
+
+if TYPE_CHECKING:
+    from outlay.train.not_finite import NotFinite
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]
 """`evaluate(program, state)` returns numbers by name, and only reads the state."""
@@ -95,7 +98,11 @@ class TrainingLoop(StepLoop):
         self._recorded, self._recorder = recorded, recorder
         self._evaluation, self._every, self._on_step = evaluate, options.evaluate_every, on_step
         self._steps_per_call, self._counter = options.steps_per_call or 1, counter
-        self._not_finite = NotFinite()
+        self._not_finite: NotFinite | None = None
+        if jax.process_count() > 1:  # the loss is the same in all of them
+            from outlay.train.not_finite import NotFinite
+
+            self._not_finite = NotFinite()
 
     def begin(self, stack: contextlib.ExitStack) -> float:
         """Compile the program and initialize the state, once all processes are seen to train the same."""
@@ -172,7 +179,8 @@ class TrainingLoop(StepLoop):
             {name: as_numbers(fetched[name] if results.num_steps == 1 else fetched[name][step]) for name in fetched}
             for step in range(results.num_steps)
         ]
-        self._not_finite.look(self.step + 1, steps, results.batches)
+        if self._not_finite:
+            self._not_finite.look(self.step + 1, steps, results.batches)
         steps[-1] |= results.evaluated
         ordered = [dict(sorted(metrics.items(), key=lambda item: item[0] != "loss")) for metrics in steps]
         return ordered, gather(results.leaves) if results.leaves else {}
