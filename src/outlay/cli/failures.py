@@ -138,8 +138,8 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
 
 
 def _users_files() -> frozenset[str]:
-    finder = sys.modules.get("outlay.recipes.find")
-    return frozenset(finder.LOADED) if finder else frozenset()
+    importer = sys.modules.get("outlay.recipes.recipe_file")
+    return frozenset(importer.LOADED) if importer else frozenset()
 
 
 _AXES = r"((?:\w+=-?\d+(?:, )?)+)"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
-from outlay.core.error_types import visible
+from outlay.core.visible_text import visible
 
 if TYPE_CHECKING:
     from outlay.render.report import Report

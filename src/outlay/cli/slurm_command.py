@@ -13,8 +13,9 @@ from typer.core import TyperCommand
 
 from outlay.cli.options import RECIPE_OPTIONS, command_group, own_options
 from outlay.cli.output import say
-from outlay.core.error_types import LaunchError, visible
+from outlay.core.error_types import LaunchError
 from outlay.core.suggest import TYPO
+from outlay.core.visible_text import visible
 
 if TYPE_CHECKING:
     from outlay.slurm.slurm_preset import Preset

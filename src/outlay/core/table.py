@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from outlay.core.equal_layers import fold_numbers
-from outlay.core.error_types import visible
+from outlay.core.visible_text import visible
 
 
 @dataclass(frozen=True)
