@@ -12,7 +12,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 
-from outlay.core.equal_layers import fold_numbers
 from outlay.core.visible_text import visible
 
 
@@ -91,6 +90,8 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
 def _as_one(rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) == 1:
         return list(rows[0])
+    from outlay.core.equal_layers import fold_numbers
+
     first, *others = [fold_numbers(list(dict.fromkeys(cells))) for cells in zip(*rows, strict=True)]
     return [f"{first} x{len(rows):,}", *others]
 

@@ -14,10 +14,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.render.pictures import BlockGrid, DeviceCell, MeshGrid
 from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
-from outlay.report.show_facts import Facts
-
-MANY_DEVICES = 32
-"""Above this number, devices are drawn small, over the whole width of the page."""
+from outlay.report.show_facts import MANY_DEVICES, Facts
 
 
 def leaves_view(facts: Facts) -> dict[str, Any]:

@@ -16,6 +16,10 @@ from outlay.report.leaf import LeafFacts
 Subject = Literal["array", "tree", "plan", "program"]
 
 
+MANY_DEVICES = 32
+"""Above this number, devices are drawn small, over the whole width of the page."""
+
+
 @dataclass(frozen=True)
 class DeviceFacts:
     """One device.

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from outlay.core.quantities import counted, format_bytes, plural
 from outlay.devices.device_names import format_devices, format_ids
@@ -26,11 +27,10 @@ from outlay.render.page import (
     Table,
     colour_of,
 )
-from outlay.render.pictures import ArrayTable, DeviceGrid, HeatMap, HeatRow, Stack
+from outlay.render.pictures import ArrayTable, DeviceGrid, HeatMap, HeatRow, MeshGrid, Stack
 from outlay.report.array_blocks import draw
 from outlay.report.leaf import LeafFacts
-from outlay.report.leaves_view import MANY_DEVICES, device_meshes, leaves_view
-from outlay.report.show_facts import Count, Facts
+from outlay.report.show_facts import MANY_DEVICES, Count, Facts
 
 _WIDTH_WITH_REASONS = 140
 """A narrower terminal would break the reasons into single words, and rules into several lines."""
@@ -69,10 +69,22 @@ def _blocks(facts: Facts) -> Iterator[Block]:
     if not leaf:
         yield from _shares(facts)
     broad = len(facts.devices) > MANY_DEVICES
-    arrays = ArrayTable(functools.partial(leaves_view, facts), of_one=leaf is not None, is_broad=broad, medium="html")
+    arrays = ArrayTable(functools.partial(_leaves_view, facts), of_one=leaf is not None, is_broad=broad, medium="html")
     yield Columns(list(_pictures(facts, arrays)), "broad" if broad else "one" if leaf else "")
     if not leaf:
         yield arrays
+
+
+def _leaves_view(facts: Facts) -> dict[str, Any]:
+    from outlay.report.leaves_view import leaves_view  # text does without
+
+    return leaves_view(facts)
+
+
+def _device_meshes(facts: Facts) -> list[MeshGrid]:
+    from outlay.report.leaves_view import device_meshes
+
+    return device_meshes(facts)
 
 
 def _array_in_words(leaf: LeafFacts) -> Iterator[str]:
@@ -138,7 +150,7 @@ def _pictures(facts: Facts, arrays: ArrayTable) -> Iterator[Block]:
     if arrays.of_one:
         yield Section("which device holds which slice", [arrays], medium="html")
     if facts.meshes or facts.devices:
-        yield Section("devices", [DeviceGrid(functools.partial(device_meshes, facts))], medium="html")
+        yield Section("devices", [DeviceGrid(functools.partial(_device_meshes, facts))], medium="html")
     if not arrays.of_one and facts.heat.rows and facts.heat.modules:
         yield Section("bytes by device and module", [_heat(facts)])
 

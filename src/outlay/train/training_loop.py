@@ -26,7 +26,6 @@ from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
-from outlay.train.patience_counter import PatienceCounter
 from outlay.train.progress import Progress
 from outlay.train.recording import NOTHING_RECORDED, MemoryRecorder, RecordedLeaves, Recorder, RowTypes
 from outlay.train.run_options import RunOptions
@@ -34,6 +33,7 @@ from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
 
 if TYPE_CHECKING:
+    from outlay.train.patience_counter import PatienceCounter
     from outlay.train.not_finite import NotFinite
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]
@@ -258,8 +258,11 @@ def train(
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
         writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
-        counter = PatienceCounter(options.rule) if options.rule else None
-        if counter:
+        counter = None
+        if options.rule:
+            from outlay.train.patience_counter import PatienceCounter
+
+            counter = PatienceCounter(options.rule)
             counter.continue_after(writer.earlier if writer else (), first, from_file=metrics_path is not None)
             # A run that patience has ended must not train on when it is resumed.
             steps = first if counter.is_used_up else steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,22 +22,20 @@ from outlay.core.paths import flatten_paths, map_with_paths, split_path, under
 Values = dict[str, Any]
 
 
+@dataclass(eq=False, kw_only=True)
 class PlainLoop:
     """Computes the steps of a loss and an optimizer from the whole batch at once.
 
-    Args:
+    Attributes:
         in_microbatches: take the microbatches one after the other where a step accumulates: a loss that mixes samples
             is documented to see one microbatch, and a model state goes from one to the next.
-
-    Attributes:
         gradients: the gradients of each loss of the step that was traced last, as its optimizer was given them.
         losses: these losses.
     """
 
-    def __init__(self, *, in_microbatches: bool = False) -> None:
-        self.in_microbatches = in_microbatches
-        self.gradients: list[Any] = []
-        self.losses: list[LossAsWritten] = []
+    in_microbatches: bool = False
+    gradients: list[Any] = field(default_factory=list)
+    losses: list[LossAsWritten] = field(default_factory=list)
 
     def init(self, written: InitAsWritten, key: Any) -> Any:
         """Return the state before the first step: the first of two keys is for the parameters, the other stays."""
