@@ -33,8 +33,8 @@ from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
 
 if TYPE_CHECKING:
-    from outlay.train.patience_counter import PatienceCounter
     from outlay.train.not_finite import NotFinite
+    from outlay.train.patience_counter import PatienceCounter
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]
 """`evaluate(program, state)` returns numbers by name, and only reads the state."""
