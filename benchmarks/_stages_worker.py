@@ -29,11 +29,12 @@ def loss(params, batch, keys):
 def main(schedule, samples, microbatches, rank, port):
     outlay.simulate(1)
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
-    mesh = outlay.mesh(stage=2)
+    mesh = outlay.mesh(stage=2, over={"stage": "hosts"})
     batch = {name: jnp.tile(x, (samples // BATCH, 1)) for name, x in example_batch().items()}
     everywhere = NamedSharding(mesh, PartitionSpec())
     batch = {name: jax.make_array_from_callback(x.shape, everywhere, lambda _, x=x: x) for name, x in batch.items()}
-    rules = [("params.**", outlay.layout.pipeline("stage", microbatches=microbatches)), ("**", outlay.replicate())]
+    layers = ("params.**", outlay.layout.pipeline("stage", microbatches=microbatches))
+    rules = [layers, ("**", outlay.replicate()), ("batch.**", outlay.replicate())]
     program = outlay.program(
         outlay.train_step(loss, optimizer),
         outlay.init_state(init_params, optimizer),

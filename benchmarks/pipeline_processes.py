@@ -25,7 +25,7 @@ def main():
         print(f"skipped: {torch_python} has no torch; see benchmarks/README.md", file=sys.stderr)
         sys.exit(2 if options.torch_python else 0)
     print("2 processes for each system, each on a core of its own; 4 x 1024 MLP, Adam, 4 microbatches, 1F1B, gloo")
-    for samples in (BATCH, 8 * BATCH):
+    for samples in (BATCH, 4 * BATCH):
         arguments = (str(samples), str(MICROBATCHES))
         of_torch = Pair(torch_python, "_torch_stages_worker.py", *arguments, pinned=True)
         of_outlay = Pair(sys.executable, "_stages_worker.py", "1f1b", *arguments, pinned=True)
