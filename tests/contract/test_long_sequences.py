@@ -128,8 +128,9 @@ def test_a_call_of_jax_is_split_by_the_name_of_its_function_or_by_its_line() -> 
 
 
 @pytest.mark.any_jax
-def test_a_model_is_trained_as_on_one_device_in_microbatches_too() -> None:
-    """A rule changes neither the model nor what it learns, and verify proves it."""
+@pytest.mark.parametrize("axes", ["data", ("data", "context")], ids=["over data", "over data and context"])
+def test_a_model_is_trained_as_on_one_device_in_microbatches_too(axes: str | tuple[str, ...]) -> None:
+    """A rule changes neither the model nor what it learns, wherever parameters lie, and verify proves it."""
 
     def loss(params: Any, batch: Any, keys: Any) -> Any:
         heads = [(batch @ params[name]).reshape(*batch.shape[:2], -1, DIM) for name in "qkv"]
@@ -150,7 +151,8 @@ def test_a_model_is_trained_as_on_one_device_in_microbatches_too() -> None:
         step,
         outlay.init_state(init_params, optimizer),
         batch,
-        layout=layout + outlay.fsdp("data", min_size=1),
+        layout=layout + outlay.fsdp(axes, min_size=1),
         mesh=outlay.mesh(data=2, context=2, devices=jax.devices()[:4]),
     )
+    assert program.plan["params.q"].local_shape == ((8, 16) if axes == "data" else (4, 16))
     outlay.verify(program, batches=[batch], steps=1).raise_if_different()

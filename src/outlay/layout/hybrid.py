@@ -19,7 +19,13 @@ from outlay.layout.strategies import MIN_SIZE
 
 @dataclasses.dataclass(frozen=True)
 class LargestDimInHost(LargestDim):
-    """Split the largest divisible free dim over an axis that has to stay inside a host."""
+    """Split the largest divisible free dim over an axis that has to stay inside a host.
+
+    Attributes:
+        axis: the mesh axis.
+    """
+
+    axis: str
 
     def problem_on(self, mesh: MeshInfo, rule: str) -> Problem | None:
         """Return what is wrong on a mesh, for the rule so named: its axis runs over several hosts."""

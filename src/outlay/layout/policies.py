@@ -15,27 +15,31 @@ from outlay.layout.placement import CannotPlace, Choice, LeafView
 
 
 @dataclass(frozen=True)
-class _OverOneAxis:
-    """A policy that splits a dim over one mesh axis, or none.
+class _OverAxes:
+    """A policy that splits a dim over one mesh axis or several, or none.
 
     Attributes:
-        axis: the mesh axis.
+        axis: the mesh axis, or several together, outermost first.
     """
 
-    axis: str
+    axis: str | tuple[str, ...]
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes it uses."""
-        return (self.axis,)
+        return (self.axis,) if isinstance(self.axis, str) else self.axis
+
+    @property
+    def _named_axes(self) -> str:
+        return " and ".join(map(repr, self.axes))
 
 
 @dataclass(frozen=True)
-class LargestDim(_OverOneAxis):
+class LargestDim(_OverAxes):
     """Split the largest divisible free dim; leaves with fewer than `min_size` elements stay whole.
 
     Attributes:
-        axis: the mesh axis.
+        axis: the mesh axis, or several together, outermost first.
         min_size: the number of elements below which a leaf is not worth splitting.
     """
 
@@ -46,26 +50,26 @@ class LargestDim(_OverOneAxis):
         elements = math.prod(leaf.shape)
         if elements < self.min_size:
             return Choice(P(), f"{elements} elements < min_size {self.min_size}: not worth splitting")
-        if self.axis not in leaf.free_axes or not leaf.free_dims:
-            return Choice(P(), f"no free dim or axis left for {self.axis!r}", blocked=True)
-        size = leaf.free_axes[self.axis]
+        if not set(self.axes) <= set(leaf.free_axes) or not leaf.free_dims:
+            return Choice(P(), f"no free dim or axis left for {self._named_axes}", blocked=True)
+        size = math.prod(leaf.free_axes[axis] for axis in self.axes)
+        over = " x ".join(f"{axis}={leaf.free_axes[axis]}" for axis in self.axes)
         fitting = [dim for dim in leaf.free_dims if leaf.shape[dim] and leaf.shape[dim] % size == 0]
         if fitting:
             dim = max(fitting, key=lambda d: (leaf.shape[d], -d))  # of equal ones the first
-            reason = f"dim {dim} is the largest free dim divisible by {self.axis}={size}"
-            return Choice(_split(dim, self.axis), reason)
+            return Choice(_split(dim, self.axis), f"dim {dim} is the largest free dim divisible by {over}")
         if len(leaf.free_dims) < len(leaf.shape):
             sizes = [leaf.shape[dim] for dim in leaf.free_dims]
-            return Choice(P(), f"the free dims, of size {sizes}, are not divisible by {self.axis}={size}")
+            return Choice(P(), f"the free dims, of size {sizes}, are not divisible by {over}")
         pads = " or ".join(f"dim {d} to {-(-n // size) * size}" for d, n in enumerate(leaf.shape))
-        raise CannotPlace(f"no dim of {leaf.shape} is divisible by {self.axis}={size}", f"pad {pads} in the model")
+        raise CannotPlace(f"no dim of {leaf.shape} is divisible by {over}", f"pad {pads} in the model")
 
     def __str__(self) -> str:
-        return f"largest dim over {self.axis!r} (min_size {self.min_size})"
+        return f"largest dim over {self._named_axes} (min_size {self.min_size})"
 
 
 @dataclass(frozen=True)
-class OneDim:
+class OneDim(_OverAxes):
     """Split one given dim, counted from the end when negative; leaves without that dim stay whole.
 
     Attributes:
@@ -74,14 +78,8 @@ class OneDim:
         min_dims: leaves with fewer dims stay whole.
     """
 
-    axis: str | tuple[str, ...]
     dim: int
     min_dims: int = 1
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The mesh axes it uses."""
-        return (self.axis,) if isinstance(self.axis, str) else self.axis
 
     def __call__(self, leaf: LeafView) -> Choice:
         """Choose for one leaf."""
@@ -93,17 +91,13 @@ class OneDim:
             return Choice(P(), f"dim {dim} or axis {self._named_axes} is taken", blocked=True)
         return Choice(P(*[None] * dim, self.axis), f"dim {dim} over {self._named_axes}")
 
-    @property
-    def _named_axes(self) -> str:
-        return " and ".join(map(repr, self.axes))
-
     def __str__(self) -> str:
         which = {0: "first dim", -1: "last dim"}.get(self.dim, f"dim {self.dim}")
         return f"{which} over {self._named_axes}"
 
 
 @dataclass(frozen=True)
-class SplitRows(_OverOneAxis):
+class SplitRows:
     """Split the rows of the parts of a graph; everything else is replicated.
 
     Attributes:
@@ -112,7 +106,13 @@ class SplitRows(_OverOneAxis):
             and None means that it has not been asked.
     """
 
+    axis: str
     rows: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,)
 
     def __call__(self, leaf: LeafView) -> Choice:
         """Choose for one leaf."""
@@ -150,5 +150,5 @@ def fitting_spec(shape: Sequence[int], axes: Sequence[tuple[str, int]]) -> P:
     return P()
 
 
-def _split(dim: int, axis: str) -> P:
+def _split(dim: int, axis: str | tuple[str, ...]) -> P:
     return P(*[None] * dim, axis)

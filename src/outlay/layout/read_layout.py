@@ -24,7 +24,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.pipelines import CUTS, pipeline
 from outlay.layout.placement import STORAGE_NAMES, Placement, Storage, follow, on, replicate
 from outlay.layout.rule import OTHERWISE, Otherwise, Rule
-from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
+from outlay.layout.strategies import Axes, by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
 
 _FREE = "-"
 _RULE = re.compile(r"^\s*\[\[", re.MULTILINE)
@@ -198,6 +198,8 @@ def _rules(entry: _Entry) -> list[Rule]:
     if problems:
         raise LayoutError("this table cannot be used:", problems)
     arguments = {key: value for key, value in entry.table.items() if key != "strategy"}
+    if is_strategy and isinstance(axes := arguments.get("axis"), list):
+        arguments["axis"] = tuple(axes)
     try:
         rules = strategies()[entry.table["strategy"]](**arguments) if is_strategy else [_rule(arguments)]
     except LayoutError as error:
@@ -306,6 +308,10 @@ def strategies() -> dict[str, Callable[..., Layout]]:
 
 ARGUMENT_FORMS: dict[Any, Form] = {
     str: (_is_text, "a string"),
+    Axes: (
+        lambda value: _is_text(value) or (isinstance(value, list) and bool(value) and all(map(_is_axis, value))),
+        'an axis, or a list of several such as ["data", "context"]',
+    ),
     int: (lambda value: type(value) is int, "a whole number"),
     Otherwise: (lambda value: value in OTHERWISE, "one of " + ", ".join(map(repr, OTHERWISE))),
     Sequence[str]: (

@@ -14,6 +14,9 @@ from outlay.layout.placement import on
 from outlay.layout.policies import LargestDim, OneDim, SplitRows
 from outlay.layout.rule import Otherwise, Rule
 
+Axes = str | tuple[str, ...]
+"""A mesh axis, or several together, outermost first."""
+
 MIN_SIZE = 2**18
 """The number of elements below which splitting a leaf costs more in collectives than it saves in memory."""
 
@@ -36,7 +39,7 @@ def data_parallel(axis: str = "data") -> Layout:
 
 @called_as('outlay.fsdp("data")')
 def fsdp(
-    axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error"
+    axis: Axes = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error"
 ) -> Layout:
     """Split parameters and optimizer state, each leaf along its largest divisible free dim (ZeRO stage 3).
 
@@ -44,7 +47,7 @@ def fsdp(
     batch. Source: Rajbhandari et al., ZeRO (arXiv:1910.02054); Zhao et al., PyTorch FSDP (arXiv:2304.11277).
 
     Args:
-        axis: the mesh axis.
+        axis: the mesh axis, or several together, outermost first: `("data", "context")` where both split the batch.
         min_size: leaves with fewer elements stay whole.
         pattern: which state leaves.
         otherwise: what to do with a leaf without a divisible dim: `error`, or `replicate` to keep it whole.
@@ -61,14 +64,14 @@ def fsdp(
 
 @called_as('outlay.zero1("data")')
 def zero1(
-    axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
+    axis: Axes = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
 ) -> Layout:
     """Split the optimizer state only; parameters are replicated (ZeRO stage 1). Combine with `data_parallel`.
 
     Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.1.
 
     Args:
-        axis: the mesh axis.
+        axis: the mesh axis, or several together, outermost first: `("data", "context")` where both split the batch.
         min_size: leaves with fewer elements stay whole.
         pattern: the optimizer state's leaves.
         otherwise: what to do with a leaf without a divisible dim: `error`, or `replicate` to keep it whole.
@@ -83,7 +86,7 @@ def zero1(
 
 @called_as('outlay.zero2("data")')
 def zero2(
-    axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
+    axis: Axes = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
 ) -> Layout:
     """Split the optimizer state and the gradients; parameters are replicated (ZeRO stage 2).
 
@@ -92,7 +95,7 @@ def zero2(
     Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.2.
 
     Args:
-        axis: the mesh axis.
+        axis: the mesh axis, or several together, outermost first: `("data", "context")` where both split the batch.
         min_size: leaves with fewer elements stay whole.
         pattern: the optimizer state's leaves.
         otherwise: what to do with a leaf without a divisible dim: `error`, or `replicate` to keep it whole.
@@ -191,7 +194,8 @@ def _of(strategy: str, rules: Sequence[Rule]) -> Layout:
 
 def _check(strategy: str, axis: object, min_size: object = 0) -> None:
     """Raise if what is given is no name of an axis, or no number of elements."""
-    if not isinstance(axis, str):
+    several = strategy in ("fsdp", "zero1", "zero2") and isinstance(axis, tuple) and bool(axis)
+    if not (several and all(isinstance(one, str) for one in axis)) and not isinstance(axis, str):
         example = "model" if strategy == "tensor_parallel" else "data"
         raise LayoutError(
             f"outlay.{strategy} takes the name of an axis of the mesh, and this is a {type(axis).__name__}"

@@ -113,7 +113,8 @@ def _keys(rule: Rule) -> dict[str, Any]:
     placement = rule.placement
     if isinstance(placement, LargestDim):
         pattern = {} if rule.pattern == "**" else {"pattern": rule.pattern}
-        keys = {"strategy": "fsdp", "axis": placement.axis, "min_size": placement.min_size, **pattern}
+        axis = placement.axis if isinstance(placement.axis, str) else [*placement.axis]
+        keys = {"strategy": "fsdp", "axis": axis, "min_size": placement.min_size, **pattern}
     elif isinstance(placement, OneDim):
         keys = _one_dim(rule.pattern, placement)
     else:

@@ -69,6 +69,28 @@ def per_shard_in(jaxpr: ClosedJaxpr, results: Any, mesh: Mesh, names: frozenset[
     return run
 
 
+def per_shard_in_region(
+    function: Callable[..., Any], names: frozenset[str], mesh: Mesh, splits: Sequence[Split]
+) -> Callable[..., Any]:
+    """Return a function that is run in a region of `jax.shard_map` over some axes, with operations on shards.
+
+    Args:
+        function: the function.
+        names: the names of the operations.
+        mesh: the whole mesh.
+        splits: how the leaves of its arguments are split over the other axes.
+    """
+
+    @functools.wraps(function, updated=())
+    def run(*args: Any) -> Any:
+        jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
+        values = [Value(*both) for both in zip(jax.tree.leaves(args), splits, strict=True)]
+        leaves = Rewriting(mesh, names).run(jaxpr, values, [{} for _ in jaxpr.jaxpr.outvars])
+        return jax.tree.unflatten(jax.tree.structure(result), leaves)
+
+    return run
+
+
 def _split(sharding: Any, rank: int) -> Split:
     return split_of(sharding.spec, rank) if isinstance(sharding, NamedSharding) else {}
 
@@ -88,11 +110,15 @@ class Value:
 
 
 class Rewriting:
-    """Runs a traced program again."""
+    """Runs a traced program again, also inside a region of `jax.shard_map` over some axes of the mesh."""
 
     def __init__(self, mesh: Mesh, names: frozenset[str]) -> None:
         self._mesh, self._names = mesh, names
-        self._follow = Propagation({axis: size for axis, size in mesh.shape.items() if size > 1})
+        inside = jax.sharding.get_abstract_mesh()
+        self._own = {axis for axis in mesh.axis_names if axis not in inside.manual_axes}
+        self._around = inside if inside.manual_axes else mesh
+        sizes = {axis: size for axis, size in mesh.shape.items() if size > 1 and axis in self._own}
+        self._follow = Propagation(sizes)
         self._platform = mesh.devices.flat[0].platform
         self._is_on_cpu = self._platform == "cpu"
 
@@ -156,7 +182,9 @@ class Rewriting:
         is_fft_on_cpu = eqn.primitive.name == FFT and self._is_on_cpu
         # Where XLA will have a dim split is not known for certain, so it may be over all devices.
         ends = is_fft_that_ends_xla(eqn, lambda dim: self._mesh.size, self._platform)
-        if not axes and not is_fft_on_cpu and not ends and eqn.primitive.name not in CUMULATIVE:
+        # In a region, JAX does not tell cuDNN's attention how its operands are split.
+        is_left = self._around is self._mesh and eqn.primitive.name not in CUMULATIVE
+        if not axes and not is_fft_on_cpu and not ends and is_left:
             return bind(*arrays)
 
         def of_shards(*shards: Any) -> Any:
@@ -168,7 +196,8 @@ class Rewriting:
         # check_vma is off: cuDNN's operations do not say over which axes their results vary.
         return jax.shard_map(
             of_shards,
-            mesh=self._mesh,
+            mesh=self._around,
+            axis_names=self._own,
             in_specs=tuple(_spec(of_dims, axes) for of_dims in factors.operands),
             out_specs=[_spec(of_dims, axes) for of_dims in factors.results],
             check_vma=False,

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from outlay.core.jax_tracing import COND, SCAN, WHILE, scan_operands
 from outlay.layout.placement import spec_dims
-from outlay.program.dim_mapping import dims_of
+from outlay.program.dim_mapping import Dims, dims_of
 from outlay.program.independent_dims import Factors, independent
 
 
@@ -241,8 +241,28 @@ class Propagation:
             axes = axes_of(factors.operands, splits)
             return [_of_factors(axes, one) for one in factors.results]
         operands = dims_of(eqn)
+        if eqn.primitive.name == "reshape":
+            shape = eqn.invars[0].aval.shape
+            operands, splits = [self._merged(operands[0], splits[0], shape)], [_by_dim(splits[0])]
         split = joined(*(moved(split, dims) for split, dims in zip(splits, operands, strict=False)))
         return [split] * len(eqn.outvars)
+
+    def _merged(self, dims: Dims, split: Split, shape: Sequence[int]) -> Dims:
+        """Add the dims that a reshape merges into one behind dims of which each device has a single entry.
+
+        Samples of a stage, (stages, samples), become (stages * samples): a device's are still one piece of it.
+        """
+        parts: dict[int, int] = {}
+        for axis, (dim, _) in split.items():
+            parts[dim] = parts.get(dim, 1) * self.sizes.get(axis, 1)
+        added, into = dict(dims), None
+        for dim, size in enumerate(shape):
+            into = dims.get(dim, into)
+            if into is not None:
+                added[dim] = into
+            if parts.get(dim, 1) != size:
+                into = None
+        return added
 
     def _fitting(self, split: Split, aval: Any) -> Split:
         """Leave out axes that do not divide their dim."""
@@ -279,6 +299,11 @@ def _read(known: Mapping[Any, Split], atom: Any) -> Split:
 def _weaker(split: Split) -> Split:
     """Return the same claims with a rank below claims from inputs."""
     return {axis: Claim(claim.dim, WEAK) for axis, claim in split.items()}
+
+
+def _by_dim(split: Split) -> Split:
+    """Return a split with its axes in the order of their dims: of two on one dim, the first is the outer one."""
+    return dict(sorted(split.items(), key=lambda item: item[1].dim))
 
 
 def _shifted(split: Split, by: int) -> Split:

@@ -10,6 +10,7 @@ the whole microbatch (`global_batch.py`). Where that cannot be, the step stays a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from outlay.core.constrain import Gradient, Sums, constrain, use_runner, use_spr
 from outlay.core.jax_source import source_line
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
+from outlay.layout.placement import dims_spec
 from outlay.layout.plan import Plan
 from outlay.program.global_batch import GlobalBatch
 from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
@@ -40,7 +42,7 @@ def wrap(step: Step, planned: Planned) -> Step:
         if gradient.num_microbatches == 1 and not planned.has_pipelines:
             return gradient(sums, params, samples)
         try:
-            return _Region(plan, mesh, params, samples, gradient).run(sums)
+            return _Region(plan, mesh, params, samples, gradient, planned.not_split).run(sums)
         except _SummedEachTime as reason:
             notes[NAME] = str(reason)
         except Exception as error:
@@ -66,10 +68,14 @@ class _Region:
         params: the parameters.
         samples: a tree of arrays with one entry per sample.
         gradient: how gradients are computed.
+        not_split: the names of operations that XLA does not split.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, params: Any, samples: Any, gradient: Gradient) -> None:
+    def __init__(
+        self, plan: Plan, mesh: Mesh, params: Any, samples: Any, gradient: Gradient, not_split: frozenset[str]
+    ) -> None:
         self._mesh, self._params, self._samples, self._gradient = mesh, params, samples, gradient
+        self._not_split = not_split
         root, dims_of = root_of(params, plan), {leaf.path: leaf.dims for leaf in plan}
         paths = [path for path, _ in flatten_paths(params)[0]]
         if any(gradient.combined(path) != "sum" for path in paths):
@@ -91,6 +97,7 @@ class _Region:
             return GradientSplit(own, "sum")
 
         self._splits = map_with_paths(split_of, params)
+        self._dims = [() if path in self._are_whole else split[path] for path in paths]
 
     def _check_samples(self) -> None:
         num = len(jax.tree.leaves(self._samples)[0])
@@ -112,7 +119,7 @@ class _Region:
             return grads, totals, carried
 
         placed = jax.shard_map(
-            local,
+            self._with_own_operations(local),
             mesh=self._mesh,
             in_specs=(P(), P(self._axes)),
             out_specs=(jax.tree.map(lambda split: split.spec, self._splits), P(), P()),
@@ -122,6 +129,21 @@ class _Region:
         grads, totals, carried = placed(self._params, self._samples)
         # Gradients that are whole until here are now split as their parameters are.
         return grads if self._are_whole else constrain(grads, "grads", optional=True), totals, carried
+
+    def _with_own_operations(self, local: Callable[..., Any]) -> Callable[..., Any]:
+        """Have operations that XLA does not split run on shards, where the region leaves axes to XLA.
+
+        cuDNN's attention is refused there: JAX does not tell it how its operands are split.
+        """
+        if self._is_all or not self._not_split:
+            return local
+        from outlay.program.per_shard_operations import per_shard_in_region
+        from outlay.program.propagated_splits import split_of
+
+        others = tuple(axis for axis in self._batch_axes if axis not in self._axes)
+        of_params = [split_of(dims_spec(dims), 1) for dims in self._dims]
+        of_samples = [split_of(P(others), 0) for _ in jax.tree.leaves(self._samples)]
+        return per_shard_in_region(local, self._not_split, self._mesh, [*of_params, *of_samples])
 
     def _over_others(self, samples: Any) -> Any:
         """Have XLA keep a device's samples split over the axes of the batch that are not the region's."""

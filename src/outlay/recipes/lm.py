@@ -322,7 +322,9 @@ def with_contexts(
     split = functools.reduce(Layout.__add__, inner, calls)
     split += Layout([("batch.**", tokens), *data_parallel().rules[1:]])
     whole = inside("table" if config.tied else "head", P())
-    new = {"cp": split, "fsdp+cp": _kernels(fsdp, "params") + whole + split}
+    # Devices with other tokens of a sample have the same parameters, as those with other samples have: no copy pays.
+    sharded = _kernels(functools.partial(fsdp, ("data", "context")), "params")
+    new = {"cp": split, "fsdp+cp": sharded + whole + split}
     return layouts | new, meshes | dict.fromkeys(new, "data=-1,context=2")
 
 

@@ -131,7 +131,8 @@ def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, 
     [
         ('min_size = "big"', "a whole number"),
         ("min_size = true", "a whole number"),
-        ("axis = 3", "a string"),
+        ("axis = 3", "an axis, or a list of several"),
+        ('axis = ["data", 3]', "an axis, or a list of several"),
         ('otherwise = "never"', "one of 'error', 'replicate', 'another_dim'"),
     ],
 )

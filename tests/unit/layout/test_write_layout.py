@@ -62,7 +62,7 @@ STRATEGIES = st.one_of(
     st.builds(
         lambda strategy, *args, **keys: strategy(*args, **keys),
         st.sampled_from([fsdp, zero1, zero2]),
-        AXES,
+        AXES | st.just(("data", "model")),
         min_size=st.integers(0, 9),
         pattern=PATTERNS,
         otherwise=OTHERWISE,

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
 from outlay.core.primitives import NOT_SPLIT
@@ -222,6 +223,50 @@ def test_an_fft_along_a_split_dim_does_not_end_the_compiler_for_gpus(spec):
         along, lambda key: jnp.zeros(()), jnp.ones((8, 24), jnp.complex64), layout=layout, mesh=mesh
     )
     assert program.compiled.as_text()
+
+
+def attending(params, batch, keys):
+    def layer(x, kernels):
+        heads = [jnp.einsum("btw,whd->bthd", x, kernels[name]) for name in "qkv"]
+        return x + jnp.einsum("bthd,whd->btw", outlay.attention(*heads, causal=True), kernels["o"]), None
+
+    return (jax.lax.scan(layer, batch, params["layers"])[0].astype(jnp.float32) ** 2).mean((1, 2)), {}
+
+
+KERNELS = {name: jax.ShapeDtypeStruct((4, 32, 4, 8), jnp.bfloat16) for name in "qkvo"}
+HEADS = outlay.Layout([("params.layers.**", P(None, None, "model"))])
+STAGES = outlay.Layout([("params.layers.**", outlay.layout.pipeline("stage", microbatches=2))])
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize(
+    ("layout", "sizes", "accumulate", "samples", "heads"),
+    [
+        pytest.param(HEADS, {"data": 4, "model": 2}, 2, 2, 2, id="gradients summed once, over another axis than heads"),
+        pytest.param(STAGES, {"stage": 2, "data": 4}, 1, 2, 4, id="stages, gradients summed once"),
+        pytest.param(
+            STAGES + outlay.fsdp("data", min_size=1), {"stage": 2, "data": 4}, 1, 2, 4, id="stages, parameters gathered"
+        ),
+    ],
+)
+def test_attention_of_a_gpu_has_a_devices_own_samples_and_heads(layout, sizes, accumulate, samples, heads):
+    """Also in a region over some axes, where cuDNN's kernel is refused, and where stages and samples are one dim."""
+
+    def init_params(key):
+        return {"layers": jax.tree.map(lambda kernel: jnp.zeros(kernel.shape, kernel.dtype), KERNELS)}
+
+    program = outlay.program(
+        outlay.train_step(attending, optax.sgd(0.1), accumulate=accumulate),
+        outlay.init_state(init_params, optax.sgd(0.1)),
+        jax.ShapeDtypeStruct((16, 64, 32), jnp.bfloat16),
+        layout=layout + outlay.data_parallel(),
+        mesh=outlay.mesh(**sizes, target="h100:1x8"),
+    )
+    text = program.compiled.as_text()
+    kernels = re.findall(r"= \(bf16\[(\d+),(\d+),64,8\].*__cudnn", text)
+    assert set(kernels) == {(str(samples), str(heads))}
+    gathered = re.findall(r"= .*?bf16\[([\d,]+)\].* all-gather(?:-start)?\(", text)
+    assert not [shape for shape in gathered if "64" in shape.split(",")]
 
 
 def test_an_fft_along_a_split_dim_runs_with_that_dim_whole_on_explicit_axes():

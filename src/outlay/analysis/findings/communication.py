@@ -54,7 +54,7 @@ def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
 def fsdp_axes(program: Program) -> set[str]:
     """Return the axes along which the layout splits parameters only to gather them where they are used."""
     policies = [rule.placement for rule in program.layout if not rule.names("opt_state") and not rule.names("grads")]
-    return {policy.axis for policy in policies if isinstance(policy, LargestDim)}
+    return {axis for policy in policies if isinstance(policy, LargestDim) for axis in policy.axes}
 
 
 def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, manual: bool) -> Finding:
