@@ -107,10 +107,40 @@ def expect(work: Workload, plan: Plan, target: Target, layout: Layout) -> Expect
         communication += _between_stages(parts, stages)
     away = max(plan.host_bytes_per_device.values(), default=0)
     # What is fetched from the host comes when the activations are gone, during the optimizer's update.
-    during = max(int(work.held / sharing), away)
+    computed = work.held / sharing if stages is None else _held_by_stages(parts, stages)
+    during = max(int(computed), away)
     held = certain_bytes(plan) + work.constants + _gradients(plan, params) + during
     fetching = 2 * away / target.hardware.host_link_bandwidth
     return Expectation(compute + communication + fetching, held, max(1, work.num_samples))
+
+
+_BORDERS = 2.5
+"""Times the activations of all microbatches lie at the border of a pipeline's layers during the backward pass: two or
+three in compiled programs, as the scheduler has it (`benchmarks/screening.py`)."""
+
+
+def _held_by_stages(parts: _Parts, stages: Stages) -> float:
+    """Return the bytes of computed values that a device of a pipeline holds.
+
+    In one program all forward ticks come before the backward ones, so a stage keeps what its layers keep for all
+    microbatches, and for the ticks in which it idles; the part of one tick is copied out of that. At the border of the
+    layers lie the activations of all microbatches: what enters and leaves, and their gradients. What comes before and
+    after is split over the stages where they divide the microbatches. With repeats, each tick keeps its layers.
+    """
+    layers, mesh = parts.work.layers, parts.plan.mesh
+    samples = size_of(mesh, parts.batch_axes)
+    in_stage = tuple(leaf for leaf in parts.params if stages.axis in _axes(leaf))
+    # What splits heads and features splits nothing of what goes between layers.
+    of_model = _model_sharing(in_stage, (*parts.batch_axes, stages.axis), mesh)
+    turns = stages.microbatches * stages.repeats
+    between = min(layers.kept, layers.num_layers * layers.carried)
+    of_a_stage = (between + (layers.kept - between) / of_model) / samples / stages.size
+    kept = of_a_stage * (stages.ticks + 1) / turns
+    borders = _BORDERS * layers.carried / samples
+    inside = layers.inside / samples / of_model / stages.microbatches
+    outside = layers.outside / samples / (stages.size if stages.microbatches % stages.size == 0 else 1)
+    again = sum(leaf.bytes_per_device for leaf in in_stage) / stages.repeats * stages.ticks if stages.repeats > 1 else 0
+    return kept + borders + inside + outside + again
 
 
 def certain_bytes(plan: Plan) -> int:

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, Var, jaxprs_in_params
+from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType
 
 from outlay.core.attention_calls import AttentionCall, use_attend
 from outlay.core.jax_attention import taking_calls
 from outlay.core.jax_tracing import operations
 from outlay.core.paths import flatten_paths
-from outlay.core.sizes import num_bytes
 from outlay.core.traced_flops import count_flops
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step, over_arrays
 from outlay.program.modes import Mode
 from outlay.program.trace_on_mesh import in_context
+from outlay.search.liveness import LayerMemory, layer_memory, live_bytes
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Workload:
         passes: how many vectors all products with an array of a shape take, on all devices together, by the shapes of
             parameters and of their layers.
         attention: the calls of attention, as shapes, each kind once.
+        layers: what its loop over layers holds.
     """
 
     state: Any
@@ -54,6 +55,7 @@ class Workload:
     constants: int = 0
     passes: Mapping[tuple[int, ...], float] = field(default_factory=dict)
     attention: tuple[AttentionCall, ...] = ()
+    layers: LayerMemory = field(default_factory=LayerMemory)
 
     @property
     def num_samples(self) -> int:
@@ -113,6 +115,7 @@ def workload(
         sum(const.nbytes for const in jaxpr.consts if hasattr(const, "nbytes")),
         passes(jaxpr, _shapes(state)),
         tuple(calls.values()),
+        layer_memory(jaxpr, _shapes(state), {leaf.shape[0] for _, leaf in flatten_paths(state)[0] if leaf.ndim > 1}),
     )
 
 
@@ -128,34 +131,6 @@ def _shapes(state: Any) -> set[tuple[int, ...]]:
     """Return the shapes of leaves, and of one layer of stacked ones; scalars are left out."""
     shapes = {tuple(leaf.shape) for _, leaf in flatten_paths(state)[0] if leaf.shape}
     return shapes | {shape[1:] for shape in shapes if len(shape) > 1}
-
-
-def live_bytes(jaxpr: Any, whole: Container[tuple[int, ...]] = ()) -> int:
-    """Return the most bytes of computed values at one time, if operations run in the order of the trace.
-
-    Nothing is fused, and every value is freed after its last use. Arguments are not counted.
-
-    Args:
-        jaxpr: the result of `jax.make_jaxpr(f)(...)`.
-        whole: shapes that are not counted, such as those of parameters and their gradients.
-
-    >>> live_bytes(jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(x)) + x)(jnp.ones(8)))
-    64
-    """
-    inner: Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds the jaxpr
-    last_use = _last_uses(inner)
-    sizes: dict[Var, int] = {}
-    held = most = 0
-    for position, eqn in enumerate(inner.eqns):
-        made = {var: _bytes(var.aval, whole) for var in eqn.outvars}
-        within = max((live_bytes(each, whole) for each in jaxprs_in_params(eqn.params)), default=0)
-        # What an inner program returns is counted as part of it.
-        most = max(most, held + max(within, sum(made.values())))
-        sizes |= made
-        held += sum(made.values())
-        used = {var for var in (*eqn.invars, *eqn.outvars) if isinstance(var, Var)}
-        held -= sum(sizes.pop(var, 0) for var in used if last_use.get(var, position) == position)
-    return most
 
 
 def passes(jaxpr: Any, of: Container[tuple[int, ...]], repeats: int = 1) -> dict[tuple[int, ...], float]:
@@ -206,15 +181,3 @@ def product_dtype(jaxpr: Any) -> str | None:
         left = eqn.invars[0].aval
         by_dtype[str(left.dtype)] = by_dtype.get(str(left.dtype), 0) + math.prod(left.shape)
     return max(by_dtype, key=lambda dtype: by_dtype[dtype]) if by_dtype else None
-
-
-def _last_uses(jaxpr: Jaxpr) -> dict[Var, int]:
-    """Return the position of the last operation that reads each value; returned values are never freed."""
-    last = {var: i for i, eqn in enumerate(jaxpr.eqns) for var in eqn.invars if isinstance(var, Var)}
-    return last | {var: len(jaxpr.eqns) for var in jaxpr.outvars if isinstance(var, Var)}
-
-
-def _bytes(aval: Any, whole: Container[tuple[int, ...]]) -> int:
-    if not hasattr(aval, "shape") or tuple(aval.shape) in whole:
-        return 0
-    return num_bytes(aval.shape, aval.dtype)

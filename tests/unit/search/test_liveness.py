@@ -1,7 +1,8 @@
 import jax
 import jax.numpy as jnp
 
-from outlay.search.workload import live_bytes, product_dtype, scan_lengths
+from outlay.search.liveness import live_bytes
+from outlay.search.workload import product_dtype, scan_lengths
 
 X = jnp.ones((4, 8))  # 128 bytes
 

@@ -71,6 +71,7 @@ def run_in_microbatches(
     axis: str,
     place: Place,
     sample_axes: tuple[str, ...],
+    num_parts: int,
 ) -> list[Any]:
     """Return the results of a scan over layers, computed by a pipeline.
 
@@ -82,16 +83,24 @@ def run_in_microbatches(
         axis: the mesh axis of the stages.
         place: constrains where values live.
         sample_axes: the mesh axes over which XLA splits samples.
+        num_parts: how many devices they have together.
     """
-    return _PipelinedScan(scan, of_few, schedule, axis, place, sample_axes).run(values)
+    return _PipelinedScan(scan, of_few, schedule, axis, place, sample_axes, num_parts).run(values)
 
 
 class _PipelinedScan:
     def __init__(
-        self, scan: Any, of_few: Any, schedule: CircularSchedule, axis: str, place: Place, sample_axes: tuple[str, ...]
+        self,
+        scan: Any,
+        of_few: Any,
+        schedule: CircularSchedule,
+        axis: str,
+        place: Place,
+        sample_axes: tuple[str, ...],
+        num_parts: int,
     ) -> None:
         self._params, self._schedule, self._axis, self._place = of_few.params, schedule, axis, place
-        self._sample_axes = sample_axes
+        self._sample_axes, self._num_parts = sample_axes, num_parts
         self._num_consts, self._num_carried = scan_operands(scan.params)
         self._dims, self._result_dims = (
             [sample_dim(*atoms) for atoms in zip(full, few, strict=True)]
@@ -104,24 +113,26 @@ class _PipelinedScan:
         last, before, besides = self._without_samples(values)
         consts, carried, layers = self._parts(values)
         const_dims, carried_dims, layer_dims = self._parts(self._dims)
-        micro = self._schedule.num_microbatches
+        micro, parts = self._schedule.num_microbatches, self._num_parts
         operands = Operands(
             _of(consts, const_dims, None),
-            [split(x, dim, micro) for x, dim in zip(consts, const_dims, strict=True) if dim is not None],
+            [split(x, dim, micro, parts) for x, dim in zip(consts, const_dims, strict=True) if dim is not None],
             [*before, *_of(layers, layer_dims, None)],
             [
-                jnp.moveaxis(split(x, dim, micro), 0, 1)
+                jnp.moveaxis(split(x, dim, micro, parts), 0, 1)
                 for x, dim in zip(layers, layer_dims, strict=True)
                 if dim is not None
             ],
-            [split(x, dim, micro) for x, dim in zip(carried, carried_dims, strict=True) if dim is not None],
+            [split(x, dim, micro, parts) for x, dim in zip(carried, carried_dims, strict=True) if dim is not None],
             [dim for dim in carried_dims if dim is not None],
             self._sample_axes,
         )
         moved, returned = run_circular(self._schedule, self._axis, self._on_stage, operands, self._place)
-        moved = [joined(x, dim) for x, dim in zip(moved, (d for d in carried_dims if d is not None), strict=True)]
+        moved = [
+            joined(x, dim, parts) for x, dim in zip(moved, (d for d in carried_dims if d is not None), strict=True)
+        ]
         own_dims = [dim for dim in self._result_dims[self._num_carried :] if dim is not None]
-        returned = [joined(jnp.moveaxis(x, 1, 0), dim) for x, dim in zip(returned, own_dims, strict=True)]
+        returned = [joined(jnp.moveaxis(x, 1, 0), dim, parts) for x, dim in zip(returned, own_dims, strict=True)]
         return [
             *_merged(self._result_dims[: self._num_carried], moved, last),
             *_merged(self._result_dims[self._num_carried :], returned, besides),
@@ -183,21 +194,26 @@ def _merged(dims: Sequence[int | None], with_samples: Sequence[Any], others: Seq
     return [next(second) if dim is None else next(first) for dim in dims]
 
 
-def split(x: jax.Array, dim: int, num: int) -> jax.Array:
-    """Split a dim of samples into microbatches, in front, that take every n-th sample, as accumulation does.
+def split(x: jax.Array, dim: int, num: int, parts: int) -> jax.Array:
+    """Split a dim of samples into microbatches, in front, that take equally many of each part, one after the other.
 
-    >>> split(jnp.arange(6), 0, 2).tolist()
-    [[0, 2, 4], [1, 3, 5]]
+    Each device has a part, and so a part of every microbatch; pieces of its part are whole microbatches' pieces, which
+    may lie on the stages.
+
+    >>> split(jnp.arange(8), 0, 2, 2).tolist()
+    [[0, 1, 4, 5], [2, 3, 6, 7]]
     """
-    parts = x.reshape(*x.shape[:dim], x.shape[dim] // num, num, *x.shape[dim + 1 :])
-    return jnp.moveaxis(parts, dim + 1, 0)
+    before, after = x.shape[:dim], x.shape[dim + 1 :]
+    pieces = jnp.moveaxis(x.reshape(*before, parts, num, -1, *after), dim + 1, 0)
+    return pieces.reshape(num, *before, -1, *after)
 
 
-def joined(x: jax.Array, dim: int) -> jax.Array:
+def joined(x: jax.Array, dim: int, parts: int) -> jax.Array:
     """Undo `split`.
 
-    >>> joined(split(jnp.arange(6), 0, 3), 0).tolist()
-    [0, 1, 2, 3, 4, 5]
+    >>> joined(split(jnp.arange(8), 0, 2, 2), 0, 2).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    parts = jnp.moveaxis(x, 0, dim + 1)
-    return parts.reshape(*parts.shape[:dim], parts.shape[dim] * parts.shape[dim + 1], *parts.shape[dim + 2 :])
+    num, before, after = len(x), x.shape[1 : dim + 1], x.shape[dim + 2 :]
+    pieces = jnp.moveaxis(x.reshape(num, *before, parts, -1, *after), 0, dim + 1)
+    return pieces.reshape(*before, -1, *after)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.constrain import without_own_axes
@@ -126,7 +127,11 @@ class PipelinedFunction:
         (of_all, consts), (of_few, _) = constants_as_arguments(self.of_all), constants_as_arguments(self.of_few)
         of_all, of_few = needed_for(of_all)[0], needed_for(of_few)[0]
         try:
-            return run_with(of_all, of_few, [*consts, *values], self._all_stacks, self._pipelined)
+            given = [
+                self._over_stages(x, *atoms)
+                for x, *atoms in zip([*consts, *values], of_all.jaxpr.invars, of_few.jaxpr.invars, strict=True)
+            ]
+            return run_with(of_all, of_few, given, self._all_stacks, self._pipelined, self._constrained)
         except Unpaired as error:
             at = source_line(error.eqn) if error.eqn is not None else ""
             raise ProgramError(
@@ -174,8 +179,43 @@ class PipelinedFunction:
             self._as_in_state(x, stack) if stack is not None and stack.is_of_list else x
             for x, stack in zip(values, of_operands, strict=True)
         ]
-        axes = sample_axes(self.planned)
-        return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, placing(self.planned.mesh), axes)
+        axes, place = sample_axes(self.planned), placing(self.planned.mesh)
+        num_parts = math.prod(self.planned.mesh.shape[axis] for axis in axes)
+        return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, place, axes, num_parts)
+
+    def _over_stages(self, x: Any, whole: Any, few: Any) -> Any:
+        """Split samples over the stages too, outside of the layers, where stages would all compute the same."""
+        spec = self._with_stages(P(*[P.UNCONSTRAINED] * whole.aval.ndim), whole.aval.shape, few.aval.shape)
+        return x if spec is None else placing(self.planned.mesh)(x, spec)
+
+    def _constrained(self, constraint: Any, of_few: Any, x: Any) -> Any:
+        """Return a value that the program places, its samples over the stages too; None if that cannot be."""
+        sharding = constraint.params["sharding"]
+        if not isinstance(sharding, NamedSharding) or sharding.memory_kind is not None:
+            return None
+        own = P(*sharding.spec, *[None] * (x.ndim - len(sharding.spec)))
+        spec = self._with_stages(own, x.shape, of_few.outvars[0].aval.shape)
+        return None if spec is None else placing(self.planned.mesh)(x, spec)
+
+    def _with_stages(self, spec: P, whole: Sequence[int], few: Sequence[int]) -> P | None:
+        """Return a spec with the stages behind the axes of samples; None if they do not divide them, or have no place.
+
+        Args:
+            spec: the spec, with an entry for each dim.
+            whole: the shape for the batch.
+            few: the shape for a microbatch.
+        """
+        mesh, axes = self.planned.mesh, sample_axes(self.planned)
+        stages = {each.axis for each in self.pipelines.values()}
+        dims = [dim for dim, sizes in enumerate(zip(whole, few, strict=True)) if len({*sizes}) > 1]
+        if len(stages) > 1 or len(dims) != 1 or num_microbatches(self.pipelines) % mesh.shape[min(stages)]:
+            return None
+        (dim,), over = dims, (*axes, min(stages))
+        taken = {axis for one in (*spec[:dim], *spec[dim + 1 :]) for axis in spec_axes(one)}
+        is_free = spec[dim] is P.UNCONSTRAINED or {*spec_axes(spec[dim])} <= {*axes}
+        if not is_free or taken & {*over} or whole[dim] % math.prod(mesh.shape[axis] for axis in over):
+            return None
+        return P(*spec[:dim], over, *spec[dim + 1 :])
 
     def _as_in_state(self, x: jax.Array, stack: Stack) -> jax.Array:
         """Keep stacked leaves of a list split as in the state, so that one exchange takes them to their stages."""
@@ -183,6 +223,13 @@ class PipelinedFunction:
         if len({leaf.dims for leaf in leaves}) > 1 or x.shape[1:] != leaves[0].shape:
             return x
         return placing(self.planned.mesh)(x, without_own_axes(P(None, *dims_spec(leaves[0].dims))))
+
+
+def spec_axes(entry: Any) -> tuple[str, ...]:
+    """Return the axes of one entry of a spec."""
+    if entry is None or entry is P.UNCONSTRAINED:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def check_scans(functions: Sequence[PipelinedFunction], pipelines: Mapping[str, Pipeline]) -> None:

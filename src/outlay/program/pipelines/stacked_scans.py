@@ -36,9 +36,13 @@ class Stack:
 Stacks = Sequence["Stack | None"]
 Replace = Callable[[Any, Any, list[Any], Stacks], list[Any]]
 """`stand_in(scan, counterpart, values, of_operands)` returns the results of a scan, knowing its operands' stacks."""
+Constrain = Callable[[Any, Any, Any], Any]
+"""`constrain(constraint, counterpart, value)` returns a value that is placed otherwise; None to keep the constraint."""
 
 
-def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks, stand_in: Replace) -> list[Any]:
+def run_with(
+    jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks, stand_in: Replace, constrain: Constrain
+) -> list[Any]:
     """Run a traced program with other operations for the scans that read stacks.
 
     Args:
@@ -47,11 +51,16 @@ def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks
         values: its arguments.
         stacks: which of them are stacks.
         stand_in: what runs instead of such a scan.
+        constrain: what may run instead of the program's own constraints, outside of loops.
     """
+    constraints = _constraints(jaxpr, counterpart)
     pairs = {id(eqn): other for eqn, other in _pairs(jaxpr, counterpart, stacks)}
     known = STACKS.known(jaxpr, stacks)
 
     def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+        if (same := constraints.get(id(eqn))) is not None:
+            placed = constrain(eqn, same, values[0])
+            return bind(*values) if placed is None else [placed]
         other = pairs.get(id(eqn))
         if other is None:
             return bind(*values)
@@ -64,11 +73,20 @@ def run_with(jaxpr: Any, counterpart: Any, values: Sequence[Any], stacks: Stacks
             place = next(
                 place for place, (one, _) in enumerate(inside) if one is inner or one is getattr(inner, "jaxpr", None)
             )
-            return run_with(inner, others[place], values, inside[place][1], stand_in)
+            return run_with(inner, others[place], values, inside[place][1], stand_in, constrain)
 
         return rerun(eqn, values, run)
 
     return run_jaxpr(jaxpr, values, evaluate)
+
+
+def _constraints(jaxpr: Any, counterpart: Any) -> dict[int, Any]:
+    """Return the counterparts of a program's own constraints, by their identity; none if the programs have others."""
+    eqns, others = (
+        [eqn for eqn in getattr(each, "jaxpr", each).eqns if eqn.primitive.name == "sharding_constraint"]
+        for each in (jaxpr, counterpart)
+    )
+    return {id(eqn): other for eqn, other in zip(eqns, others, strict=True)} if len(eqns) == len(others) else {}
 
 
 def opened_to_scans(jaxpr: Any, stacks: Stacks) -> Any:

@@ -1,0 +1,132 @@
+"""The memory of what a traced step computes: how much exists at a time, and how much a loop over layers keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax.extend.core import Jaxpr, Var, jaxprs_in_params
+
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, CUSTOM_RULES, SCAN, operations, scan_operands
+from outlay.core.primitives import EACH_ENTRY, KINDS
+from outlay.core.sizes import num_bytes
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """What the loop over layers holds that keeps the most, in bytes on all devices together.
+
+    Attributes:
+        num_layers: its turns.
+        kept: what the forward pass keeps for the backward pass.
+        carried: what goes from layer to layer.
+        inside: the most at one time within one layer.
+        outside: the most at one time outside of such loops.
+    """
+
+    num_layers: int = 1
+    kept: int = 0
+    carried: int = 0
+    inside: int = 0
+    outside: int = 0
+
+
+def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Container[int]) -> LayerMemory:
+    """Return what the loop over layers holds that takes the most from the forward pass.
+
+    Args:
+        jaxpr: the result of `jax.make_jaxpr(f)(...)`.
+        whole: as for `live_bytes`.
+        layers: the numbers of layers that parameters are stacked of.
+
+    >>> def loss(kernels, x):
+    ...     return jax.lax.scan(lambda x, kernel: (jnp.sin(x @ kernel), None), x, kernels)[0].sum()
+    >>> of = jax.make_jaxpr(jax.grad(loss))(jnp.ones((3, 4, 4)), jnp.ones((2, 4)))
+    >>> memory = layer_memory(of, {(3, 4, 4), (4, 4)}, {3})
+    >>> memory.carried, memory.kept == 3 * 2 * memory.carried  # each layer's input, and a cosine
+    (32, True)
+    """
+    most = LayerMemory()
+    for eqn in operations(jaxpr, SCAN):
+        if eqn.params["length"] not in layers:
+            continue
+        num_consts, num_carried = scan_operands(eqn.params)
+        sizes = [_bytes(atom.aval, whole) for atom in eqn.invars[num_consts:]]
+        carried, kept = sum(sizes[:num_carried]), sum(sizes[num_carried:])
+        if kept >= most.kept:
+            inside = live_bytes(eqn.params["jaxpr"], whole, fuses=True)
+            most = LayerMemory(eqn.params["length"], kept, carried, inside)
+    return replace(most, outside=live_bytes(jaxpr, whole, layers, fuses=True))
+
+
+def live_bytes(
+    jaxpr: Any, whole: Container[tuple[int, ...]] = (), layers: Container[int] = (), *, fuses: bool = False
+) -> int:
+    """Return the most bytes of computed values at one time, if operations run in the order of the trace.
+
+    Every value is freed after its last use. Arguments are not counted.
+
+    Args:
+        jaxpr: the result of `jax.make_jaxpr(f)(...)`.
+        whole: shapes that are not counted, such as those of parameters and their gradients.
+        layers: lengths of loops of which only what they carry is counted.
+        fuses: whether what is computed entry by entry, and only read so, is taken to exist nowhere.
+
+    >>> live_bytes(jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(x)) + x)(jnp.ones(8)))
+    64
+    """
+    inner = _jaxpr(jaxpr)
+    last_use = _last_uses(inner)
+    nowhere = _fused(inner) if fuses else set()
+    sizes: dict[Var, int] = {}
+    held = most = 0
+    for position, eqn in enumerate(inner.eqns):
+        made = {var: 0 if var in nowhere else _bytes(var.aval, whole) for var in eqn.outvars}
+        inside = [] if fuses and _is_fusible(eqn) else list(jaxprs_in_params(eqn.params))
+        if eqn.primitive.name == SCAN and eqn.params["length"] in layers:
+            made.update(dict.fromkeys(eqn.outvars[eqn.params["num_carry"] :], 0))
+            inside = []
+        within = max((live_bytes(each, whole, layers, fuses=fuses) for each in inside), default=0)
+        # What an inner program returns is counted as part of it.
+        most = max(most, held + max(within, sum(made.values())))
+        sizes |= made
+        held += sum(made.values())
+        used = {var for var in (*eqn.invars, *eqn.outvars) if isinstance(var, Var)}
+        held -= sum(sizes.pop(var, 0) for var in used if last_use.get(var, position) == position)
+    return most
+
+
+def _last_uses(jaxpr: Jaxpr) -> dict[Var, int]:
+    """Return the position of the last operation that reads each value; returned values are never freed."""
+    last = {var: i for i, eqn in enumerate(jaxpr.eqns) for var in eqn.invars if isinstance(var, Var)}
+    return last | {var: len(jaxpr.eqns) for var in jaxpr.outvars if isinstance(var, Var)}
+
+
+_FUSIBLE = EACH_ENTRY | KINDS["reduces"] | {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota"}
+_HELD = (*CALLS, *CHECKPOINTS, *CUSTOM_RULES)
+
+
+def _is_fusible(eqn: Any) -> bool:
+    """Return whether a compiler computes an operation within those that read it, or within the one that it reads."""
+    name = eqn.primitive.name
+    if name in _HELD:
+        return all(_is_fusible(one) for inner in jaxprs_in_params(eqn.params) for one in _jaxpr(inner).eqns)
+    return name in _FUSIBLE
+
+
+def _fused(jaxpr: Jaxpr) -> set[Var]:
+    """Return the values that are made by fusible operations and read by such alone."""
+    made = {var for eqn in jaxpr.eqns if _is_fusible(eqn) for var in eqn.outvars}
+    read = {atom for eqn in jaxpr.eqns if not _is_fusible(eqn) for atom in eqn.invars if isinstance(atom, Var)}
+    return made - read - {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
+
+
+def _jaxpr(one: Any) -> Jaxpr:
+    return getattr(one, "jaxpr", one)  # a closed jaxpr holds the jaxpr
+
+
+def _bytes(aval: Any, whole: Container[tuple[int, ...]]) -> int:
+    if not hasattr(aval, "shape") or tuple(aval.shape) in whole:
+        return 0
+    return num_bytes(aval.shape, aval.dtype)
