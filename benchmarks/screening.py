@@ -60,8 +60,8 @@ def both(target, words, layout, mesh):
 
     question = ask("lm", words, target, layouts=[layout], meshes=[mesh])
     (candidate,) = question.candidates
-    work, found = question.workload_of(candidate), question.layouts[candidate.layout]
-    expected = expect(work, plan_of(work, found, MeshSpec.parse(mesh), target), target, found)
+    work, chosen = question.workload_of(candidate), question.layouts[candidate.layout]
+    expected = expect(work, plan_of(work, chosen, MeshSpec.parse(mesh), target), target, chosen)
     price = answer(Job("lm", words, candidate.layout, candidate.mesh, None, str(target)))
     if "error" in price:
         raise SystemExit(price["message"])

@@ -88,3 +88,29 @@ def _trained(program: Any) -> Any:
     state, metrics = program(program.init(jax.random.key(0)), BATCH)
     leaves = (state.params, state.opt_state, metrics["loss"])
     return jax.tree.map(lambda x: np.asarray(x, np.float64), jax.tree.map(np.asarray, leaves))
+
+
+@pytest.mark.parametrize(("microbatches", "samples"), [(4, 2), (2, 8)])
+def test_a_device_computes_its_own_samples_outside_of_the_layers_where_stages_divide_microbatches(
+    microbatches: int, samples: int
+) -> None:
+    """Of 16 samples, 8 belong to each of two groups of 4 stages: a device has the logits of 2 of these, or of all 8."""
+
+    def init_params(key: jax.Array) -> Any:
+        return {"table": jax.random.normal(key, (50, 16)), "layers": jax.random.normal(key, (4, 16, 16)) / 4}
+
+    def loss(params: Any, batch: Any, keys: Any) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (x + jax.numpy.tanh(x @ w), None), params["table"][batch], params["layers"])
+        return optax.softmax_cross_entropy_with_integer_labels(x @ params["table"].T, batch).mean(-1), {}
+
+    batch = np.random.default_rng(0).integers(0, 50, (16, 12)).astype(np.int32)
+    layout = outlay.Layout([("params.layers", outlay.layout.pipeline("stage", microbatches=microbatches))])
+    program = outlay.program(
+        outlay.train_step(loss, OPTIMIZER),
+        outlay.init_state(init_params, OPTIMIZER),
+        batch,
+        layout=layout + outlay.data_parallel(),
+        mesh=outlay.mesh(stage=4, data=2),
+    )
+    logits = {int(each) for each in re.findall(r"f32\[(\d+),12,50\]", program.compiled.as_text())}
+    assert logits == {samples}

@@ -194,8 +194,11 @@ def _of(strategy: str, rules: Sequence[Rule]) -> Layout:
 
 def _check(strategy: str, axis: object, min_size: object = 0) -> None:
     """Raise if what is given is no name of an axis, or no number of elements."""
-    several = strategy in ("fsdp", "zero1", "zero2") and isinstance(axis, tuple) and bool(axis)
-    if not (several and all(isinstance(one, str) for one in axis)) and not isinstance(axis, str):
+    if isinstance(axis, tuple) and axis and strategy in ("fsdp", "zero1", "zero2"):
+        is_named = all(isinstance(one, str) for one in axis)
+    else:
+        is_named = isinstance(axis, str)
+    if not is_named:
         example = "model" if strategy == "tensor_parallel" else "data"
         raise LayoutError(
             f"outlay.{strategy} takes the name of an axis of the mesh, and this is a {type(axis).__name__}"

@@ -72,7 +72,7 @@ def per_shard_in(jaxpr: ClosedJaxpr, results: Any, mesh: Mesh, names: frozenset[
 def per_shard_in_region(
     function: Callable[..., Any], names: frozenset[str], mesh: Mesh, splits: Sequence[Split]
 ) -> Callable[..., Any]:
-    """Return a function that is run in a region of `jax.shard_map` over some axes, with operations on shards.
+    """Return a function with operations on shards, for a region of `jax.shard_map` over some axes.
 
     Args:
         function: the function.

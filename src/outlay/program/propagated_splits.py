@@ -248,7 +248,7 @@ class Propagation:
         return [split] * len(eqn.outvars)
 
     def _merged(self, dims: Dims, split: Split, shape: Sequence[int]) -> Dims:
-        """Add the dims that a reshape merges into one behind dims of which each device has a single entry.
+        """Add dims behind dims with a single entry a device, where a reshape merges them.
 
         Samples of a stage, (stages, samples), become (stages * samples): a device's are still one piece of it.
         """

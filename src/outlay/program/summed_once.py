@@ -131,7 +131,7 @@ class _Region:
         return grads if self._are_whole else constrain(grads, "grads", optional=True), totals, carried
 
     def _with_own_operations(self, local: Callable[..., Any]) -> Callable[..., Any]:
-        """Have operations that XLA does not split run on shards, where the region leaves axes to XLA.
+        """Run operations on shards that XLA does not split, where the region leaves axes to XLA.
 
         cuDNN's attention is refused there: JAX does not tell it how its operands are split.
         """

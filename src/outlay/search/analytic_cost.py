@@ -120,7 +120,7 @@ three in compiled programs, as the scheduler has it (`benchmarks/screening.py`).
 
 
 def _held_by_stages(parts: _Parts, stages: Stages) -> float:
-    """Return the bytes of computed values that a device of a pipeline holds.
+    """Return the bytes of computed values on a device of a pipeline.
 
     In one program all forward ticks come before the backward ones, so a stage keeps what its layers keep for all
     microbatches, and for the ticks in which it idles; the part of one tick is copied out of that. At the border of the
@@ -133,14 +133,14 @@ def _held_by_stages(parts: _Parts, stages: Stages) -> float:
     # What splits heads and features splits nothing of what goes between layers.
     of_model = _model_sharing(in_stage, (*parts.batch_axes, stages.axis), mesh)
     turns = stages.microbatches * stages.repeats
-    between = min(layers.kept, layers.num_layers * layers.carried)
-    of_a_stage = (between + (layers.kept - between) / of_model) / samples / stages.size
-    kept = of_a_stage * (stages.ticks + 1) / turns
+    between = min(layers.residuals, layers.num_layers * layers.carried)
+    of_a_stage = (between + (layers.residuals - between) / of_model) / samples / stages.size
+    residuals = of_a_stage * (stages.ticks + 1) / turns
     borders = _BORDERS * layers.carried / samples
     inside = layers.inside / samples / of_model / stages.microbatches
     outside = layers.outside / samples / (stages.size if stages.microbatches % stages.size == 0 else 1)
     again = sum(leaf.bytes_per_device for leaf in in_stage) / stages.repeats * stages.ticks if stages.repeats > 1 else 0
-    return kept + borders + inside + outside + again
+    return residuals + borders + inside + outside + again
 
 
 def certain_bytes(plan: Plan) -> int:

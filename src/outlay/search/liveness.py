@@ -1,4 +1,4 @@
-"""The memory of what a traced step computes: how much exists at a time, and how much a loop over layers keeps."""
+"""The memory of the values of a traced step: the most at one time, and the residuals of a loop over layers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from outlay.core.sizes import num_bytes
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """What the loop over layers holds that keeps the most, in bytes on all devices together.
+    """The memory of the loop over layers with the most residuals, in bytes on all devices together.
 
     Attributes:
         num_layers: its turns.
-        kept: what the forward pass keeps for the backward pass.
+        residuals: what the forward pass keeps for the backward pass.
         carried: what goes from layer to layer.
         inside: the most at one time within one layer.
         outside: the most at one time outside of such loops.
     """
 
     num_layers: int = 1
-    kept: int = 0
+    residuals: int = 0
     carried: int = 0
     inside: int = 0
     outside: int = 0
 
 
 def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Container[int]) -> LayerMemory:
-    """Return what the loop over layers holds that takes the most from the forward pass.
+    """Return the memory of the loop over layers with the most residuals.
 
     Args:
         jaxpr: the result of `jax.make_jaxpr(f)(...)`.
@@ -44,7 +44,7 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
     ...     return jax.lax.scan(lambda x, kernel: (jnp.sin(x @ kernel), None), x, kernels)[0].sum()
     >>> of = jax.make_jaxpr(jax.grad(loss))(jnp.ones((3, 4, 4)), jnp.ones((2, 4)))
     >>> memory = layer_memory(of, {(3, 4, 4), (4, 4)}, {3})
-    >>> memory.carried, memory.kept == 3 * 2 * memory.carried  # each layer's input, and a cosine
+    >>> memory.carried, memory.residuals == 3 * 2 * memory.carried  # each layer's input, and a cosine
     (32, True)
     """
     most = LayerMemory()
@@ -53,10 +53,10 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
             continue
         num_consts, num_carried = scan_operands(eqn.params)
         sizes = [_bytes(atom.aval, whole) for atom in eqn.invars[num_consts:]]
-        carried, kept = sum(sizes[:num_carried]), sum(sizes[num_carried:])
-        if kept >= most.kept:
+        carried, residuals = sum(sizes[:num_carried]), sum(sizes[num_carried:])
+        if residuals >= most.residuals:
             inside = live_bytes(eqn.params["jaxpr"], whole, fuses=True)
-            most = LayerMemory(eqn.params["length"], kept, carried, inside)
+            most = LayerMemory(eqn.params["length"], residuals, carried, inside)
     return replace(most, outside=live_bytes(jaxpr, whole, layers, fuses=True))
 
 
@@ -108,7 +108,7 @@ _HELD = (*CALLS, *CHECKPOINTS, *CUSTOM_RULES)
 
 
 def _is_fusible(eqn: Any) -> bool:
-    """Return whether a compiler computes an operation within those that read it, or within the one that it reads."""
+    """Return whether a compiler computes an operation within its readers, or within its operand."""
     name = eqn.primitive.name
     if name in _HELD:
         return all(_is_fusible(one) for inner in jaxprs_in_params(eqn.params) for one in _jaxpr(inner).eqns)
@@ -116,7 +116,7 @@ def _is_fusible(eqn: Any) -> bool:
 
 
 def _fused(jaxpr: Jaxpr) -> set[Var]:
-    """Return the values that are made by fusible operations and read by such alone."""
+    """Return the results of fusible operations without any other reader."""
     made = {var for eqn in jaxpr.eqns if _is_fusible(eqn) for var in eqn.outvars}
     read = {atom for eqn in jaxpr.eqns if not _is_fusible(eqn) for atom in eqn.invars if isinstance(atom, Var)}
     return made - read - {atom for atom in jaxpr.outvars if isinstance(atom, Var)}

@@ -195,7 +195,7 @@ def _merged(dims: Sequence[int | None], with_samples: Sequence[Any], others: Seq
 
 
 def split(x: jax.Array, dim: int, num: int, parts: int) -> jax.Array:
-    """Split a dim of samples into microbatches, in front, that take equally many of each part, one after the other.
+    """Split a dim of samples into microbatches, in front, with equally many of each part, one after the other.
 
     Each device has a part, and so a part of every microbatch; pieces of its part are whole microbatches' pieces, which
     may lie on the stages.
