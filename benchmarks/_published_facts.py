@@ -129,7 +129,15 @@ def keeping_all(self, x):
 
 
 def layout_of(run: Run):
-    """Return the rules of a run's layout: those of the recipe where it has them, and others made of the same parts."""
+    """Return the rules of a run's layout, with those of its products."""
+    from outlay.recipes.lm_precision import in_precision
+
+    rules = _where_arrays_live(run)
+    return rules if run.precision is None else in_precision({run.layout.name: rules}, run.precision)[run.layout.name]
+
+
+def _where_arrays_live(run):
+    """Return rules that place arrays: those of the recipe where it has them, and others made of the same parts."""
     from jax.sharding import PartitionSpec as P
 
     from outlay.layout.layout import Layout
@@ -200,6 +208,7 @@ def _asked(run):
     how = ["fused"] if run.target.startswith("tpu") else []
     how += ["whole gradients"] if run.layout.optimizer and not run.layout.gradients else []
     how += ["keeps all"] if run.keeps_all else []
+    how += ["products by rules"] if run.precision else []
     asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 

@@ -163,6 +163,11 @@ class Run:
         return float(text) * 2**30 if text else None
 
     @property
+    def precision(self) -> str | None:
+        """What its layers multiply, as the option of `lm`; None for the model's dtype."""
+        return dict(zip(self.words[::2], self.words[1::2], strict=True)).get("--precision")
+
+    @property
     def writes_scores(self) -> bool:
         """Whether its attention wrote scores to memory, as all did before there were fused kernels."""
         return self.row["attention"].startswith("not ")

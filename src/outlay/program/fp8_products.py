@@ -18,7 +18,7 @@ import jax
 from outlay.core.constrain import Gradient, Sums, current_runner, use_runner
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line
-from outlay.core.jax_tracing import at_source_of, intercept_vjp
+from outlay.core.jax_tracing import at_source_of, intercept_vjp, operations
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed
 from outlay.devices.mesh_info import is_explicit
@@ -95,7 +95,7 @@ class _Products:
 
     def __post_init__(self) -> None:
         self.rules = _rules(self.planned)
-        self._num_runs = 0
+        self._num_runs, self._has_gelu = 0, False
         self.origins = {}
         for leaf in self.planned.plan.of_kind("state"):
             number = next((i for i, rule in enumerate(self.rules) if rule.matches(leaf.path, "state")), None)
@@ -144,6 +144,8 @@ class _Products:
 
     def _run(self, jaxpr: Any, values: Sequence[Any], origins: Origins) -> list[Any]:
         self._num_runs += 1
+        # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
+        self._has_gelu = next(operations(jaxpr, "tanh"), None) is not None
         self.beyond |= {source_line(eqn): paths for eqn, paths in out_of_reach(jaxpr, origins)}
         return run_with_products(jaxpr, values, origins, self._multiply)
 
@@ -162,7 +164,7 @@ class _Products:
             return shared[key]
 
         left, right = values
-        return [Fp8Product.of(eqn, are_parameters, rule, at_source_of(eqn))(left, right, narrow)]
+        return [Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))(left, right, narrow)]
 
     def check(self) -> None:
         """Raise if a rule has no product."""

@@ -70,10 +70,12 @@ def test_a_row_of_narrow_products_is_refused_by_any_of_their_names(rows, known, 
 
 
 @pytest.mark.parametrize("precision", ["fp8", "float8 tensorwise", "FP8-CS (FP8-MX)", "fp8 (Transformer Engine)"])
-def test_a_row_of_products_in_8_bits_with_a_scale_for_each_tensor_is_built(rows, known, precision):
+def test_a_row_of_products_in_8_bits_with_a_scale_for_each_tensor_is_built(scripts, rows, known, precision):
     run = rows.run_of({**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "precision": precision})
     assert run.words[run.words.index("--precision") + 1] == "fp8"
     assert any("FP8 of all kernels" in one for one in run.assumed)
+    rules = scripts("_published_facts").layout_of(run)
+    assert next(str(rule.placement) for rule in rules).startswith("products in FP8")
 
 
 def test_of_each_obstacle_is_said_where_it_stands_alone(rows, known):

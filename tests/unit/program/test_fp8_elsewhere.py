@@ -52,3 +52,16 @@ def test_what_falls_back_is_the_first_finding(target, scaling, words):
     assert "matmul$f8" not in text
     assert explanation.findings[0].kind == "not-in-fp8"
     assert re.search(words, explanation.findings[0].text), explanation.findings[0].text
+
+
+def test_a_gelu_behind_a_product_compiles():
+    """XLA would merge both where the product is read beside it, as a backward pass does, and refuse what it made."""
+
+    def step(state, batch):
+        up = batch @ state["up"]
+        return state, (up, jax.nn.gelu(up))
+
+    layout = outlay.Layout([("*", outlay.layout.fp8())]) + outlay.replicate() + outlay.data_parallel()
+    state = {"up": jnp.ones((512, 1024), jnp.bfloat16)}
+    program = outlay.program(step, lambda key: state, BATCH, layout=layout, mesh=outlay.mesh(data=8, target="h100:1x8"))
+    assert "matmul$f8" in program.compiled.as_text()

@@ -168,6 +168,27 @@ def test_stages_that_are_programs_of_their_own_refuse_fp8():
         trained(STAGES + outlay.Layout([RULE]) + SPLIT, "placed", stage=2, data=4)
 
 
+@pytest.mark.parametrize(("policy", "products"), [(None, 4), ("dots_saveable", 3)])
+def test_what_a_checkpoint_keeps_is_not_computed_again(policy, products):
+    """Products by their policy, and in any case the largest entries of both operands; gradients have a third."""
+
+    def loss(params, batch, keys):
+        def layer(x, kernel):
+            return jnp.tanh(x @ kernel), None
+
+        kept = policy and getattr(jax.checkpoint_policies, policy)
+        inside = jax.checkpoint(layer, policy=kept, prevent_cse=False)
+        return jnp.mean((jax.lax.scan(inside, batch["x"], params)[0] - batch["y"]) ** 2, axis=-1), {}
+
+    state = outlay.init_state(lambda key: jnp.ones((4, WIDTH, WIDTH)), optax.sgd(0.1))
+    layout = outlay.Layout([("params", outlay.layout.fp8())]) + outlay.data_parallel() + outlay.replicate()
+    step = outlay.train_step(loss, optax.sgd(0.1))
+    program = outlay.program(step, state, BATCH, layout=layout, mesh=outlay.mesh(data=8))
+    text = program.lowered.as_text()
+    assert text.count("stablehlo.dot_general") == products
+    assert text.count("call @outlay_scale") == 3
+
+
 def test_the_plan_says_it_and_places_leaves_by_other_rules():
     program = in_fp8()[1]
     assert "products in FP8 (current scaling" in program.plan["params.layers.kernel"].reason

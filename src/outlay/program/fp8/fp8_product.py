@@ -28,6 +28,7 @@ class Fp8Product:
         dtype: of the result.
         are_parameters: whether the left and the right operand come from parameters.
         rule: how numbers are rounded.
+        is_apart: whether the compiler must not merge the product with what reads it.
         at_source: the context in which the backward pass is traced, so that it has the line of the product.
     """
 
@@ -37,6 +38,7 @@ class Fp8Product:
     dtype: Any
     are_parameters: tuple[bool, bool]
     rule: Fp8
+    is_apart: bool
     at_source: Callable[[], AbstractContextManager[Any]]
 
     @classmethod
@@ -45,6 +47,7 @@ class Fp8Product:
         eqn: Any,
         are_parameters: tuple[bool, bool],
         rule: Fp8,
+        is_apart: bool,
         at_source: Callable[[], AbstractContextManager[Any]],
     ) -> Fp8Product:
         """Read a traced `dot_general`."""
@@ -56,7 +59,7 @@ class Fp8Product:
         rest = [name for name in left if name not in (*left_summed, *left_batch)]
         own = [name for dim, name in enumerate(right) if dim not in shared]
         out = (*left_batch, *rest, *own)
-        return cls(left, right, out, eqn.outvars[0].aval.dtype, are_parameters, rule, at_source)
+        return cls(left, right, out, eqn.outvars[0].aval.dtype, are_parameters, rule, is_apart, at_source)
 
     def __call__(self, left: Any, right: Any, narrow: Callable[[int, Float8], Narrow]) -> jax.Array:
         """Multiply.
@@ -73,12 +76,13 @@ class Fp8Product:
     def _per_tensor(self, left: Any, right: Any, narrow_left: Narrow, narrow_right: Narrow) -> jax.Array:
         dtypes = left.dtype, right.dtype
 
-        @jax.custom_vjp
-        def multiplied(left: Any, right: Any, *narrow: Narrow) -> jax.Array:
-            return _contracted(narrow[0], self.left, narrow[1], self.right, self.out, self.dtype)
+        def product(left: Any, right: Any, *narrow: Narrow) -> jax.Array:
+            result = _contracted(narrow[0], self.left, narrow[1], self.right, self.out, self.dtype)
+            return jax.lax.optimization_barrier(result) if self.is_apart else result
 
         def forward(left: Any, right: Any, *narrow: Narrow) -> tuple[jax.Array, Any]:
-            return multiplied(left, right, *narrow), narrow
+            # Not the function with the derivative: to the policy of a checkpoint it would be no product.
+            return product(left, right, *narrow), narrow
 
         def backward(narrow: Any, gradient: jax.Array) -> tuple[Any, ...]:
             with self.at_source():
@@ -87,6 +91,7 @@ class Fp8Product:
                 of_right = _contracted(came_in, self.out, narrow[0], self.left, self.right, dtypes[1])
             return of_left, of_right, None, None
 
+        multiplied = jax.custom_vjp(product)
         multiplied.defvjp(forward, backward)
         return multiplied(left, right, narrow_left, narrow_right)
 
@@ -103,8 +108,7 @@ class Fp8Product:
             )
             return _summed(left, right, names, other_names, into, self.dtype)
 
-        @jax.custom_vjp
-        def multiplied(left: Any, right: Any) -> jax.Array:
+        def in_blocks(left: Any, right: Any) -> jax.Array:
             forms = (forward_form, forward_form)
             return product(left, self.left, right, self.right, self.out, forms, self.are_parameters)
 
@@ -117,7 +121,8 @@ class Fp8Product:
                 of_right = product(gradient, self.out, left, self.left, self.right, forms, (False, is_left))
             return of_left.astype(left.dtype), of_right.astype(right.dtype)
 
-        multiplied.defvjp(lambda left, right: (multiplied(left, right), (left, right)), backward)
+        multiplied = jax.custom_vjp(in_blocks)
+        multiplied.defvjp(lambda left, right: (in_blocks(left, right), (left, right)), backward)
         return multiplied(left, right)
 
 

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from outlay.core.primitives import SCALE
 from outlay.layout.fp8 import Float8
 
 BLOCK = 128
+LARGEST = "outlay: largest entry"
+"""The name of a tensor's largest entry, which a backward pass that recomputes the tensor need not find again."""
 _DTYPES = {"e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
 _TOP = {"e4m3": 8, "e5m2": 15}
 """The exponent of the largest number of a format; both have 1.75 in front of it."""
@@ -41,7 +44,8 @@ def narrowed(x: jax.Array, form: Float8) -> Narrow:
     >>> narrowed(jnp.array([1.0, 450.0]), "e4m3")
     Narrow(values=Array([0.5, 224], dtype=float8_e4m3fn), scale=Array(2., dtype=float32))
     """
-    scale, inverse = _scales(_over_devices(_largest(x)), form)
+    largest = checkpoint_name(_over_devices(_largest(x)), LARGEST)
+    scale, inverse = _scales(largest, form)
     return Narrow((x.astype(jnp.float32) * inverse).astype(_DTYPES[form]), scale)
 
 

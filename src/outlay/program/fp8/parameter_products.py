@@ -12,9 +12,10 @@ from jax.extend.core import jaxprs_in_params
 from outlay.core.jax_source import MARK
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, run_jaxpr
 from outlay.core.primitives import KEEPS
+from outlay.program.fp8.fp8_scaling import LARGEST
 from outlay.program.value_facts import FactRules, facts_of, split_scan
 
-_PRODUCT = "dot_general"
+_PRODUCT, _NAME = "dot_general", "name"
 _ENTERED = (SCAN, COND, *CALLS, *CHECKPOINTS)
 """Operations that hold programs in which a product can be replaced."""
 _PIECES = {"broadcast_in_dim", "concatenate", "dynamic_slice", "slice", "split", "stack", "unstack"}
@@ -64,9 +65,21 @@ def run_with_products(jaxpr: Any, values: Sequence[Any], origins: Origins, multi
             within = next(origins for one, origins in inside if one is inner or one is getattr(inner, "jaxpr", None))
             return run_with_products(inner, values, within, multiply)
 
+        if eqn.primitive.name in CHECKPOINTS:
+            eqn = eqn.replace(params={**eqn.params, "policy": _keeping_scales(eqn.params["policy"])})
         return rerun(eqn, values, run)
 
     return run_jaxpr(jaxpr, values, evaluate)
+
+
+def _keeping_scales(policy: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a policy like another (None: keep nothing), except that a number is kept that takes a pass to find."""
+
+    def keeping(primitive: Any, *types: Any, **params: Any) -> Any:
+        is_scale = primitive.name == _NAME and params["name"] == LARGEST
+        return is_scale or (policy is not None and policy(primitive, *types, **params))
+
+    return keeping
 
 
 def products_in(jaxpr: Any, origins: Origins) -> Iterator[Any]:
