@@ -156,7 +156,11 @@ def test_published_memory_is_predicted(scripts, priced):
     num, near, refused = scripts("_published_figures").memory_figures(priced)
     assert num >= 5
     assert near >= 0.8 * num
-    assert [one.run.id for one in refused] == ["megatron-t2-530b-zero-3-640"], "3 % over"
+    assert [one.run.id for one in refused] == [
+        "mbridge-25.11-llama3.1-70b-64xgb300-fp8-cs",  # its source does not say what is recomputed
+        "megatron-t2-530b-zero-3-640",  # 3 % over
+        "nemo2407-llama2-7b-8gpu",  # its framework held whole parameters in 16 bits, and `lm` in 32
+    ]
 
 
 def test_what_a_framework_holds_follows_from_its_source(rows, known):

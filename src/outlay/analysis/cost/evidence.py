@@ -19,7 +19,8 @@ from outlay.devices.target import Target
 
 _OTHER_HARDWARE = 20.0
 _OTHER_LAYOUT = 2.0
-"""What another chip, or another kind of layout, weighs beside a factor of two in devices or in work."""
+_OTHER_PRECISION = 4.0
+"""What another chip, kind of layout or width of products weighs beside a factor of two in devices or in work."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class PublishedRun(OneLine):
     date: str
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether its products are in 8 bits."""
+        return self.precision.upper().startswith(("FP8", "FLOAT8"))
+
+    @property
     def ratio(self) -> float:
         """Predicted over published."""
         return self.predicted / self.published
@@ -85,18 +91,25 @@ def _read(row: dict[str, str]) -> PublishedRun:
 
 
 def nearest_runs(
-    hardware: Hardware, num_devices: int, flops: float, splits: Collection[str] = (), *, most: int = 3
+    hardware: Hardware,
+    num_devices: int,
+    flops: float,
+    splits: Collection[str] = (),
+    *,
+    in_fp8: bool = False,
+    most: int = 3,
 ) -> Sequence[PublishedRun]:
     """Return the published runs that are most like a step, nearest first.
 
     A run on the same chip comes before all others; then what counts is how often devices and the work of each have to
-    be doubled or halved, and whether parameters and layers are split likewise.
+    be doubled or halved, whether parameters and layers are split likewise, and whether both multiply in 8 bits.
 
     Args:
         hardware: the step's.
         num_devices: its number of devices.
         flops: what one of them computes in a step.
         splits: what is split besides the batch: `parameters`, `layers` (tensor parallelism), or both.
+        in_fp8: whether its products are in 8 bits.
         most: how many to return.
 
     Returns:
@@ -111,12 +124,15 @@ def nearest_runs(
         doublings = abs(math.log2(run.devices / num_devices)) + abs(math.log2(run.flops / max(flops, 1.0)))
         alike = _splits(run.layout) == set(splits)
         same_chip = Target.parse(run.target).hardware.name == hardware.name
-        return doublings + (not alike) * _OTHER_LAYOUT + (not same_chip) * _OTHER_HARDWARE
+        unlike = (not alike) * _OTHER_LAYOUT + (run.is_fp8 != in_fp8) * _OTHER_PRECISION
+        return doublings + unlike + (not same_chip) * _OTHER_HARDWARE
 
     of_kind = [run for run in published_runs() if Target.parse(run.target).hardware.kind == hardware.kind]
-    alike: dict[tuple[str, str, str], PublishedRun] = {}
+    alike: dict[tuple[str, str, str, bool], PublishedRun] = {}
     for run in sorted(of_kind, key=distance):
-        alike.setdefault((run.model, run.target, run.layout), run)  # runs that differ in the batch alone are one
+        alike.setdefault(
+            (run.model, run.target, run.layout, run.is_fp8), run
+        )  # runs that differ in the batch alone are one
     return list(alike.values())[:most]
 
 

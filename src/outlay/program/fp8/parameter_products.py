@@ -13,9 +13,9 @@ from outlay.core.jax_source import MARK
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, run_jaxpr
 from outlay.core.primitives import KEEPS
 from outlay.program.fp8.fp8_scaling import LARGEST
-from outlay.program.value_facts import FactRules, facts_of, split_scan
+from outlay.program.value_facts import NAME, FactRules, facts_of, split_scan
 
-_PRODUCT, _NAME = "dot_general", "name"
+_PRODUCT = "dot_general"
 _ENTERED = (SCAN, COND, *CALLS, *CHECKPOINTS)
 """Operations that hold programs in which a product can be replaced."""
 _PIECES = {"broadcast_in_dim", "concatenate", "dynamic_slice", "slice", "split", "stack", "unstack"}
@@ -76,7 +76,7 @@ def _keeping_scales(policy: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return a policy like another (None: keep nothing), except that a number is kept that takes a pass to find."""
 
     def keeping(primitive: Any, *types: Any, **params: Any) -> Any:
-        is_scale = primitive.name == _NAME and params["name"] == LARGEST
+        is_scale = primitive.name == NAME and params["name"] == LARGEST
         return is_scale or (policy is not None and policy(primitive, *types, **params))
 
     return keeping

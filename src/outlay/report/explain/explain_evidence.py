@@ -26,7 +26,8 @@ def evidence_of(plan: Plan, target: Target, work: WorkFacts) -> tuple[PublishedR
     split = [{axis for axes in leaf.dims for axis in axes} for leaf in plan.state if leaf.is_split]
     of_batch = {axis for leaf in plan.of_kind("batch") for axes in leaf.dims for axis in axes}
     splits = {"parameters" if axes & of_batch else "layers" for axes in split}
-    return tuple(nearest_runs(target.hardware, target.num_devices, work.flops or work.flops_compiled, splits))
+    flops, in_fp8 = work.flops or work.flops_compiled, _is_in_fp8(work)
+    return tuple(nearest_runs(target.hardware, target.num_devices, flops, splits, in_fp8=in_fp8))
 
 
 _UNLIKE = 8
@@ -38,9 +39,8 @@ def evidence_line(runs: Sequence[PublishedRun], work: WorkFacts | None) -> Itera
     if runs:
         named = ", ".join(f"{run.model} on {run.target} {run.ratio:.2f}" for run in runs)
         nearest = counted(len(runs), "nearest run")
-        yield Line(
-            f"evidence: predicted over published of the {nearest}: {named}{_unlike(runs, work)}{_narrower(work)}", "dim"
-        )
+        but = f"{_unlike(runs, work)}{_other_precision(runs, work)}"
+        yield Line(f"evidence: predicted over published of the {nearest}: {named}{but}", "dim")
 
 
 def _unlike(runs: Sequence[PublishedRun], work: WorkFacts | None) -> str:
@@ -52,11 +52,14 @@ def _unlike(runs: Sequence[PublishedRun], work: WorkFacts | None) -> str:
     return f"; but a device computes {float(f'{times:.2g}'):,.0f} times {how} there"
 
 
-def _narrower(work: WorkFacts | None) -> str:
-    """Say that a step in FP8 is priced with less certainty; decision 217 has the runs."""
-    if not (work and work.flops_by_dtype.get("float8")):
-        return ""
-    return "; none multiplied in FP8, of which ten published runs were priced 1.0 to 2.1 times too slow"
+def _other_precision(runs: Sequence[PublishedRun], work: WorkFacts | None) -> str:
+    """Say of a step in FP8 that no run beside it is."""
+    is_unlike = work and _is_in_fp8(work) and not any(run.is_fp8 for run in runs)
+    return "; none of these multiplied in FP8" if is_unlike else ""
+
+
+def _is_in_fp8(work: WorkFacts) -> bool:
+    return bool(work.flops_by_dtype.get("float8"))
 
 
 def evidence_table(runs: Sequence[PublishedRun]) -> Iterator[Block]:

@@ -66,8 +66,16 @@ def test_few_runs_lie_outside_the_range_that_they_are_shown_with():
     assert all(run.source and run.date for run in published_runs())
 
 
+def test_a_step_in_fp8_is_shown_beside_runs_in_fp8():
+    """Of the same model on the same chip; beside a step in 16 bits stand those in 16 bits."""
+    first, *_ = nearest_runs(hardware("h100:1x8"), 8, 1e15, {"parameters"}, in_fp8=True)
+    assert (first.is_fp8, first.target) == (True, "h100:1x8")
+    others = nearest_runs(hardware("h100:1x8"), 8, 1e15, {"parameters"}, most=4)
+    assert not any(run.is_fp8 for run in others)
+
+
 @pytest.mark.parametrize(("dtype", "is_said"), [("float8", True), ("bfloat16", False)])
 def test_a_step_in_fp8_says_that_no_such_run_is_among_them(dtype, is_said):
-    runs = published_runs()[:2]
+    runs = [run for run in published_runs() if not run.is_fp8][:2]
     (line,) = evidence_line(runs, WorkFacts(None, runs[0].flops, 0.0, {dtype: runs[0].flops}))
-    assert ("none multiplied in FP8" in line.text) == is_said
+    assert ("none of these multiplied in FP8" in line.text) == is_said
