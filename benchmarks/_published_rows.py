@@ -9,6 +9,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from outlay.core.error_types import OutlayError
 from outlay.devices.target import Target
@@ -163,9 +164,9 @@ class Run:
         return float(text) * 2**30 if text else None
 
     @property
-    def precision(self) -> str | None:
+    def precision(self) -> Literal["fp8"] | None:
         """What its layers multiply, as the option of `lm`; None for the model's dtype."""
-        return dict(zip(self.words[::2], self.words[1::2], strict=True)).get("--precision")
+        return "fp8" if "--precision" in self.words else None
 
     @property
     def writes_scores(self) -> bool:

@@ -176,8 +176,8 @@ def test_what_a_checkpoint_keeps_is_not_computed_again(policy, products):
         def layer(x, kernel):
             return jnp.tanh(x @ kernel), None
 
-        kept = policy and getattr(jax.checkpoint_policies, policy)
-        inside = jax.checkpoint(layer, policy=kept, prevent_cse=False)
+        saved = policy and getattr(jax.checkpoint_policies, policy)
+        inside = jax.checkpoint(layer, policy=saved, prevent_cse=False)
         return jnp.mean((jax.lax.scan(inside, batch["x"], params)[0] - batch["y"]) ** 2, axis=-1), {}
 
     state = outlay.init_state(lambda key: jnp.ones((4, WIDTH, WIDTH)), optax.sgd(0.1))
