@@ -39,7 +39,7 @@ def test_a_run_on_the_same_chip_comes_before_all_others_and_then_the_same_layout
 
 def test_runs_are_named_once_and_none_is_like_a_simulated_cpu():
     runs = nearest_runs(hardware("h100:1x8"), 8, 1e15, {"parameters"}, most=50)
-    assert len({(run.model, run.target, run.layout) for run in runs}) == len(runs)
+    assert len({(run.model, run.target, run.layout, run.is_fp8) for run in runs}) == len(runs)
     assert not nearest_runs(hardware("cpu:8"), 8, 1e15)
 
 
