@@ -114,4 +114,4 @@ print(f"recorded 0.000030, here {min(losses):.6f} to {max(losses):.6f}")
 assert min(losses) < 0.000030 < max(losses)
 
 # %% [markdown]
-# The next page splits [a transformer](transformer_by_layout.py), whose attention is split by heads.
+# The next page shows which compilers make [rings](rings_by_layout.py) of these gathers and scatters.
