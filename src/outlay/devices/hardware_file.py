@@ -165,7 +165,7 @@ def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _impossible_watts(table: Mapping[str, Any]) -> Iterator[str]:
-    watts, rated = table.get("watts"), table.get("rated_watts")
+    watts, rated = table.get("watts", 0.0), table.get("rated_watts", 0.0)
     if not _is_positive(watts):
         return
     if not _is_positive(rated):

@@ -110,7 +110,8 @@ def test_a_carry_of_several_arrays_and_arguments_for_all() -> None:
     args = (dicts(), (X, 0.0), jnp.ones((1, WIDTH)))
     plain = outlay.layers(*args, run=run, power=2)
     for left, right in zip(plain, in_a_scan(lambda: outlay.layers(*args, run=run, power=2)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-6)
+        # A scan is fused in another way: entries round as the largest one does, which is about 1.
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=2.5e-7)
 
 
 def test_a_module_that_counts_its_calls_does_so_in_the_loop_and_is_no_pipeline() -> None:
