@@ -23,3 +23,12 @@ def test_repetitions_are_marked_only_where_the_newest_jax_runs_tests():
     assert len(newest) > 40
     in_vain = [path for path, text in tests.items() if "pytest.mark.any_jax" in text and path not in newest]
     assert in_vain == []
+
+
+def test_every_decision_is_in_the_index_once_with_its_title_and_a_status():
+    folder = ROOT / "docs/decisions"
+    rows = re.findall(
+        r"^\| \[(\d+\. .+)\]\((0\S+\.md)\) \| (\S.*) \|$", (folder / "index.md").read_text(), re.MULTILINE
+    )
+    written = {path.name: path.read_text().partition("\n")[0] for path in folder.glob("0*.md")}
+    assert sorted((name, f"# {title}") for title, name, _ in rows) == sorted(written.items())
