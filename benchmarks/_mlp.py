@@ -29,3 +29,17 @@ def losses(params, batch, keys):
 def example_batch():
     generator = np.random.default_rng(0)
     return {name: generator.standard_normal((BATCH, WIDTH), dtype=np.float32) for name in "xy"}
+
+
+def stepping(program, state, batch):
+    """Return a function that takes some steps, waits for the last, and returns its loss."""
+
+    def run(num_steps):
+        nonlocal state
+        for _ in range(num_steps):
+            state, metrics = program(state, batch)
+            loss = float(metrics["loss"])
+        jax.block_until_ready(state)
+        return loss
+
+    return run

@@ -3,7 +3,7 @@
 import sys
 
 import jax
-from _mlp import example_batch, init_params, losses, optimizer
+from _mlp import example_batch, init_params, losses, optimizer, stepping
 from _pair import serve
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -25,15 +25,7 @@ def main(mode, layout_name, rank, port):
     # Each process has the key; that it is the same on all must be said by making it there.
     state = program.init(jax.jit(lambda: jax.random.key(0), out_shardings=everywhere)())
 
-    def run(num_steps):
-        nonlocal state
-        for _ in range(num_steps):
-            state, metrics = program(state, batch)
-            loss = float(metrics["loss"])
-        jax.block_until_ready(state)
-        return loss
-
-    serve(run)
+    serve(stepping(program, state, batch))
     jax.distributed.shutdown()
 
 

@@ -4,7 +4,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
-from _mlp import BATCH, DEPTH, WIDTH, example_batch, optimizer
+from _mlp import BATCH, DEPTH, WIDTH, example_batch, optimizer, stepping
 from _pair import serve
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -46,15 +46,7 @@ def main(schedule, samples, microbatches, rank, port):
     )
     state = program.init(jax.jit(lambda: jax.random.key(0), out_shardings=everywhere)())
 
-    def run(num_steps):
-        nonlocal state
-        for _ in range(num_steps):
-            state, metrics = program(state, batch)
-            loss = float(metrics["loss"])
-        jax.block_until_ready(state)
-        return loss
-
-    serve(run)
+    serve(stepping(program, state, batch))
     jax.distributed.shutdown()
 
 

@@ -3,27 +3,21 @@
 4 layers of 1024, Adam. Every system has two processes of its own; they take turns, and each waits in silence meanwhile.
 """
 
-import argparse
 import sys
 
 from _mlp import BATCH
 from _pair import Pair
-from processes import has_torch, measure
+from processes import measure, parser_of, python_with_torch
 
 MICROBATCHES = 4
 BAR = 1.0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch-python", help="a Python that has torch; this one when left out")
-    parser.add_argument("--rounds", type=int, default=12, help="rounds of a comparison")
+    parser = parser_of(__doc__)
     parser.add_argument("--busy", action="store_true", help="count rounds with other work on the machine too")
     options = parser.parse_args()
-    torch_python = options.torch_python or sys.executable
-    if not has_torch(torch_python):
-        print(f"skipped: {torch_python} has no torch; see benchmarks/README.md", file=sys.stderr)
-        sys.exit(2 if options.torch_python else 0)
+    torch_python = python_with_torch(options)
     print("2 processes for each system, each on a core of its own; 4 x 1024 MLP, Adam, 4 microbatches, 1F1B, gloo")
     for samples in (BATCH, 4 * BATCH):
         arguments = (str(samples), str(MICROBATCHES))

@@ -26,15 +26,10 @@ COMPARISONS = [
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch-python", help="a Python that has torch; this one when left out")
-    parser.add_argument("--rounds", type=int, default=12, help="rounds of a comparison")
+    parser = parser_of(__doc__)
     parser.add_argument("--free", action="store_true", help="do not pin each process to a core of its own")
     options = parser.parse_args()
-    torch_python = options.torch_python or sys.executable
-    if not has_torch(torch_python):
-        print(f"skipped: {torch_python} has no torch; see benchmarks/README.md", file=sys.stderr)
-        sys.exit(2 if options.torch_python else 0)
+    torch_python = python_with_torch(options)
     cores = "as the system places them" if options.free else "each on a core of its own"
     print(f"2 processes for each system, {cores}; 4 x 1024 MLP, batch 64, Adam, gloo")
     pinned = not options.free
@@ -91,6 +86,23 @@ def is_quiet(pids, seconds=0.3):
     work = OtherWork(pids)
     time.sleep(seconds)
     return work.seconds() <= ALLOWED * CORES * seconds
+
+
+def parser_of(description):
+    """Return a parser of what every comparison with torch is told."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--torch-python", help="a Python that has torch; this one when left out")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds of a comparison")
+    return parser
+
+
+def python_with_torch(options):
+    """Return the Python that runs torch; exit where there is none."""
+    python = options.torch_python or sys.executable
+    if not has_torch(python):
+        print(f"skipped: {python} has no torch; see benchmarks/README.md", file=sys.stderr)
+        sys.exit(2 if options.torch_python else 0)
+    return python
 
 
 def has_torch(python):

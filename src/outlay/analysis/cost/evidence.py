@@ -130,9 +130,8 @@ def nearest_runs(
     of_kind = [run for run in published_runs() if Target.parse(run.target).hardware.kind == hardware.kind]
     alike: dict[tuple[str, str, str, bool], PublishedRun] = {}
     for run in sorted(of_kind, key=distance):
-        alike.setdefault(
-            (run.model, run.target, run.layout, run.is_fp8), run
-        )  # runs that differ in the batch alone are one
+        # Runs that differ in the batch alone are one.
+        alike.setdefault((run.model, run.target, run.layout, run.is_fp8), run)
     return list(alike.values())[:most]
 
 
