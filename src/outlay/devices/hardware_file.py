@@ -169,11 +169,11 @@ def _impossible_watts(table: Mapping[str, Any]) -> Iterator[str]:
     if not _is_positive(watts):
         return
     if not _is_positive(rated):
-        yield "watts says a limit, and rated_watts is missing: the power at which peak_flops are reached"
+        yield "watts is a limit, and rated_watts is missing: add the power at which peak_flops are reached"
     elif not _LEAST_POWER * rated <= watts <= rated:
         yield (
             f"watts = {watts:g} is impossible: such a device can be limited to {_LEAST_POWER * rated:g} to {rated:g} W "
-            "(rated_watts)"
+            "(rated_watts); say a limit in between, or leave watts out"
         )
 
 

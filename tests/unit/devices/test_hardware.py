@@ -105,12 +105,13 @@ def test_limits_that_cannot_be_are_refused(user_file):
     with pytest.raises(TargetError) as error:
         known_hardware()
     shown = [line.partition(", known:")[0] for line in problems(error)[1]]
+    limits = "such a device can be limited to 175 to 700 W (rated_watts); say a limit in between, or leave watts out"
     assert shown == [
-        "[weak] watts = 70 is impossible: such a device can be limited to 175 to 700 W (rated_watts)",
-        "[strong] watts = 7000 is impossible: such a device can be limited to 175 to 700 W (rated_watts)",
+        f"[weak] watts = 70 is impossible: {limits}",
+        f"[strong] watts = 7000 is impossible: {limits}",
         "[text] watts must be a number of watts above 0, not '500'",
         "[mine] watts: no key of a cpu",
-        "[alone] watts says a limit, and rated_watts is missing: the power at which peak_flops are reached",
+        "[alone] watts is a limit, and rated_watts is missing: add the power at which peak_flops are reached",
     ]
     user_file('[h100-500w]\nlike = "h100"\npeak_share = 80\n')
     with pytest.raises(TargetError, match=r"peak_share must be a share of peak_flops, above 0 and at most 1, not 80"):
