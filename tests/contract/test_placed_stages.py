@@ -47,11 +47,15 @@ def loss_with_dropout(params: Any, batch: Any, keys: jax.Array) -> Any:
     return _loss(params, batch, keys, rate=0.2)
 
 
-def _loss(params: Any, batch: Any, keys: jax.Array, rate: float) -> Any:
+def loss_kept(params: Any, batch: Any, keys: jax.Array) -> Any:
+    """With dropout, and nothing recomputed: the few layers of a stage are no loop."""
+    return _loss(params, batch, keys, rate=0.2, recomputed=False)
+
+
+def _loss(params: Any, batch: Any, keys: jax.Array, rate: float, *, recomputed: bool = True) -> Any:
     before, after = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
     causal = jnp.tril(jnp.ones((TOKENS, TOKENS))) / jnp.arange(1, TOKENS + 1)[:, None]
 
-    @jax.checkpoint
     def layer(carry: Any, leaves: Any) -> Any:
         x, keys = carry
         update = jnp.tanh(causal @ x @ leaves["w"] + leaves["b"])
@@ -61,7 +65,9 @@ def _loss(params: Any, batch: Any, keys: jax.Array, rate: float) -> Any:
         return (x + update, keys), jnp.mean(update**2, axis=(1, 2))
 
     layers = jax.tree.map(lambda leaf: leaf * params["scale"], params["layers"])
-    (x, _), sizes = jax.lax.scan(layer, (params["table"][before], keys if rate else ()), layers)
+    (x, _), sizes = jax.lax.scan(
+        jax.checkpoint(layer) if recomputed else layer, (params["table"][before], keys if rate else ()), layers
+    )
     losses = optax.softmax_cross_entropy_with_integer_labels(x @ params["table"].T, after).mean(-1)
     return losses + 0.1 * sizes.mean(0), {"size": sizes[-1]}
 
@@ -80,6 +86,7 @@ WAYS: dict[str, tuple[Any, int, int, str, Any]] = {
     "own": (schedules.in_order(backward_first, 2, MICROBATCHES), 1, 1, "stage=2,data=2", "equal"),
     "unequal": ("zb-h1", 1, 1, "stage=2,data=2", (3, 1)),
     "list": ("1f1b", 1, 1, "stage=2,data=2", "equal"),
+    "kept": ("zb-h1", 1, 2, "stage=2,data=2,model=2", "equal"),
     "interleaved unequal list": (None, 2, 1, "stage=2,data=2", "balanced"),
 }
 """Of each case: the schedule, repeats, parts of the batch for accumulation, the mesh, and the cut."""
@@ -111,6 +118,7 @@ def loss_of_list(params: Any, batch: Any, keys: jax.Array) -> Any:
 
 MODELS: dict[str, Any] = {
     "1f1b": (init_params, loss_with_dropout),
+    "kept": (init_params, loss_kept),
     "list": (init_equal_list, loss_of_list),
     "unequal list": (init_list, loss_of_list),
     "interleaved unequal list": (init_list, loss_of_list),

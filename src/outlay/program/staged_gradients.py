@@ -97,8 +97,9 @@ class _InOneTrace(CalledStages):
         """Return what a place takes for its forward pass, before what moves."""
         loss, taken = self._loss, self._loss.functions[place].taken
         repeat, stage = divmod(place, loss.schedule.num_stages)
-        first = stage * loss.cut.most_layers
-        layers = [x[first : first + loss.cut.counts[place]] for x in self._layers[repeat]]
+        size = loss.cut.most_layers // loss.cut.most_pieces
+        first, last = stage * size, stage * size + loss.cut.counts[place] // loss.cut.num_pieces(place)
+        layers = [self._layers[repeat][number][first:last] for number in loss.pieces_of(place)]
         others = [*loss.consts, *[None] * len(loss.paths), *self._parts[part]]
         return [*layers, *(self._shared[number] for number in taken.shared), *(others[n] for n in taken.others)]
 

@@ -147,6 +147,35 @@ def test_a_step_by_hand_is_refused() -> None:
     _refused("does not say which gradients it takes.*fix: make it with outlay.train_step", step=step)
 
 
+def _has_loop(**of: Any) -> bool:
+    """Return whether a stage has a loop over its layers, and no operation of the whole stack that it holds."""
+
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        layer = jax.checkpoint(_layer) if of.get("recomputed") else _layer
+        x, _ = jax.lax.scan(layer, batch, params["layers"], unroll=of.get("unroll", 1))
+        return x @ params["head"], {}
+
+    program = made(loss, layers=of["layers"])
+    texts = [one.as_text() for one in program.lowered_parts if "jit_backward" in one.as_text()]
+    stack = f"tensor<{of['layers'] // 2}x{WIDTH}x{WIDTH}xf32>"
+    (loop,) = {"stablehlo.while" in text for text in texts}
+    assert len(texts) == 2
+    assert all((stack in text) == loop for text in texts)
+    return loop
+
+
+def test_few_layers_of_a_stage_are_no_loop() -> None:
+    assert not _has_loop(layers=8)
+    assert _has_loop(layers=10)
+    assert not _has_loop(layers=10, unroll=5)
+    # All of them could be recomputed at once.
+    assert _has_loop(layers=8, recomputed=True)
+
+
+def _layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+    return jnp.tanh(x @ w), None
+
+
 def heavy_after(params: Any, batch: Any, keys: jax.Array) -> Any:
     """Behind the layers, as much again as two of them."""
     x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params["layers"])

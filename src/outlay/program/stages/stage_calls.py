@@ -20,7 +20,7 @@ class StageSums:
     """What a stage adds up.
 
     Attributes:
-        layers: the gradients of its layers, for each repeat.
+        layers: the gradients of its layers, for each repeat; without a loop each with a dim of size 1 in front.
         common: the gradients of shared parameters, and the sums of the loss, each with a dim of size 1 in front.
     """
 
@@ -40,9 +40,11 @@ def zeros(loss: StagedLoss) -> StageSums:
 def sum_shapes(loss: StagedLoss) -> tuple[list[Any], list[Any]]:
     """Return the sums of a stage, for one repeat, as shapes; with as many layers as the largest place has."""
     inner = loss.cut.jaxpr.in_avals
-    size = loss.cut.most_layers
+    size = loss.cut.most_layers // loss.cut.most_pieces
     layers = [
-        jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), _wide(var.aval.dtype)) for var in loss.cut.scanned_layers
+        jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), _wide(var.aval.dtype))
+        for var in loss.cut.scanned_layers
+        for _ in range(loss.cut.most_pieces)
     ]
     shared = [jax.ShapeDtypeStruct((1, *inner[n].shape), _wide(inner[n].dtype)) for n in loss.shared]
     totals = [jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for x in jax.tree.leaves(loss.results[1])]
@@ -52,7 +54,8 @@ def sum_shapes(loss: StagedLoss) -> tuple[list[Any], list[Any]]:
 def forward(loss: StagedLoss, place: int, values: Values, totals: Values) -> tuple[Values, Values, Values]:
     """Return what moves on, what is kept besides what was given, and the sums of the loss."""
     function = loss.functions[place]
-    results = replay(function.forward, values)
+    own = [_row(loss, x) for x in values[: function.num_layers]]
+    results = replay(function.forward, [*own, *values[function.num_layers :]])
     moved, residuals = results[: len(function.moved)], results[len(function.moved) :]
     if not function.is_last:
         return moved, residuals, totals
@@ -64,21 +67,22 @@ def backward(
 ) -> tuple[Values, Values, Values]:
     """Return what moves back, and the sums with the gradients of a microbatch."""
     function = loss.functions[place]
-    grads = replay(function.backward, [*held, *back])
+    grads = replay(function.backward, [*_rows(loss, place, held), *back])
     num = function.num_back
-    return grads[:num], *_added(layers, shared, grads[num:])
+    return grads[:num], *_added(loss, layers, shared, grads[num:])
 
 
 def inputs(loss: StagedLoss, place: int, held: Values, back: Values) -> tuple[Values, Values]:
     """Return what moves back, and what the half for weights takes."""
-    return loss.functions[place].halves.inputs(*held, *back)
+    return loss.functions[place].halves.inputs(*_rows(loss, place, held), *back)
 
 
 def weights(
     loss: StagedLoss, place: int, held: Values, back: Values, handed: Values, layers: Values, shared: Values
 ) -> tuple[Values, Values]:
     """Return the sums with the gradients of a microbatch."""
-    return _added(layers, shared, loss.functions[place].halves.weights([*held, *back], handed))
+    values = [*_rows(loss, place, held), *back]
+    return _added(loss, layers, shared, loss.functions[place].halves.weights(values, handed))
 
 
 CALLS_OF: dict[str, Callable[..., Any]] = {
@@ -138,14 +142,17 @@ class CalledStages(abc.ABC):
 
     def _own(self, place: int, sums: StageSums) -> tuple[Values, Values]:
         repeat = place // self._loss.schedule.num_stages
-        return sums.layers[repeat], [sums.common[number] for number in self._numbers(place)]
+        own = [sums.layers[repeat][number] for number in self._loss.pieces_of(place)]
+        return own, [sums.common[number] for number in self._numbers(place)]
 
     def _with(self, place: int, sums: StageSums, layers: Values, shared: Values) -> StageSums:
         repeat = place // self._loss.schedule.num_stages
-        common = [*sums.common]
+        common, own = [*sums.common], [*sums.layers[repeat]]
         for number, x in zip(self._numbers(place), shared, strict=True):
             common[number] = x
-        return StageSums([layers if n == repeat else each for n, each in enumerate(sums.layers)], common)
+        for number, x in zip(self._loss.pieces_of(place), layers, strict=True):
+            own[number] = x
+        return StageSums([own if n == repeat else each for n, each in enumerate(sums.layers)], common)
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:
@@ -157,9 +164,22 @@ def _wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def _added(layers: Values, shared: Values, grads: Sequence[Any]) -> tuple[Values, Values]:
+def _rows(loss: StagedLoss, place: int, held: Values) -> Values:
+    """Return what is held as the backward pass takes it: arguments, and then residuals."""
+    function = loss.functions[place]
+    given = [_row(loss, x) if n < function.num_layers else x for n, x in zip(function.held, held, strict=False)]
+    return [*given, *held[len(given) :]]
+
+
+def _row(loss: StagedLoss, x: jax.Array) -> jax.Array:
+    """Return layers as the function of a place takes them."""
+    return x[0] if loss.cut.unrolled else x
+
+
+def _added(loss: StagedLoss, layers: Values, shared: Values, grads: Sequence[Any]) -> tuple[Values, Values]:
     num = len(layers)
-    of_layers = [_added_to_first(total, x.astype(total.dtype)) for total, x in zip(layers, grads[:num], strict=True)]
+    own = [x[None] if loss.cut.unrolled else x for x in grads[:num]]
+    of_layers = [_added_to_first(total, x.astype(total.dtype)) for total, x in zip(layers, own, strict=True)]
     return of_layers, [total + x[None].astype(total.dtype) for total, x in zip(shared, grads[num:], strict=True)]
 
 

@@ -3,21 +3,43 @@
 A place is one group of layers on one stage: place `repeat * num_stages + stage`. The first one also computes what comes
 before the scan, the last one what comes after. What other layers take of that besides, such as a mask, or keys for
 each layer, each place computes for itself, since it depends on no layer.
+
+A place with few layers has no loop over them: each is an array of its own, which a product takes as it lies. Of a stack
+it would take a slice, which XLA for CPU copies for each product, and adds gradients to likewise.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from outlay.core.error_types import Problem
 from outlay.core.jax_source import source_line
-from outlay.core.jax_tracing import Operations, replay, rerun_scan, scan_operands
+from outlay.core.jax_tracing import CHECKPOINTS, Operations, operations, replay, rerun_scan, scan_operands
 from outlay.program.batch_locality import sample_dim
+
+# Programs of stages take as many times longer to compile. By then a loop hardly costs more than its layers.
+_FEW_LAYERS = 4
+
+
+def is_unrolled(scan: Any, most_layers: int) -> bool:
+    """Return whether places have no loop over their layers: where they are few, or the model unrolls as many.
+
+    What is recomputed stays in a loop, since without one a compiler may recompute all layers at once.
+
+    Args:
+        scan: the scan over all layers.
+        most_layers: the layers of the largest place.
+    """
+    body, unroll = scan.params["jaxpr"], int(scan.params["unroll"])
+    is_recomputed = any(eqn.primitive.name in CHECKPOINTS for eqn in operations(body))
+    return most_layers <= max(_FEW_LAYERS, unroll) and not is_recomputed
 
 
 @dataclass(frozen=True)
@@ -30,6 +52,7 @@ class CutLoss:
         at: the place of the scan among its operations.
         is_stack: which of its arguments are stacked layers.
         counts: layers of each place.
+        unrolled: whether places have no loop over their layers, and are given each as an array of its own.
     """
 
     jaxpr: Any
@@ -37,6 +60,7 @@ class CutLoss:
     at: int
     is_stack: Sequence[bool]
     counts: tuple[int, ...]
+    unrolled: bool = False
 
     @property
     def scan(self) -> Any:
@@ -62,6 +86,22 @@ class CutLoss:
     def is_equal(self) -> bool:
         """Whether all places have the same number of layers."""
         return len(set(self.counts)) == 1
+
+    @property
+    def most_pieces(self) -> int:
+        """In how many arrays the largest place is given each operand of the scan that is layers."""
+        return self.most_layers if self.unrolled else 1
+
+    def num_pieces(self, place: int) -> int:
+        """In how many a place is."""
+        return self.counts[place] if self.unrolled else 1
+
+    def in_pieces(self, x: Any) -> list[Any]:
+        """Return the layers of all stages, one stage behind the other, as arrays of one layer of each stage."""
+        if not self.unrolled:
+            return [x]
+        rows = x.reshape(-1, self.most_layers, *x.shape[1:])
+        return [jnp.squeeze(row, 1) for row in jax.lax.split(rows, (1,) * self.most_layers, axis=1)]
 
     def rows(self, place: int) -> slice:
         """Return which layers a place has."""
@@ -155,36 +195,59 @@ class CutLoss:
 
         Args:
             place: the place.
-            layers: its part of `layers`.
+            layers: its part of `layers`; without a loop each layer of the first operand, then of the next.
             values: the arguments; those that are stacks may be anything.
             moving: what the place before returned; of the first place nothing.
 
         Returns:
             What moves on to the next place; of the last place the results of the loss.
         """
-        scan, num = self.scan, self.counts[place]
+        scan = self.scan
         num_consts, num_carried = scan_operands(scan.params)
-        of_layers, own_layers = self._of_layers, iter(layers)
+        of_layers, own_layers, num_pieces = self._of_layers, iter(layers), self.num_pieces(place)
         known = self._known(values)
         read = _reader(known)
         consts = [read(atom) for atom in scan.invars[:num_consts]]
         start = [read(atom) for atom in scan.invars[num_consts:][:num_carried]]
         carried, before = (start, []) if place == 0 else (moving[:num_carried], moving[num_carried:])
         slices = [
-            next(own_layers) if not isinstance(atom, Literal) and atom in of_layers else read(atom)[self.rows(place)]
+            [*itertools.islice(own_layers, num_pieces)]
+            if not isinstance(atom, Literal) and atom in of_layers
+            else self._own_pieces(place, read(atom))
             for atom in scan.invars[num_consts + num_carried :]
         ]
-        params = {**scan.params, "length": num, "unroll": min(int(scan.params["unroll"]), num)}
-        results = rerun_scan(params, [*consts, *carried, *slices], lambda turn: replay(params["jaxpr"], turn))
-        outputs = results[num_carried:]
+        run = self._turn_by_turn if self.unrolled else self._loop
+        carried, outputs = run(consts, carried, slices, self.counts[place])
         if before:
             outputs = [jnp.concatenate(both) for both in zip(before, outputs, strict=True)]
-        moved = [*results[:num_carried], *outputs]
+        moved = [*carried, *outputs]
         if place < self.num_places - 1:
             return moved
         known.update(zip(scan.outvars, moved, strict=True))
         taken = [*known]
         return _run(self._after, taken, self.jaxpr.jaxpr.outvars, [known[var] for var in taken])
+
+    def _own_pieces(self, place: int, x: Any) -> list[Any]:
+        own = x[self.rows(place)]
+        return [own[number] for number in range(self.counts[place])] if self.unrolled else [own]
+
+    def _loop(self, consts: list[Any], carried: Any, slices: list[list[Any]], num: int) -> tuple[list[Any], list[Any]]:
+        """Return the carry after some layers, and their outputs."""
+        params = {**self.scan.params, "length": num, "unroll": min(int(self.scan.params["unroll"]), num)}
+        values = [*consts, *carried, *(x for (x,) in slices)]
+        results = rerun_scan(params, values, lambda turn: replay(params["jaxpr"], turn))
+        return results[: len(carried)], results[len(carried) :]
+
+    def _turn_by_turn(
+        self, consts: list[Any], carried: Any, slices: list[list[Any]], num: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the same without a loop."""
+        outputs = []
+        for number in range(num):
+            results = replay(self.scan.params["jaxpr"], [*consts, *carried, *(each[number] for each in slices)])
+            carried = results[: len(carried)]
+            outputs.append(results[len(carried) :])
+        return [*carried], [jnp.stack(each) for each in zip(*outputs, strict=True)]
 
     def _known(self, values: Sequence[Any]) -> dict[Any, Any]:
         """Return the values of variables before the scan, apart from what depends on layers."""

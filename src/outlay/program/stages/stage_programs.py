@@ -45,9 +45,13 @@ class StagePrograms:
     @functools.cached_property
     def layer_specs(self) -> list[P]:
         """How layers are split: over the stages, and as the layout splits the leaf that they are made of."""
+        return self._specs_in_pieces(self.loss.cut.most_pieces)
+
+    def _specs_in_pieces(self, num_pieces: int) -> list[P]:
         return [
             P(self._axis) if dims is None else P(self._axis, *without_axis(dims, self._axis)[1:])
             for dims in self.loss.layer_dims
+            for _ in range(num_pieces)
         ]
 
     @functools.cached_property
@@ -107,7 +111,8 @@ class StagePrograms:
         """Return where a place takes its arguments, before what moves."""
         taken, on = self.loss.functions[place].taken, self._on(place)
         others = [P()] * self.loss.first_sample + self.sample_specs
-        specs = [*self.layer_specs, *(self.shared_specs[number] for number in taken.shared)]
+        own = self._specs_in_pieces(self.loss.cut.num_pieces(place))
+        specs = [*own, *(self.shared_specs[number] for number in taken.shared)]
         return [*map(on, specs), *(on(others[number]) for number in taken.others)]
 
     def moving_at(self, place: int, *, back: bool = False) -> list[NamedSharding]:
@@ -138,7 +143,7 @@ class StagePrograms:
             )
             lowered["zeros", stage] = made.lower()
         for place, count in enumerate(self.loss.cut.counts):
-            if self.runs(place) and count < self.loss.cut.most_layers:
+            if self.runs(place) and count < self.loss.cut.most_layers and not self.loss.cut.unrolled:
                 at = [*map(self._on(place), self.layer_specs)]
                 first = functools.partial(jax.tree.map, lambda x, count=count: x[:count])
                 lowered["take", place] = jax.jit(first, in_shardings=(at,), out_shardings=at).lower(_layers)
@@ -191,7 +196,11 @@ class StagePrograms:
         num = len(self.loss.shared)
         totals = common[num:] if function.is_last else []
         at_totals = [on(P(self._axis))] * len(totals)
-        values = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in function.forward.in_avals]
+        in_front = (1,) if self.loss.cut.unrolled else ()
+        values = [
+            jax.ShapeDtypeStruct((*in_front, *x.shape) if number < function.num_layers else x.shape, x.dtype)
+            for number, x in enumerate(function.forward.in_avals)
+        ]
         at_values = [*self.arguments_at(place), *self.moving_at(place)]
         at_moved = [] if function.is_last else [*map(on, self.moving_specs)]
 
@@ -209,8 +218,12 @@ class StagePrograms:
         back, at_back = function.sent_back, [] if function.is_last else self.moving_at(place, back=True)
         at_given = [at for at, one in zip(self.moving_at(place), function.is_moved_back, strict=True) if one]
         numbers = [self.loss.shared.index(number) for number in function.taken.shared]
-        sums = layers, [common[number] for number in numbers]
-        at_sums = [*map(on, self.layer_specs)], [on(self._common_specs[number]) for number in numbers]
+        own = [*self.loss.pieces_of(place)]
+        sums = [layers[number] for number in own], [common[number] for number in numbers]
+        at_sums = (
+            [on(self.layer_specs[number]) for number in own],
+            [on(self._common_specs[number]) for number in numbers],
+        )
         if "backward" in kinds:
             lower("backward", (held, back, *sums), (at_held, at_back, *at_sums), (at_given, *at_sums), (2, 3))
         if "inputs" in kinds:
@@ -258,8 +271,10 @@ class _OnDevices(CalledStages):
         if place in self._own_layers:
             return self._own_layers[place]
         loss = self._loss
-        size, at = loss.cut.most_layers, self._programs.arguments_at(place)
-        whole = self._layers[place // loss.schedule.num_stages]
+        cut = loss.cut
+        size, at = cut.most_layers // cut.most_pieces, self._programs.arguments_at(place)
+        of_repeat = self._layers[place // loss.schedule.num_stages]
+        whole = [of_repeat[number] for number in loss.pieces_of(place)]
         layers = [seen_on(x, where, (size, *x.shape[1:])) for x, where in zip(whole, at, strict=False)]
         if ("take", place) in self._compiled:
             layers = self._compiled["take", place](layers)

@@ -35,7 +35,7 @@ from outlay.program.pipelines.stacked_scans import Stack, opened_to_scans, top_s
 from outlay.program.place_inside import Place, placing
 from outlay.program.stages.added_over_parts import not_added_up, opened_calls
 from outlay.program.stages.layer_counts import flops_of, layer_counts, prices_of, problems_of_counts
-from outlay.program.stages.stage_cut import CutLoss
+from outlay.program.stages.stage_cut import CutLoss, is_unrolled
 from outlay.program.stages.stage_functions import StageFunctions
 from outlay.schedules.stage_schedule import StageSchedule
 from outlay.schedules.stage_times import TimedSchedule
@@ -104,10 +104,23 @@ class StagedLoss:
         values = [*self.consts, *params, *[None] * (len(self.cut.is_stack) - self.first_sample)]
         whole = [self._as_in_state(*each) for each in zip(self.cut.layers(values), self.layer_dims, strict=True)]
         layers = [
-            [self._of_repeat(repeat, *each) for each in zip(whole, self.layer_dims, strict=True)]
+            [
+                piece
+                for each in zip(whole, self.layer_dims, strict=True)
+                for piece in self.cut.in_pieces(self._of_repeat(repeat, *each))
+            ]
             for repeat in range(self.schedule.num_repeats)
         ]
         return layers, [values[number] for number in self.shared]
+
+    def pieces_of(self, place: int) -> list[int]:
+        """Return which of the arrays of layers, as stages are given them, a place has."""
+        most = self.cut.most_pieces
+        return [
+            first + n
+            for first in range(0, len(self.layer_dims) * most, most)
+            for n in range(self.cut.num_pieces(place))
+        ]
 
     def _as_in_state(self, x: Any, dims: Dims | None) -> Any:
         """Keep layers that stages do not have in equal parts split as in the state, so that one exchange sends them."""
@@ -202,7 +215,7 @@ def staged(planned: Planned, gradient: Gradient, sums: Sums, params: Any, sample
         raise pipeline_error(problems)
     is_parameter = [num_consts <= number < num_consts + len(paths) for number in range(len(everything))]
     counts = layer_counts(rule, cut.num_layers, schedule, lambda: prices_of(_functions(cut, is_parameter)))
-    cut = replace(cut, counts=counts)
+    cut = replace(cut, counts=counts, unrolled=is_unrolled(cut.scan, max(counts)))
     dims = _dims_of_layers(planned, cut, dict(zip(micro.jaxpr.invars[num_consts:], paths, strict=False)))
     return StagedLoss(
         schedule,
@@ -223,7 +236,12 @@ def staged(planned: Planned, gradient: Gradient, sums: Sums, params: Any, sample
 def _functions(cut: CutLoss, is_parameter: Sequence[bool]) -> tuple[StageFunctions, ...]:
     functions, moving = [], []
     for place, size in enumerate(cut.counts):
-        layers = [jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), var.aval.dtype) for var in cut.scanned_layers]
+        in_front = () if cut.unrolled else (size,)
+        layers = [
+            jax.ShapeDtypeStruct((*in_front, *var.aval.shape[1:]), var.aval.dtype)
+            for var in cut.scanned_layers
+            for _ in range(cut.num_pieces(place))
+        ]
         functions.append(StageFunctions(cut, place, layers, cut.jaxpr.in_avals, is_parameter, moving))
         moving = functions[-1].moved
     return tuple(functions)
