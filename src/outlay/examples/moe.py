@@ -16,7 +16,7 @@ from outlay.layout.expert_rules import expert_parallel
 from outlay.layout.layout import Layout
 from outlay.layout.pipelines import pipeline
 from outlay.layout.strategies import data_parallel, fsdp
-from outlay.models.transformer.config import Dtype
+from outlay.models.transformer.config import Dtype, Precision
 from outlay.models.transformer.expert_config import ExpertConfig
 from outlay.models.transformer.expert_model import expert_language_model
 from outlay.models.transformer.published_experts import EXPERT_MODELS
@@ -46,6 +46,7 @@ def moe(
     accumulate: int = 1,
     param_dtype: Dtype | None = None,
     dtype: Dtype | None = None,
+    precision: Precision | None = None,
     optimizer_dtype: Dtype | None = None,
     remat: str = "none",
     loss_chunks: int = 1,
@@ -71,6 +72,8 @@ def moe(
         accumulate: microbatches a step.
         param_dtype: what parameters and their gradients are.
         dtype: the dtype of computations.
+        precision: `fp8` or `fp8-blockwise` for products with the kernels of attention and experts in FP8; routers stay
+            as they are. Not with `dropless`.
         optimizer_dtype: the dtype of the optimizer's state.
         remat: as for `lm`.
         loss_chunks: the number of pieces of a sequence for the loss.
@@ -111,6 +114,12 @@ def moe(
         raise RecipeError("moe cannot be made:" + str(error).partition(":")[2]) from error
     if sequence % loss_chunks:
         raise RecipeError(f"moe cannot be made: loss_chunks={loss_chunks} does not divide the sequence of {sequence}")
+    if precision is not None and dropless:
+        raise RecipeError(
+            f"moe cannot be made: precision={precision!r} with dropless: without a capacity experts multiply block by "
+            "block in a function with a derivative of its own, out of reach of FP8\n  fix: leave out dropless "
+            "(--dropless), or precision (--precision)"
+        )
     batch_size = usual.batch if batch is None else batch
     text = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     highest = usual.learning_rate
@@ -118,7 +127,7 @@ def moe(
     adamw = optax.adamw(schedule, b2=0.95, weight_decay=0.1)
     wider = optimizer_dtype or config.param_dtype
     optimizer = adamw if wider == config.param_dtype else state_in(adamw, wider)
-    recipe = _recipe(config, batch_size, accumulate, text, optimizer)
+    recipe = _recipe(LmSizes(config, batch_size, accumulate, precision), text, optimizer)
     if config.max_dropped is None or recipe.evaluate is None:
         return recipe
     return dataclasses.replace(recipe, evaluate=within_limit(recipe.evaluate, config.max_dropped))
@@ -147,27 +156,23 @@ def within_limit(
     return checked
 
 
-def _recipe(
-    config: ExpertConfig,
-    batch: int,
-    accumulate: int,
-    text: tuple[Any, Any, str],
-    optimizer: optax.GradientTransformation,
-) -> Recipe:
+def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.GradientTransformation) -> Recipe:
     """Return the recipe of these sizes, which learns from this text; it makes itself smaller."""
     train, test, token = text
+    config: Any = sizes.config
     init_params, loss = expert_language_model(config, token)
     layouts, meshes = _layouts(config)
+    if sizes.precision is not None:
+        from outlay.recipes.lm_precision import in_precision
+
+        layouts = in_precision(layouts, sizes.precision, _in_fp8(config))
 
     def sample(program: Program, state: Any) -> str:
         return sampled_text(config, program, state, config.num_positions)
 
     def small(less: SmallerMesh) -> Recipe:
-        fewer = smaller_lm(LmSizes(config, batch, accumulate), less)
-        smaller: Any = fewer.config
-        return _recipe(
-            smaller, fewer.batch, accumulate, bytes_like(train, smaller.num_positions, fewer.batch, token), optimizer
-        )
+        fewer = smaller_lm(sizes, less)
+        return _recipe(fewer, bytes_like(train, fewer.config.num_positions, fewer.batch, token), optimizer)
 
     return Recipe.training(
         "moe",
@@ -176,14 +181,21 @@ def _recipe(
         optimizer=optimizer,
         train=train,
         test=test,
-        batch_size=batch,
+        batch_size=sizes.batch,
         steps=NUM_STEPS,
-        accumulate=accumulate,
+        accumulate=sizes.accumulate,
         layouts=layouts,
         meshes=meshes,
         sample=sample if token == "byte" else None,
         small=small,
     )
+
+
+def _in_fp8(config: ExpertConfig) -> tuple[str, ...]:
+    """Return the kernels that are multiplied in FP8: not those of routers, whose choices are by small differences."""
+    layers = "params.layers"
+    shared = (f"{layers}.feed_forward.shared.**.kernel",) if config.shared_hidden else ()
+    return (f"{layers}.attention.**.kernel", f"{layers}.feed_forward.experts.**.kernel", *shared)
 
 
 def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:

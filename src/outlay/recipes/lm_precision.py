@@ -1,4 +1,4 @@
-"""What the products of a language model multiply: the layouts of the recipe `lm` with FP8 for its layers."""
+"""What the products of a language model multiply: the layouts of its recipe with FP8 for its layers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from outlay.layout.fp8 import fp8
 from outlay.layout.layout import Layout
 from outlay.models.transformer.config import Precision
 
+LAYERS = ("params.layers.**.kernel",)
+"""The kernels that `lm` multiplies in FP8."""
 
-def in_precision(layouts: dict[str, Layout], precision: Precision) -> dict[str, Layout]:
+
+def in_precision(
+    layouts: dict[str, Layout], precision: Precision, patterns: tuple[str, ...] = LAYERS
+) -> dict[str, Layout]:
     """Return layouts with products of the layers in a precision; embedding and head stay in the model's dtype.
 
     So do those who publish runs in FP8: the logits of a large vocabulary suffer most from rounding.
@@ -15,6 +20,8 @@ def in_precision(layouts: dict[str, Layout], precision: Precision) -> dict[str, 
     Args:
         layouts: layouts by name.
         precision: the precision.
+        patterns: the kernels of the layers.
     """
-    rules = Layout([("params.layers.**.kernel", fp8("blockwise" if precision == "fp8-blockwise" else "current"))])
+    scaled = fp8("blockwise" if precision == "fp8-blockwise" else "current")
+    rules = Layout([(pattern, scaled) for pattern in patterns])
     return {name: rules + layout for name, layout in layouts.items()}

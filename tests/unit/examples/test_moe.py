@@ -54,6 +54,19 @@ def test_what_cannot_be_asked_for_is_all_named():
         within_limit(lambda program, state: {"dropped_share": 0.25}, 0.1)(None, None)  # pyright: ignore[reportArgumentType]
 
 
+def test_experts_and_attention_multiply_in_fp8_and_routers_do_not():
+    recipe = moe(sequence=16, batch=8, layers=1, experts=4, precision="fp8")
+    plan = prepare(recipe, layout="ep", mesh="data=2,expert=4").program.plan
+    in_fp8 = {leaf.path for leaf in plan.of_kind("state") if "FP8 (current" in leaf.reason}
+    layer = {f"attention.{name}" for name in ("query", "key", "value", "output")}
+    layer |= {f"feed_forward.experts.{name}" for name in ("gate", "up", "down")}
+    assert in_fp8 == {f"params.layers.{name}.kernel" for name in layer}
+    rules = moe("deepseek-v3-like", layers=1, batch=8, precision="fp8-blockwise").layouts["dp"]
+    assert "params.layers.feed_forward.shared.**.kernel" in [rule.pattern for rule in rules]
+    with pytest.raises(RecipeError, match=r"precision='fp8' with dropless.*\n  fix: leave out dropless"):
+        moe(dropless=True, precision="fp8")
+
+
 @pytest.mark.thorough  # losses, metrics and layouts have tests of their own, and so do runs and checkpoints
 @pytest.mark.compiles
 def test_a_run_says_its_load_and_goes_on_under_another_layout(tmp_path):

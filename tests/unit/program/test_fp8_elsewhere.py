@@ -65,3 +65,21 @@ def test_a_gelu_behind_a_product_compiles():
     state = {"up": jnp.ones((512, 1024), jnp.bfloat16)}
     program = outlay.program(step, lambda key: state, BATCH, layout=layout, mesh=outlay.mesh(data=8, target="h100:1x8"))
     assert "matmul$f8" in program.compiled.as_text()
+
+
+def test_experts_are_multiplied_in_8_bits_together():
+    """A product for each expert of a stack is one of a batch, forward and backward."""
+
+    def step(state, batch):
+        def loss(params):
+            tokens = batch.reshape(4, 64, 512)
+            return jnp.mean(jax.vmap(lambda kernel, x: x @ kernel)(params, tokens) ** 2).astype(jnp.float32)
+
+        return state - jax.grad(loss)(state), None
+
+    layout = outlay.Layout([("**", outlay.layout.fp8())]) + outlay.replicate() + outlay.data_parallel()
+    state = jnp.ones((4, 512, 256), jnp.bfloat16)
+    program = outlay.program(step, lambda key: state, BATCH, layout=layout, mesh=outlay.mesh(data=8, target="h100:1x8"))
+    products = [line for line in program.compiled.as_text().splitlines() if " = " in line and "$lt$matmul" in line]
+    assert len(products) == 2
+    assert all("matmul$f8" in line for line in products)

@@ -13,7 +13,7 @@ from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.hlo.opcodes import CONTROL, NAMES
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.products import flops_of_product
-from outlay.core.quantities import format_bytes
+from outlay.core.quantities import format_bytes, listed
 from outlay.core.source_owner import is_below
 from outlay.devices.mesh_info import MeshInfo
 from outlay.models.attention import kernel_rules
@@ -113,11 +113,20 @@ def _caller(one: Instruction) -> SourceLine | None:
 
 
 def not_in_fp8(evidence: Evidence) -> Iterator[Finding]:
-    """Find programs with rules for FP8 none of whose products are compiled so; simulated devices emulate it."""
+    """Find products that rules ask for in FP8 and that are compiled otherwise; simulated devices emulate FP8."""
     program, target = evidence.program, evidence.target
-    if program is None or not program.fp8 or target is None or target.hardware.kind == "cpu":
+    if program is None or not program.fp8:
         return
-    asked = program.fp8.partition("\n")[0]
+    asked, *more = program.fp8.split("\n")
+    if beyond := [line.partition(": ")[2] for line in more if line.startswith("as it was, ")]:
+        text = (
+            f"the layout asks for {asked}, and products of a function with a derivative of its own stay in the model's "
+            f"dtype: {listed(beyond)}"
+        )
+        fix = "write the function without jax.custom_vjp, or name only what is multiplied outside of it in the rule"
+        yield Finding("not-in-fp8", text, fix, 0)
+    if target is None or target.hardware.kind == "cpu":
+        return
     if "float8" not in target.hardware.peak_flops:
         text = (
             f"the layout asks for {asked}, and {target.hardware.name} has no such products: they are compiled and "
