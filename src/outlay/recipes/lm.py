@@ -112,7 +112,8 @@ def lm(
         optimizer_dtype: the dtype of the optimizer's state; if wider than the parameters', it keeps master copies of
             them.
         remat: what the backward pass recomputes: `none`, `attention`, `products`, `full`, names of values to keep, such
-            as `queries,keys,values`, or a policy of MaxText, torchtitan or Megatron; see `TransformerConfig`.
+            as `queries,keys,values`, or a policy of MaxText, torchtitan or Megatron, such as `memory_budget:0.5`; see
+            `TransformerConfig`.
         loss_chunks: the number of pieces of a sequence for the loss, so that not all logits exist at a time.
         data: a file or a folder of text, whose bytes are the tokens, or of token numbers (`.bin`, `.npy`); one sequence
             in ten is held out. Without it, the sources of Python's standard library.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from outlay.models.attention.blockwise import BLOCK
 from outlay.models.transformer.config import Precision, TransformerConfig
+from outlay.models.transformer.model import remat_by_name
 from outlay.recipes.smaller_mesh import TILE, SmallerMesh
 
 WIDTH = 128
@@ -77,6 +78,7 @@ def smaller_lm(full: LmSizes, less: SmallerMesh) -> LmSizes:
         num_layers=_rounds(config.num_layers, less, math.ceil(NUM_STACKED / width)),
         num_positions=sequence,
         window=config.window and max(config.window * sequence // config.num_positions, 1),
+        remat=remat_by_name(config),
         head_dim=head_dim,
         **_heads(config, head_dim / config.head_dim * config.width / width, less),
     )

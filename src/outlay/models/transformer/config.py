@@ -63,6 +63,8 @@ _STORED = ("device", "offload", "remat")
 """Where MaxText's custom policy keeps a value: here, in the host's memory, or nowhere."""
 
 _EVERY_NTH = re.compile(r"layer:(\d+)")
+_BUDGET = re.compile(r"memory_budget:(0(?:\.\d*)?|1(?:\.0*)?|\.\d+)")
+_LIKE_BUDGET = re.compile(r"(memory[_-]?)?budget\b.*")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class TransformerConfig:
             some of `KEPT`, as in `queries,keys,values`, each also with where MaxText's custom policy keeps it, as in
             `gate=offload,up=offload` for the host's memory. Or a policy by the name that MaxText, torchtitan or
             Megatron give it, such as `save_qkv_proj`, `minimal_offloaded`, `op`, `layer` (`layer:2`: of every second
-            layer) or `selective`.
+            layer) or `selective`. Or torchtitan's memory budget, `memory_budget:0.5`: of the bytes that a layer keeps
+            with `none` at most this share, for the values that cost most to compute again; 0 is `full`, 1 is `none`.
         loss_chunks: the number of chunks in which the loss processes a sequence, so that only the logits of one chunk
             are in memory at a time.
         adapter_rank: the rank of low-rank adapters for the projections of a layer; 0 for none.
@@ -198,9 +201,12 @@ class TransformerConfig:
 def remat_of(remat: str) -> str:
     """Return a policy by the words of this package.
 
-    >>> remat_of("save_qkv_proj"), remat_of("layer"), remat_of("full")
-    ('queries,keys,values', 'full', 'full')
+    >>> remat_of("save_qkv_proj"), remat_of("layer"), remat_of("memory_budget:1")
+    ('queries,keys,values', 'full', 'none')
     """
+    budget = remat_budget(remat)
+    if budget in (0.0, 1.0):
+        return "none" if budget else "full"
     return ELSEWHERE.get(remat, remat)
 
 
@@ -217,10 +223,12 @@ def remat_problems(remat: str, num_layers: int = 0) -> list[str]:
     if turns := remat_turns(remat):
         odd = num_layers % turns
         return [f"remat={remat!r} recomputes one of {turns} layers, which do not divide {num_layers}"] if odd else []
-    if remat in REMATS or remat in ELSEWHERE:
+    if remat in REMATS or remat in ELSEWHERE or remat_budget(remat) is not None:
         return []
+    if _LIKE_BUDGET.fullmatch(remat):
+        return [f"remat={remat!r}: a budget is a number from 0 (full) to 1 (none), written memory_budget:0.5"]
     if "," not in remat and "=" not in remat and remat not in _known_values():
-        known = did_you_mean(remat, [*REMATS, *_known_values(), *ELSEWHERE])
+        known = did_you_mean(remat, [*REMATS, *_known_values(), *ELSEWHERE, "memory_budget:0.5"])
         return [f"remat={remat!r} is neither a policy nor a value of a layer: {known}"]
     parts = [part.partition("=") for part in remat.split(",")]
     wrong = [name for name, _, _ in parts if name not in _known_values()]
@@ -239,3 +247,9 @@ def remat_turns(remat: str) -> int:
     """Return every how many layers one is recomputed by a policy such as `layer:2`; 0 for any other policy."""
     match = _EVERY_NTH.fullmatch(remat)
     return int(match[1]) if match else 0
+
+
+def remat_budget(remat: str) -> float | None:
+    """Return the share of memory of a policy such as `memory_budget:0.5`; None for any other policy."""
+    match = _BUDGET.fullmatch(remat)
+    return float(match[1]) if match else None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import constrain
-from outlay.models.transformer.config import TENSORS, TransformerConfig, remat_of, remat_turns
+from outlay.models.transformer.config import TENSORS, TransformerConfig, remat_budget, remat_of, remat_turns
 from outlay.models.transformer.layer import Block, Norm, branch_input, branch_output, residual, rotation
 
 
@@ -61,7 +61,7 @@ class Transformer(nnx.Module):
             results: Any = nnx.merge(definition, params)(x, angles)
             return results if config.has_experts else (results, None)
 
-        x, routing = over_layers(layer, residual(branch_output(x)), stacked, config.remat)
+        x, routing = over_layers(layer, residual(branch_output(x)), stacked, remat_by_name(config))
         return branch_input(self.norm(x)), routing
 
     def head_kernel(self, table: jax.Array) -> jax.Array:
@@ -91,6 +91,16 @@ def _block_of(config: TransformerConfig) -> type[Block]:
     from outlay.models.transformer.expert_layer import ExpertBlock
 
     return ExpertBlock
+
+
+def remat_by_name(config: TransformerConfig) -> str:
+    """Return a config's policy; instead of a budget, the names of the values that are kept within it."""
+    remat = remat_of(config.remat)
+    if remat_budget(remat) is None:
+        return remat
+    from outlay.models.transformer.memory_budget import kept_values  # most models have no budget
+
+    return ",".join(kept_values(config, _block_of(config))) or "full"
 
 
 class Embedding(nnx.Module):

@@ -74,15 +74,46 @@ def gradient_of(remat):
     return jax.grad(lambda params: loss(params, batch, None)[0].mean()), jax.jit(init)(jax.random.key(0))
 
 
+@functools.cache
+def plain_gradient():
+    gradient, params = gradient_of("none")
+    return jax.jit(gradient)(params)
+
+
+def check_gradient(gradient, params):
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, jax.jit(gradient)(params), plain_gradient())
+
+
 def test_one_of_several_layers_is_recomputed_by_itself():
     gradient, params = gradient_of("layer:3")
-    plainly, _ = gradient_of("none")
-    traced = [jax.jit(each).trace(params) for each in (plainly, gradient)]
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-    jax.tree.map(close, *(each.lower().compile()(params) for each in traced))
-    num_plain, num_recomputed = (str(each.jaxpr).count("policy=") for each in traced)
+    check_gradient(gradient, params)
+    num_plain, num_recomputed = (
+        str(jax.make_jaxpr(each)(params)).count("policy=") for each in (gradient_of("none")[0], gradient)
+    )
     assert num_plain < num_recomputed
     assert num_saved("layer") == num_saved("full")
+
+
+def test_a_budget_of_memory_is_kept_and_never_keeps_less_than_a_smaller_one():
+    least, most = num_saved("full"), num_saved("none")
+    shares = [0.0, 0.2, 0.45, 0.7, 1.0]
+    kept = [(num_saved(f"memory_budget:{share}") - least) / (most - least) for share in shares]
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (0, 1)
+    assert len({*kept}) == len(shares)
+    assert all(one <= share + 0.01 for one, share in zip(kept, shares, strict=True))
+    assert kept[3] > 0.45
+
+
+def test_what_a_budget_keeps_saves_most_products_and_changes_no_gradient():
+    gradient, params = gradient_of("memory_budget:0.45")
+    check_gradient(gradient, params)
+    again, few, all_of_it = (
+        str(jax.make_jaxpr(gradient_of(remat)[0])(params)).count("dot_general")
+        for remat in ("memory_budget:0", "memory_budget:0.45", "memory_budget:1")
+    )
+    assert again > few > all_of_it
 
 
 @pytest.mark.some_cases(1)
@@ -110,6 +141,11 @@ def test_what_others_keep_in_the_memory_of_the_host_goes_there(remat, products):
         ("minimal_offload", "did you mean 'minimal_offloaded'"),
         ("query_prj=offload", "remat names a value 'query_prj' that no layer has: did you mean 'query_proj'"),
         ("queries=ofload,up", "remat keeps 'queries' in 'ofload': did you mean 'offload'"),
+        ("memory_budget:1.5", r"remat='memory_budget:1.5': a budget is a number from 0 \(full\) to 1 \(none\)"),
+        ("memory_budget:nan", "written memory_budget:0.5"),
+        ("memory_budget:-0.1", "written memory_budget:0.5"),
+        ("budget=0.5", "written memory_budget:0.5"),
+        ("memory_budge", "did you mean 'memory_budget:0.5'"),
         ("layer:3", "remat='layer:3' recomputes one of 3 layers, which do not divide 4"),
     ],
 )
