@@ -61,14 +61,12 @@ def wrap(step: Step, planned: Planned) -> Step:
 
 def check(planned: Planned) -> None:
     """Raise for FP8 rules where the step does not see whole arrays as it was traced, or belongs to a graph."""
-    if planned.mode != "placed" and not planned.is_split_by_rows and not is_explicit(planned.mesh):
+    is_graph = planned.is_split_by_rows or (planned.mode == "placed" and not planned.has_pipelines)
+    if not is_graph and not is_explicit(planned.mesh):
         return
-    stages = planned.mode == "placed" and planned.has_pipelines
-    where = f"{'stages' if stages else 'a graph'} in mode {planned.mode}"
-    what = f"this is {'a mesh with explicit axes' if is_explicit(planned.mesh) else where}"
-    what = f"products in FP8 are for steps of one program on automatic axes; {what}"
-    fix = 'leave the rule out, or mode="auto"' if stages else "leave the rule out"
-    of = [Problem("not here", rule.written, what, fix) for rule in _rules(planned)]
+    where = "a mesh with explicit axes" if is_explicit(planned.mesh) else f"a graph in mode {planned.mode}"
+    what = f"products in FP8 are for steps on automatic axes that are no graph; this is {where}"
+    of = [Problem("not here", rule.written, what, "leave the rule out") for rule in _rules(planned)]
     raise ProgramError(f"{counted(len(of), 'rule')} of the layout cannot be applied here:", of)
 
 

@@ -27,7 +27,7 @@ from outlay.program.abstract import between_users_nodes, named
 from outlay.program.compiler_options import RequestedOptions, compile_with
 from outlay.program.modes import Step
 from outlay.program.one_step import OneStep
-from outlay.program.passes import passes_of, wrapped
+from outlay.program.passes import Pass, passes_of, wrapped
 from outlay.program.pipelines.pipelined_function import pipelines_of
 from outlay.program.staged_gradients import results_of
 from outlay.program.stages.scheduled_run import run_scheduled
@@ -71,11 +71,16 @@ class PlacedStages(OneStep):
         check_step(self.planned, named(step))
         chosen = schedule_for(schedule, pipelines_of(self.planned), mesh)
         self.planned = replace(self.planned, schedule=chosen)
-        self._passes = [one for one in passes_of(self.planned) if one.name != _OWN]
+        passes = passes_of(self.planned)
+        own = next(number for number, one in enumerate(passes) if one.name == _OWN)
+        self._before, self._after = passes[:own], passes[own + 1 :]
         self.peak_held: tuple[int, ...] = ()
         with self.context(), fresh_traces():
             self._trace_begin()
         self.planned.notes["pipelining"] = "\n".join([str(chosen).split("\n")[0], *self._loss.in_words()])
+
+    def _check_traced(self) -> None:
+        """Leave it to the trace that follows, once there is a schedule."""
 
     def compiled_trace(self) -> None:
         """Return None: there are several programs."""
@@ -94,7 +99,7 @@ class PlacedStages(OneStep):
             losses.append((loss, (layers, shared, consts, loss.split(samples))))
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), loss.results)
 
-        step = wrapped(with_runner(self.step, run), self.planned, self._passes)
+        step = self._running(run, self._before)
 
         def begin(state: Any, batch: Any) -> Any:
             losses.clear()
@@ -110,6 +115,11 @@ class PlacedStages(OneStep):
         # Without the values of its trace, which has ended.
         self._loss = replace(losses[0][0], consts=[None] * len(losses[0][0].consts))
 
+    def _running(self, run: Callable[..., Any], before: Sequence[Pass]) -> Step:
+        """Return the step with its passes, and among them what takes the gradients of its sums."""
+        step = with_runner(wrapped(self.step, self.planned, before), run)
+        return wrapped(step, self.planned, self._after)
+
     def _end(self, state: Any, batch: Any, of_layers: Any, common: Any) -> Any:
         """Run the step with the gradients that the stages have added up."""
 
@@ -120,7 +130,8 @@ class PlacedStages(OneStep):
             handed, back = jax.vjp(loss.hand_over, jax.tree.leaves(params))
             return results_of(loss, back, handed, of_layers, common)
 
-        return wrapped(with_runner(self.step, run), self.planned, self._passes)(state, batch)
+        # What changes the sums themselves finds them where they are traced once more.
+        return self._running(run, self._before if self._loss.cut.makes_layers else [])(state, batch)
 
     @functools.cached_property
     def _programs(self) -> StagePrograms:
