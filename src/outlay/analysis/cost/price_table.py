@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlay.analysis.cost.constants import Constants, constants_of, product_speed
+from outlay.analysis.cost.estimate import WAITING
 from outlay.analysis.cost.links import NETWORK_SHARE, Reach, crowding, measured_seconds, reaches
-from outlay.analysis.cost.price import moving_seconds
+from outlay.analysis.cost.price import MOST_ROUNDS, moving_seconds
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.devices.target import Target
 
@@ -64,6 +65,7 @@ def price_table(
             "host": known.host,
         },
         "constants": _constants(known, target),
+        "ranges": {"own": known.spread, "waiting": known.spread_waiting, "waits": WAITING, "rounds": MOST_ROUNDS},
         "speeds": [product_speed(hardware, dtype)[0] * hardware.clock_share for dtype in rows.dtypes],
         "dtypes": rows.dtypes,
         "reaches": [[_reach(each) for each in those] for those in distances],
@@ -115,7 +117,8 @@ class _Rows:
         """Return the row of an event: its kind, its label, and what its kind needs."""
         if event.kind in _CALLS:
             calls = [self._numbers.get(name, -1) for name in event.calls]
-            return [event.kind, self._label(event.name), calls, event.runs]
+            row = [event.kind, self._label(event.name), calls, event.runs]
+            return row if event.is_counted else [*row, 1]
         if event.kind != "work":
             return [event.kind, self._label(event.name), event.number, event.num_bytes]
         moved = event.num_bytes

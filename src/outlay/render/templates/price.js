@@ -116,7 +116,7 @@ const pricing = (() => {
       return known.get(key);
     }
     function inside(row, timed, busy) {
-      const [kind, label, calls, runs] = row, isLoop = kind === "loop";
+      const [kind, label, calls, runs, unknown] = row, isLoop = kind === "loop";
       let blocks = calls.map((number) => named(number));
       if (kind === "branch") blocks = [...blocks].sort((a, b) => a.seconds - b.seconds).slice(-1);
       if (!blocks.length) return;
@@ -128,7 +128,7 @@ const pricing = (() => {
       const drawn = isLoop ? [later] : blocks;
       timed.stretches.push({
         lane: "compute", label, part: kind, begin, seconds: timed.seconds - begin, waited: 0, runs: times,
-        inside: drawn.flatMap((one) => one.stretches), waits: drawn.flatMap((one) => one.waits), parts: later.parts,
+        unknown, inside: drawn.flatMap((one) => one.stretches), waits: drawn.flatMap((one) => one.waits), parts: later.parts,
       });
       for (const one of later.behind) busy.add({ ...one, begin: timed.seconds + one.begin });
     }
@@ -170,7 +170,12 @@ const pricing = (() => {
     return laidOut(table.blocks[table.entry] || [], [], true);
   }
 
-  // The seconds of a step, their parts, and the step laid out in time.
+  // The seconds of one iteration of each loop of unknown length, in all its runs.
+  function uncounted(stretches, runs = 1) {
+    return stretches.reduce((sum, one) => sum + (one.unknown ? one.seconds * runs : uncounted(one.inside || [], runs * one.runs)), 0);
+  }
+
+  // The seconds of a step, their range, their parts, and the step laid out in time.
   function price(table, changed = {}) {
     const setting = { ...NEUTRAL, ...changed }, { constants } = table;
     const timed = timeStep(table, costs(table, setting));
@@ -178,7 +183,15 @@ const pricing = (() => {
     const sum = () => Object.values(parts).reduce((a, b) => a + b, 0);
     if (timed.seconds) parts.overhead += constants.step * constants.crowd;
     parts.overhead += sum() * constants.slowest * Math.log2(setting.hosts || table.islands);
-    return { seconds: sum(), parts, timed };
+    const seconds = sum(), { own, waiting, waits, rounds } = table.ranges;
+    const unknown = seconds && uncounted(timed.stretches) / seconds;
+    let [low, high] = [0, 0];
+    for (const part of PARTS) {
+      const spread = waits.includes(part) ? waiting : own;
+      low += parts[part] / spread;
+      high += parts[part] * spread;
+    }
+    return { seconds, low: low * (1 - unknown), high: high * (1 + (rounds - 1) * unknown), parts, timed };
   }
 
   // What each origin (a line of the model) takes, in all its runs.

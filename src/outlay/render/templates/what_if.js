@@ -9,6 +9,10 @@
     const [scale, unit] = value >= 1 ? [1, "s"] : value >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
     return `${Number((value * scale).toPrecision(3))} ${unit}`;
   }
+  function range(low, high) {
+    const [first, last] = [seconds(low), seconds(high)], [number, unit] = first.split(" ");
+    return unit === last.split(" ")[1] ? `${number} to ${last}` : `${first} to ${last}`;
+  }
   const flops = (value) => (value >= 1e15 ? `${round(value / 1e15)} PFLOP/s` : `${round(value / 1e12)} TFLOP/s`);
   const bytes = (value) => (value >= 1e12 ? `${round(value / 1e12)} TB/s` : `${round(value / 1e9)} GB/s`);
   function made(name, attributes, text) {
@@ -70,7 +74,7 @@
   }
   function answer(priced) {
     const ratio = priced.seconds / compiled.seconds, change = Math.abs(ratio - 1) < 5e-4 ? "as compiled" : `${ratio < 1 ? "" : "+"}${round((ratio - 1) * 100)} %`;
-    byId("what-if-step").replaceChildren(seconds(priced.seconds), Object.assign(document.createElement("small"), { textContent: change }));
+    byId("what-if-step").replaceChildren(seconds(priced.seconds), Object.assign(document.createElement("small"), { textContent: `${range(priced.low, priced.high)}, ${change}` }));
     const bar = byId("what-if-bar"), list = byId("what-if-parts"), scale = Math.max(priced.seconds, compiled.seconds);
     bar.replaceChildren();
     list.replaceChildren();

@@ -60,9 +60,15 @@ def changed(target, *, links=1.0, network=1.0, memory=1.0, clock=1.0):
 
 
 def priced(tables, folder):
-    """The parts of each table with each of its settings, by the script."""
-    expression = "data.map(([table, settings]) => settings.map((setting) => pricing.price(table, setting).parts))"
+    """The parts of each table with each of its settings, and the bounds of its range, by the script."""
+    one = "{ const { parts, low, high } = pricing.price(table, setting); return { ...parts, low, high }; }"
+    expression = f"data.map(([table, settings]) => settings.map((setting) => {one}))"
     return computed_by("price.js", expression, tables, folder)
+
+
+def parts_and_range(estimate):
+    """What `priced` returns, by Python."""
+    return {**estimate.parts, "low": estimate.seconds_low, "high": estimate.seconds_high}
 
 
 def test_the_script_prices_as_python_does(schedules, tmp_path):
@@ -71,7 +77,7 @@ def test_the_script_prices_as_python_does(schedules, tmp_path):
     for name, parts in zip(PROGRAMS, priced(tables, tmp_path), strict=True):
         assert len(json.dumps(price_table(schedules[name], targets[name]))) < 100_000, name
         for setting, by_script in zip(SETTINGS, parts, strict=True):
-            expected = price(schedules[name], changed(targets[name], **setting)).parts
+            expected = parts_and_range(price(schedules[name], changed(targets[name], **setting)))
             assert by_script == pytest.approx(expected, rel=1e-9), (name, setting)
 
 
@@ -116,7 +122,7 @@ def test_more_hosts_are_more_devices_along_the_axis_of_the_batch(schedules, tmp_
     table = price_table(schedule, now, axis=axis)
     [[by_script]] = priced([[table, [{"hosts": hosts}]]], tmp_path)
     expected = price(grown(schedule, hosts // now.num_islands, axis, target))
-    assert by_script == pytest.approx(expected.parts, rel=1e-9)
+    assert by_script == pytest.approx(parts_and_range(expected), rel=1e-9)
     assert expected.seconds > price(schedule).seconds
 
 
@@ -135,7 +141,7 @@ def test_what_grows_costs_nearly_what_is_compiled_for_so_many(facts, few, many, 
 
 
 def hand_made():
-    """A schedule with every kind of event: a branch, a call, a loop that leaves work in flight, copies to the host."""
+    """A schedule with every kind of event: a branch, a call, loops of known and unknown length, copies to the host."""
     work = Event("work", "dot", flops=3e12, dtype="bfloat16", num_bytes=2**24)
     kernel = Event("work", "attention", flops=4e11, dtype="float16", num_bytes=2**22, kernel="cudnn")
     across = Event("work", "transpose", num_bytes=2**24, across_rows=((2**23, 64),))
@@ -149,7 +155,10 @@ def hand_made():
             Event("copy", "offload", 2, num_bytes=2**25),
             Event("exchange", "sum", 1),
         ),
-        "body": (Event("wait", "done", -1), kernel, Event("start", "gather", 0), across),
+        "body": (
+            *(Event("wait", "done", -1), kernel, Event("start", "gather", 0), across),
+            Event("loop", "until", calls=("short",), is_counted=False),
+        ),
         "short": (across,),
         "long": (work, kernel),
     }
@@ -175,7 +184,7 @@ def test_every_kind_of_event_has_its_price(tmp_path):
     for target, parts in zip(targets, results, strict=True):
         for setting, by_script in zip(settings, parts, strict=True):
             estimate = price(schedule, changed(target, **setting))
-            assert by_script == pytest.approx(estimate.parts, rel=1e-9), (target, setting)
+            assert by_script == pytest.approx(parts_and_range(estimate), rel=1e-9), (target, setting)
             assert all(estimate.parts.values()), (target, setting, estimate.parts)
 
 

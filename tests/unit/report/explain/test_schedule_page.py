@@ -7,7 +7,7 @@ import pytest
 from tests.chromium import Browser
 
 import outlay
-from outlay.core.quantities import format_seconds
+from outlay.core.quantities import format_range, format_seconds
 
 pytestmark = [pytest.mark.processes, pytest.mark.compiles]
 
@@ -100,16 +100,18 @@ def test_parts_have_their_colours_and_waiting_is_marked(opened, explanation):
 
 def test_the_page_prices_the_step_anew(opened, explanation):
     page = opened(width=1200)
-    neutral = format_seconds(explanation.estimate.seconds)
-    assert shown(page, "what-if-step") == f"{neutral}as compiled"
+    estimate = explanation.estimate
+    neutral, span = format_seconds(estimate.seconds), format_range(estimate.seconds_low, estimate.seconds_high)
+    assert shown(page, "what-if-step") == f"{neutral}{span}, as compiled"
     assert shown(page, "timeline-where") == f"a step of {neutral}"
     slow = "Object.assign(document.getElementById('what-if-links'), {value: -2}).dispatchEvent(new Event('input'))"
     page.run(slow)
     assert shown(page, "what-if-step").endswith(" %")
+    assert span not in shown(page, "what-if-step")
     assert shown(page, "timeline-where") != f"a step of {neutral}"
     assert page.run("document.getElementById('what-if-links').getAttribute('aria-valuetext')").startswith("×0.25: ")
     page.run("document.getElementById('what-if-reset').click()")
-    assert shown(page, "what-if-step") == f"{neutral}as compiled"
+    assert shown(page, "what-if-step") == f"{neutral}{span}, as compiled"
 
 
 def test_it_scales_to_1024_hosts_and_has_a_dot_for_each_line_with_products(opened):
