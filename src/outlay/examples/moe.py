@@ -192,7 +192,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
 
 
 def _in_fp8(config: ExpertConfig) -> tuple[str, ...]:
-    """Return the kernels that are multiplied in FP8: not those of routers, whose choices are by small differences."""
+    """Return the kernels that are multiplied in FP8: no router, whose choices hang on small differences."""
     layers = "params.layers"
     shared = (f"{layers}.feed_forward.shared.**.kernel",) if config.shared_hidden else ()
     return (f"{layers}.attention.**.kernel", f"{layers}.feed_forward.experts.**.kernel", *shared)

@@ -80,7 +80,7 @@ class PlacedStages(OneStep):
         self.planned.notes["pipelining"] = "\n".join([str(chosen).split("\n")[0], *self._loss.in_words()])
 
     def _check_traced(self) -> None:
-        """Leave it to the trace that follows, once there is a schedule."""
+        """Check nothing yet: stages are traced once there is a schedule."""
 
     def compiled_trace(self) -> None:
         """Return None: there are several programs."""

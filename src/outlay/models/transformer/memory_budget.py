@@ -1,4 +1,4 @@
-"""Choose which values a layer keeps for its backward pass within a share of memory, by what it costs to compute them.
+"""Choose which values a layer keeps for its backward pass within a share of memory, by the cost to compute them again.
 
 As torch's `activation_memory_budget` does, which torchtitan's memory budget sets.
 """
@@ -66,7 +66,7 @@ def _choose(config: TransformerConfig, block: type[Block]) -> tuple[str, ...]:
 def _measured(
     config: TransformerConfig, block: type[Block]
 ) -> tuple[int, dict[str, int], Callable[[tuple[str, ...]], float]]:
-    """Return the bytes that a layer keeps, those of each useful value, the best first, and what counts operations."""
+    """Return the bytes of a layer, the bytes of each useful value, the best first, and a counter of operations."""
     with use_attend(_block_by_block):
         traced = _Traced(config, block)
     flops = functools.cache(traced.flops)
@@ -102,15 +102,15 @@ class _Traced:
         self._jaxpr, self._leaves = jax.make_jaxpr(layer)(x, params), jax.tree.leaves((x, params))
 
     def num_bytes(self, names: Sequence[str] | None) -> int:
-        """Count the bytes of activations that are kept beside the input; if names are None, without a checkpoint."""
+        """Count the bytes of activations kept beside the input; if names are None, without a checkpoint."""
         run = self._keeping(names)
         jaxpr = jax.make_jaxpr(lambda *leaves: jax.vjp(run, *leaves)[1])(*self._leaves).jaxpr
         activations = {jaxpr.invars[0]}
         for eqn in jaxpr.eqns:
             if any(isinstance(atom, Var) and atom in activations for atom in eqn.invars):
                 activations.update(eqn.outvars)
-        kept = {one for one in jaxpr.outvars if isinstance(one, Var) and one in activations} - {jaxpr.invars[0]}
-        types: list[Any] = [one.aval for one in kept]
+        residuals = {one for one in jaxpr.outvars if isinstance(one, Var) and one in activations} - {jaxpr.invars[0]}
+        types: list[Any] = [one.aval for one in residuals]
         return sum(each.size * each.dtype.itemsize for each in types)
 
     def flops(self, names: tuple[str, ...]) -> float:

@@ -98,12 +98,12 @@ def test_one_of_several_layers_is_recomputed_by_itself():
 def test_a_budget_of_memory_is_kept_and_never_keeps_less_than_a_smaller_one():
     least, most = num_saved("full"), num_saved("none")
     shares = [0.0, 0.2, 0.45, 0.7, 1.0]
-    kept = [(num_saved(f"memory_budget:{share}") - least) / (most - least) for share in shares]
-    assert kept == sorted(kept)
-    assert (kept[0], kept[-1]) == (0, 1)
-    assert len({*kept}) == len(shares)
-    assert all(one <= share + 0.01 for one, share in zip(kept, shares, strict=True))
-    assert kept[3] > 0.45
+    measured = [(num_saved(f"memory_budget:{share}") - least) / (most - least) for share in shares]
+    assert measured == sorted(measured)
+    assert (measured[0], measured[-1]) == (0, 1)
+    assert len({*measured}) == len(shares)
+    assert all(one <= share + 0.01 for one, share in zip(measured, shares, strict=True))
+    assert measured[3] > 0.45
 
 
 def test_what_a_budget_keeps_saves_most_products_and_changes_no_gradient():
