@@ -48,7 +48,6 @@ ON_THEIR_OWN = {
     "outlay.report.metric_rows": "what only runs with metrics of several numbers import",
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
     "outlay.program.compiler_aborts": "what is read of a program once its compiler has aborted, and never before",
-    "outlay.program.first_run": "waiting for a first run, which knows nothing of programs",
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
     "outlay.train.patience_counter": "counting, which asks process 0; commands know the rule alone, without JAX",

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
-from outlay.layout.leaf_assignment import LeafAssignment, indivisible, other_dims
+from outlay.layout.leaf_plan import LeafAssignment
 from outlay.layout.placement import CannotPlace, Choice, On, Replicate, Storage, is_of_products, is_optimizer
 from outlay.layout.policies import OneDim
 from outlay.layout.rule import Rule, spec_problem
@@ -200,11 +200,13 @@ def _refuse_long_spec(rule: Rule, assignment: LeafAssignment, spec: P) -> Applic
 def _fall_back(rule: Rule, number: int, assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> None:
     """Do what the rule allows with an indivisible dim, and say what it costs."""
     odd = f"dim {dim} ({assignment.shape[dim]}) is not divisible by {'x'.join(axes)}={assignment.num_pieces(axes)}"
-    others = other_dims(assignment, dim, axes) if rule.otherwise == "another_dim" else []
+    others = assignment.other_dims(dim, axes) if rule.otherwise == "another_dim" else []
     if others:
         assignment.claim(others[0], axes, number)
         assignment.reasons.append(f"{odd}: split dim {others[0]} instead, as rule {number + 1} allows")
     elif rule.otherwise == "replicate":
         assignment.reasons.append(f"{odd}: kept whole as rule {number + 1} allows, {assignment.whole_cost(axes)}")
     else:
+        from outlay.layout.indivisible import indivisible
+
         assignment.problems.append(indivisible(assignment, dim, axes, rule.written_with_source))

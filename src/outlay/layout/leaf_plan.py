@@ -1,18 +1,151 @@
-"""The plan of one leaf: where it lives, and why."""
+"""One leaf: what rules have claimed of it so far, and the plan that comes of it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
-from outlay.core.sizes import is_count, num_bytes
+from outlay.core.quantities import format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.devices.mesh_info import MeshInfo
-from outlay.layout.placement import Dims, Stored, dims_spec
+from outlay.layout.placement import Dims, LeafView, Stored, dims_spec, spec_dims
 from outlay.layout.rule import Kind
+
+
+@dataclass
+class LeafAssignment:
+    """What rules have claimed of one leaf so far: the first claim on a dim or on an axis wins.
+
+    Attributes:
+        path, shape, dtype: the leaf.
+        axis_sizes: the mesh.
+        kind: whether it belongs to the state or the batch, or is a value inside the step.
+        dims: the axes claimed for each dim so far; `None` is free.
+        dim_rules: the number of the rule that claimed each dim.
+        closed_by: the rule that closed the leaf to later ones, if any.
+        positions: the mesh positions that `on` selects, if any.
+        stored: where rules store it between its uses, if they say.
+        deciding_rules: the numbers of the rules that claimed something.
+        reasons: why, in words, in order.
+        problems: what does not fit.
+        declined: whether a policy looked at the leaf and chose to leave it whole.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    axis_sizes: dict[str, int]
+    kind: Kind = "state"
+    dims: list[tuple[str, ...] | None] = field(default_factory=list)
+    dim_rules: dict[int, int] = field(default_factory=dict)
+    closed_by: int | None = None
+    positions: tuple[int, ...] | None = None
+    stored: Stored = ""
+    deciding_rules: list[int] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    declined: bool = False
+
+    def __post_init__(self) -> None:
+        self.dims = [None] * len(self.shape)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether there is nothing to split: at most one element."""
+        return math.prod(self.shape) <= 1
+
+    @property
+    def used_axes(self) -> set[str]:
+        """The mesh axes that already split some dim."""
+        return {axis for axes in self.dims if axes for axis in axes}
+
+    @property
+    def is_split(self) -> bool:
+        """Whether any dim is claimed."""
+        return any(self.dims)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a device gets the whole leaf."""
+        return self.local_shape() == self.shape
+
+    def view(self) -> LeafView:
+        """Return what a policy may see."""
+        free_dims = tuple(i for i, axes in enumerate(self.dims) if axes is None)
+        used = self.used_axes
+        free_axes = {name: size for name, size in self.axis_sizes.items() if name not in used}
+        return LeafView(self.path, self.shape, self.dtype, free_dims, free_axes)
+
+    def num_pieces(self, axes: tuple[str, ...]) -> int:
+        """Return the number of pieces into which these axes cut a dim."""
+        return math.prod(self.axis_sizes[axis] for axis in axes)
+
+    def divides(self, dim: int, axes: tuple[str, ...]) -> bool:
+        """Return whether a dim is divisible by the product of the axes."""
+        return self.shape[dim] % self.num_pieces(axes) == 0
+
+    def is_free(self, dim: int, axes: tuple[str, ...]) -> bool:
+        """Return whether neither the dim nor any of the axes is taken."""
+        return self.dims[dim] is None and not self.used_axes & set(axes)
+
+    def claim(self, dim: int, axes: tuple[str, ...], number: int | None = None) -> bool:
+        """Assign axes to a dim if all of them are free and the dim is divisible; return whether it was done."""
+        if self.closed_by is not None or not self.is_free(dim, axes) or not self.divides(dim, axes):
+            return False
+        self.dims[dim] = axes
+        if number is not None:
+            self.dim_rules[dim] = number
+        return True
+
+    def close(self, number: int, reason: str) -> None:
+        """Close the leaf to later rules."""
+        self.closed_by = number
+        self.deciding_rules.append(number)
+        self.reasons.append(reason)
+
+    def split_dims(self, spec: P) -> list[tuple[int, tuple[str, ...]]]:
+        """Return the dims that a spec splits, each with its axes."""
+        return [(dim, axes) for dim, axes in enumerate(spec_dims(spec, len(self.shape))) if axes]
+
+    def other_dims(self, dim: int, axes: tuple[str, ...]) -> list[int]:
+        """Return the other free dims that are divisible by these axes, largest first."""
+        fitting = [
+            other
+            for other in range(len(self.shape))
+            if other != dim
+            and self.dims[other] is None
+            and self.shape[other]  # 0 is divisible by everything, and there is nothing in it to split
+            and self.divides(other, axes)
+        ]
+        return sorted(fitting, key=lambda other: (-self.shape[other], other))
+
+    def local_shape(self, dims: Dims | None = None) -> tuple[int, ...]:
+        """Return the shape of one device's piece, with the axes assigned so far or with others."""
+        split = dims if dims is not None else self.final_dims()
+        return tuple(size // self.num_pieces(axes) for size, axes in zip(self.shape, split, strict=True))
+
+    def final_dims(self) -> Dims:
+        """Return the axes of every dim; dims that no rule claimed are unsplit."""
+        return tuple(axes or () for axes in self.dims)
+
+    def spec(self) -> P:
+        """Return the axes of every dim as a spec."""
+        return dims_spec(self.final_dims())
+
+    def one_device_text(self, axes: tuple[str, ...]) -> str:
+        """End a reason: axes of size one split nothing; empty for axes that do split."""
+        return f": whole, because {'+'.join(axes)} has one device" if self.num_pieces(axes) == 1 else ""
+
+    def whole_cost(self, axes: tuple[str, ...]) -> str:
+        """Return what it costs a device to leave a dim whole that these axes would split, in words."""
+        whole = num_bytes(self.local_shape(), self.dtype)
+        split = whole / self.num_pieces(axes)
+        return f"+{format_bytes(whole - split)} a device"
 
 
 @dataclass(frozen=True)
@@ -91,64 +224,3 @@ class LeafPlan(OneLine):
             "stored": self.stored,
             "is_placed": self.is_placed,
         }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
-        """Read what `to_dict` returned.
-
-        Raises:
-            ValueError: no plan has such a leaf.
-            KeyError: data is missing.
-        """
-        leaf = cls(
-            path=data["path"],
-            kind=data["kind"],
-            shape=tuple(data["shape"]),
-            dtype=data["dtype"],
-            dims=tuple(tuple(axes) for axes in data["dims"]),
-            local_shape=tuple(data["local_shape"]),
-            device_ids=mesh.device_ids if data["device_ids"] == "all" else tuple(data["device_ids"]),
-            rule=data["rule"],
-            reason=data["reason"],
-            # Older plans lack the key: they were saved before leaves could be stored elsewhere than on their devices.
-            stored=data.get("stored", ""),
-            is_placed=data.get("is_placed", True),
-        )
-        if what := leaf._problem(mesh):
-            raise ValueError(what)
-        return leaf
-
-    def _problem(self, mesh: MeshInfo) -> str:
-        """Return what makes a saved leaf impossible, or nothing: saved plans come from anywhere."""
-        texts = {"path": self.path, "dtype": self.dtype, "rule": self.rule, "reason": self.reason}
-        if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
-            return f"{odd[0]} is {texts[odd[0]]!r}, not text"
-        if self.kind not in get_args(Kind):
-            return f"kind is {self.kind!r}, not one of {', '.join(get_args(Kind))}"
-        if self.stored not in get_args(Stored) or not isinstance(self.is_placed, bool):
-            return f"stored is {self.stored!r}, not one of {get_args(Stored)}, or is_placed is {self.is_placed!r}"
-        try:
-            num_bytes((), self.dtype)
-        except (TypeError, KeyError):
-            return f"dtype {self.dtype!r} is not known to JAX"
-        if not all(is_count(size) for size in (*self.shape, *self.local_shape)):
-            return f"shape {self.shape} or local shape {self.local_shape} holds something that is not a size"
-        axes = [axis for one in self.dims for axis in one]
-        if len(self.dims) != len(self.shape) or len(self.local_shape) != len(self.shape):
-            return f"shape {self.shape}, local shape {self.local_shape} and dims {self.dims} have different lengths"
-        if len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_sizes):
-            return f"dims {self.dims} name an axis twice, or one that {mesh} lacks"
-        if not self.device_ids or len(set(self.device_ids)) < len(self.device_ids):
-            return f"devices {self.device_ids} are empty, or hold one twice"
-        if not set(self.device_ids) <= set(mesh.device_ids):
-            return f"devices {self.device_ids} are not all in {mesh}"
-        if self.device_ids != mesh.device_ids:  # on some devices: replicated, or split by rows
-            rows = self.shape and (self.local_shape[0] * len(self.device_ids), *self.local_shape[1:])
-            if axes or self.shape not in (self.local_shape, rows):
-                return f"pieces of {self.local_shape} on {len(self.device_ids)} devices do not make up {self.shape}"
-        else:
-            pieces = [math.prod(mesh.axis_sizes[axis] for axis in one) for one in self.dims]
-            whole = [local * num for local, num in zip(self.local_shape, pieces, strict=True)]
-            if tuple(whole) != self.shape:
-                return f"pieces of {self.local_shape}, split as {self.dims}, do not make up {self.shape}"
-        return ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outlay.core.error_types import ArgumentError, LayoutError, Problem
+from outlay.core.error_types import ArgumentError
 from outlay.core.quantities import counted, format_bytes
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
@@ -148,32 +147,10 @@ class Plan(Report):
         Raises:
             LayoutError: it is not a saved plan, or one that no layout could have made; every wrong leaf is listed.
         """
-        try:
-            mesh = MeshInfo.from_dict(data["mesh"])
-            leaves, notes = list(data["leaves"]), tuple(data["notes"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _not_a_plan(error) from error
-        if odd := [note for note in notes if not isinstance(note, str)]:
-            raise _not_a_plan(TypeError(f"the note {odd[0]!r} is not text"))
-        read: list[LeafPlan] = []
-        problems: list[Problem] = []
-        for number, leaf in enumerate(leaves):
-            try:  # data of any form: what is a list in place of a table raises any of these
-                read.append(LeafPlan.from_dict(leaf, mesh))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                name = leaf.get("path") if isinstance(leaf, dict) else None
-                what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-                fix = "save the plan again: plan.to_json()"
-                problems.append(Problem("damaged leaf", f"leaf {number} ({name})", what, fix))
-        repeated = collections.Counter((leaf.kind, leaf.path) for leaf in read)
-        problems += [
-            Problem("same path twice", path, f"{count} leaves of the {kind} have it", "save the plan again")
-            for (kind, path), count in repeated.items()
-            if count > 1
-        ]
-        if problems:
-            raise LayoutError(f"this saved plan is damaged: {len(problems)} of {len(leaves)} leaves", problems)
-        return cls(mesh, tuple(read), functools.partial(tuple, notes))
+        from outlay.layout.saved_plan import read_plan
+
+        mesh, leaves, notes = read_plan(data)
+        return cls(mesh, leaves, functools.partial(tuple, notes))
 
     def to_json(self) -> str:
         """Return JSON text; `Plan.from_json` reads it as an equal plan."""
@@ -186,11 +163,9 @@ class Plan(Report):
         Raises:
             LayoutError: the text is not a saved plan, or a damaged one; every wrong leaf is listed.
         """
-        try:
-            data = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise _not_a_plan(error) from error
-        return cls.from_dict(data)
+        from outlay.layout.saved_plan import read_json
+
+        return cls.from_dict(read_json(text))
 
     def _in_short(self) -> str:
         return f"{self.mesh}; {self._totals()}"
@@ -247,8 +222,3 @@ class Plan(Report):
             f"state: {counted(len(self.state), 'leaf', 'leaves')}, {format_bytes(self.bytes_total)} counted once, "
             f"{each} a device{on_host}, replication {self.replication:.2f}"
         )
-
-
-def _not_a_plan(error: Exception) -> LayoutError:
-    what = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-    return LayoutError(f"this is not a saved plan ({what:.300}); write one with plan.to_json()")

@@ -12,8 +12,7 @@ from outlay.core.error_types import Problem
 from outlay.core.paths import Parts, only_path, pattern_parts, split_path
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application, apply_rule
-from outlay.layout.leaf_assignment import LeafAssignment
-from outlay.layout.leaf_plan import LeafPlan
+from outlay.layout.leaf_plan import LeafAssignment, LeafPlan
 from outlay.layout.placement import Follow, Storage, is_of_products, is_optimizer
 from outlay.layout.rule import Kind, Rule
 

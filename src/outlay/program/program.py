@@ -22,8 +22,7 @@ from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of
 from outlay.program.compiler_options import RequestedOptions
-from outlay.program.execution import Executed, only_part, way_to_execute
-from outlay.program.first_run import check_outputs, run_first, wait_for_others
+from outlay.program.execution import Executed, check_outputs, only_part, run_first, wait_for_others, way_to_execute
 from outlay.program.modes import Mode, Step
 from outlay.program.passes import PER_SHARD, passes_of, wrapped
 from outlay.program.program_arguments import (

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.program.test_program import BATCH, init, make, step
 
 import outlay
-from outlay.program.first_run import check_outputs
+from outlay.program.execution import check_outputs
 
 pytestmark = [pytest.mark.newest, pytest.mark.any_jax]  # what is refused is decided by plans, before JAX
 
