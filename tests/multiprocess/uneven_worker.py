@@ -45,7 +45,7 @@ def trained(process: int) -> str:
 def saved(folder: Path) -> str:
     """What is said of a folder that is another one in each process."""
     try:
-        outlay.Checkpoints(folder)._take()
+        outlay.Checkpoints(folder)._lock_folder()
     except outlay.errors.CheckpointError as error:
         return str(error)
     return ""

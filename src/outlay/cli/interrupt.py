@@ -71,7 +71,7 @@ def watch(patience: float = 10.0) -> None:
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-    threading.Thread(target=_look, args=(reads,), name="outlay-interrupt", daemon=True).start()
+    threading.Thread(target=_watch_signals, args=(reads,), name="outlay-interrupt", daemon=True).start()
 
 
 def answers() -> bool:
@@ -134,7 +134,7 @@ def _again() -> None:
         signal.pthread_kill(main, signal.SIGINT)
 
 
-def _look(reads: int) -> None:
+def _watch_signals(reads: int) -> None:
     while signals := os.read(reads, 1):
         if signals[0] != signal.SIGINT:
             continue

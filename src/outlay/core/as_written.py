@@ -66,37 +66,28 @@ class Judge(Protocol):
         ...
 
 
-_judge: ContextVar[Judge | None] = ContextVar("outlay_judge", default=None)
-_observer: ContextVar[Observer | None] = ContextVar("outlay_gradients", default=None)
+current_judge: ContextVar[Judge | None] = ContextVar("outlay_judge", default=None)
+"""The judge in the place of what Outlay makes of a loss, while a function is traced; usually none."""
 
-
-def current_judge() -> Judge | None:
-    """Return who takes the place of what Outlay makes of a loss, while a function is traced; usually nobody."""
-    return _judge.get()
+current_observer: ContextVar[Observer | None] = ContextVar("outlay_gradients", default=None)
+"""The observer of the gradients that an optimizer is given, while a function is traced; usually none."""
 
 
 @contextlib.contextmanager
 def judged_by(judge: Judge) -> Iterator[None]:
     """Have a judge take the place of what Outlay makes of a loss, while a function is traced."""
-    token = _judge.set(judge)
+    token = current_judge.set(judge)
     try:
         yield
     finally:
-        _judge.reset(token)
-
-
-def observed(gradients: Any) -> Any:
-    """Show an observer the gradients that an optimizer is given, and return them."""
-    if (observer := _observer.get()) is not None:
-        observer(gradients)
-    return gradients
+        current_judge.reset(token)
 
 
 @contextlib.contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Have `observed` call an observer, while a function is traced."""
-    token = _observer.set(observer)
+    """Show an observer the gradients that an optimizer is given, while a function is traced."""
+    token = current_observer.set(observer)
     try:
         yield
     finally:
-        _observer.reset(token)
+        current_observer.reset(token)

@@ -42,25 +42,21 @@ class AttentionCall:
 Attend = Callable[[AttentionCall], Any]
 """`attend(call)` returns the outputs, or None to leave the call to its function."""
 
-_attend: ContextVar[Attend | None] = ContextVar("outlay_attention", default=None)
+current_attend: ContextVar[Attend | None] = ContextVar("outlay_attention", default=None)
+"""How a program computes the calls of attention that are traced; None where it leaves them to their functions."""
 
 
 def attended(call: AttentionCall) -> Any:
     """Return the outputs of a call as a program computes them; None if it leaves that to the function itself."""
-    attend = _attend.get()
+    attend = current_attend.get()
     return None if attend is None else attend(call)
-
-
-def is_attended() -> bool:
-    """Return whether a program takes the calls of attention that are traced here."""
-    return _attend.get() is not None
 
 
 @contextlib.contextmanager
 def use_attend(attend: Attend | None) -> Iterator[None]:
     """Have calls of attention computed by a function while a step is traced; by themselves if it is None."""
-    token = _attend.set(attend)
+    token = current_attend.set(attend)
     try:
         yield
     finally:
-        _attend.reset(token)
+        current_attend.reset(token)

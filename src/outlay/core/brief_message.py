@@ -73,7 +73,9 @@ def brief_listing(headline: str, problems: Sequence[tuple[str, str, int]]) -> st
     left = MAX_BYTES - size(head) - size(tail) - 2
     lines = [head]
     for number, kind in enumerate(kinds[:_MAX_KINDS]):
-        shown = _of_kind(kind, [problem for problem in problems if problem[0] == kind], left // (_left(kinds) - number))
+        shown = _of_kind(
+            kind, [problem for problem in problems if problem[0] == kind], left // (_num_kinds_shown(kinds) - number)
+        )
         left -= size(shown) + 1
         lines.append(shown)
     if others := kinds[_MAX_KINDS:]:
@@ -87,7 +89,7 @@ def size(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-def _left(kinds: Sequence[str]) -> int:
+def _num_kinds_shown(kinds: Sequence[str]) -> int:
     return min(len(kinds), _MAX_KINDS + 1)
 
 

@@ -51,7 +51,7 @@ def merge_flags(existing: str, flags: Mapping[str, Value]) -> str:
     """
     texts = {name.removeprefix("--"): flag_text(value) for name, value in flags.items()}
     given = read_flags(existing)
-    conflicts = [name for name, value in texts.items() if name in given and not _same(given[name], value)]
+    conflicts = [name for name, value in texts.items() if name in given and not _is_same_value(given[name], value)]
     if conflicts:
         lines = [
             f"  --{name}={given[name]} is set, but {texts[name]} is needed\n"
@@ -110,7 +110,7 @@ def flag_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_value(one: str, other: str) -> bool:
     truths = {"true": "1", "false": "0"}
     return truths.get(one.lower(), one) == truths.get(other, other)
 

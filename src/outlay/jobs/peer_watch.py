@@ -181,7 +181,7 @@ class PeerWatch:
             if now - reported_at > self._every:
                 reported_at = now
                 self._peers[0].take(_sign_of_life(wait))
-                self._tell({"here": True})
+                self._broadcast({"here": True})
             self._decide(now)  # not by the time that it is then: this process may have been held since it looked
         while self._acts and _is_connected():
             self._receive(selector)
@@ -202,7 +202,7 @@ class PeerWatch:
         write_wait(wait)
         return wait
 
-    def _tell(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         for process, connection in self._connections.items():
             if not self._peers[process].lost:
                 connection.send(message)
@@ -222,7 +222,7 @@ class PeerWatch:
     def _decide(self, now: float) -> None:
         result = verdict(self._facts(now), self._patience)
         if result and result.kind is Kind.WELL:
-            self._tell({"over": True})
+            self._broadcast({"over": True})
             self._over.set()
         elif result and self._acts:
             self._end_all(self._in_words(result, now))
@@ -238,7 +238,7 @@ class PeerWatch:
             self._end_all(self._lost(result.culprits[0], " at the end of its program"))
 
     def _end_all(self, end: Message) -> None:
-        self._tell({"end": end})
+        self._broadcast({"end": end})
         self._obey(end)
 
     def _in_words(self, result: Verdict, now: float) -> Message:
@@ -354,13 +354,13 @@ def leave(code: int, text: str = "", *, stacks: bool = False) -> NoReturn:
         with contextlib.suppress(OSError):
             faulthandler.dump_traceback(2, all_threads=True)
     # A stream may be in use by a thread that will not come back, or nobody reads it: not for ever.
-    flushing = threading.Thread(target=_say, args=(text,), daemon=True)
+    flushing = threading.Thread(target=_write_stderr, args=(text,), daemon=True)
     flushing.start()
     flushing.join(1.0)
     os._exit(code)
 
 
-def _say(text: str) -> None:
+def _write_stderr(text: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is sys.stderr:

@@ -122,7 +122,7 @@ class _Coordinator:
                     self._note_if_only_here(deadline - self._timeout)
                 self._check_all_here()
         except JoinError as error:
-            self._tell({"problem": str(error)})
+            self._broadcast({"problem": str(error)})
             for client in self._clients.values():
                 client.connection.close()
             raise
@@ -130,7 +130,7 @@ class _Coordinator:
             for client in self._unknown:
                 client.connection.close()
         hosts = tuple(self._hosts[process] for process in range(self._info.num_processes))
-        self._tell({"hosts": hosts, "nonce": nonce})
+        self._broadcast({"hosts": hosts, "nonce": nonce})
         connections = {process: client.connection for process, client in self._clients.items()}
         return Rendezvous(self._info, hosts, connections, self._listening.bind, nonce)
 
@@ -254,7 +254,7 @@ class _Coordinator:
                     f"and here no other machine can reach it\n  {text}\n  {LOOPBACK_FIX}"
                 )
 
-    def _tell(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         for client in self._clients.values():
             client.connection.send(message)
 

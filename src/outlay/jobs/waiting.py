@@ -64,13 +64,13 @@ class Waiting:
         """
         now = time.monotonic()
         if self._sampled is None or now - self._sampled[0] >= _SAMPLE:
-            in_jax, seconds = self._look(now)
+            in_jax, seconds = self._sample_wait(now)
             works_unseen = seconds > 0 and self._devices.work_unseen()
             seconds = max(seconds - works_unseen * _UNSEEN, 0.0)
             self._wait = Wait(seconds, works_unseen, in_jax, self._wait.sample + 1)
         return self._wait
 
-    def _look(self, now: float) -> tuple[bool, float]:
+    def _sample_wait(self, now: float) -> tuple[bool, float]:
         """Return whether the main thread stands in JAX, and for how long, with nothing else at work."""
         used = time.process_time()
         before, self._sampled = self._sampled, (now, used)

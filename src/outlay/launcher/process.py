@@ -198,19 +198,19 @@ class Lines:
         """
         begins_an_end = bool(self._begun) and self._begun[-1].endswith(b"\r")
         if not begins_an_end and b"\n" not in piece and b"\r" not in piece:  # what came before is not looked at again
-            return self._begin(piece)
+            return self._buffer_piece(piece)
         *parts, rest = _ENDS.split(b"".join(self._begun) + piece)
         self._begun, self._size = [], 0
         pairs = zip(parts[::2], parts[1::2], strict=True)
         whole = [line.decode(errors="replace") for line, end in pairs if line or end != b"\r"]
-        return whole + self._begin(rest)
+        return whole + self._buffer_piece(rest)
 
     def finish(self) -> list[str]:
         """Return what is left when the pipe has closed."""
         rest, self._begun, self._size = b"".join(self._begun), [], 0
         return [rest.decode(errors="replace").rstrip("\r")] if rest else []
 
-    def _begin(self, piece: bytes) -> list[str]:
+    def _buffer_piece(self, piece: bytes) -> list[str]:
         if piece:
             self._begun.append(piece)
             self._size += len(piece)

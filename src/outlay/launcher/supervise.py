@@ -68,14 +68,14 @@ class Supervisor:
             with JobProgress() as progress:
                 return self._watch(progress)
         finally:
-            self._end()
+            self._end_processes()
 
     def _watch(self, progress: JobProgress) -> JobResult:
         looked = time.monotonic()
         while True:
             self._wait(_LOOK_EVERY)
             looked, before = time.monotonic(), looked
-            self._look(looked - before)  # before reading: what the others say after a failure is not shown
+            self._poll_processes(looked - before)  # before reading: what the others say after a failure is not shown
             self._read()
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
@@ -101,7 +101,7 @@ class Supervisor:
         if not self._output.console.is_full:
             self._pipes.read()
 
-    def _look(self, since_last: float) -> None:
+    def _poll_processes(self, since_last: float) -> None:
         for process in self._processes:
             process.look()
             failure = self._folder.failure(process.number)
@@ -181,7 +181,7 @@ class Supervisor:
         running = [one.process for one in facts if one.is_running]
         asks = result.kind in (Kind.STUCK, Kind.LEFT_EARLY)
         stacks = collect_stacks(self._folder, running) if asks else {}
-        self._end()
+        self._end_processes()
         if result.kind is Kind.FAILED:
             result = verdict(self._read_wholly(facts), replace(self._patience, settle=0.0, echo=0.0)) or result
             return job_result.after_failure(result, self._processes, self._folder, self._output, held)
@@ -204,7 +204,7 @@ class Supervisor:
     def _is_echo(self, number: int) -> bool:
         return job_result.is_echo_of_another(self._processes[number], self._folder, self._output)
 
-    def _end(self) -> None:
+    def _end_processes(self) -> None:
         end_all(self._processes, self._folder)
         self._pipes.read_rest()
 

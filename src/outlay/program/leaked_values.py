@@ -45,7 +45,7 @@ def check_no_leaked_values(jaxpr: Any, step: Callable[..., Any], what: str) -> N
         Problem(
             "leaked value",
             keepers.get(number, "in a place that was not found"),
-            f"{value.aval.str_short()}{_made(value)}, in a trace that has ended",
+            f"{value.aval.str_short()}{_creation_line(value)}, in a trace that has ended",
             "return it as part of the state, or make it where it is used; of a model keep what is no array: "
             "eqx.partition(model, eqx.is_array), nnx.split(model), or make the model once outside of init",
         )
@@ -57,7 +57,7 @@ def check_no_leaked_values(jaxpr: Any, step: Callable[..., Any], what: str) -> N
     raise ProgramError(head, problems)
 
 
-def _made(value: Any) -> str:
+def _creation_line(value: Any) -> str:
     line = made_at(value)
     return f", made at {line}" if line else ""
 

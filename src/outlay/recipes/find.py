@@ -54,7 +54,7 @@ def find_recipe(
         words += [] if stride is None else ["--stride", str(stride)]
     arguments = recipe_arguments(function, text, words, known) if words else {}
     _check_required(text, function, arguments)
-    recipe = _made(text, function, arguments)
+    recipe = _recipe_from(text, function, arguments)
     return with_recording(recipe, record, stride) if is_recorded and not takes_record else recipe
 
 
@@ -95,7 +95,7 @@ def with_recording(recipe: Recipe, record: Sequence[str] = (), stride: int | Non
     return recipe.recording(record or recipe.record, recipe.stride if stride is None else stride)
 
 
-def _made(text: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
+def _recipe_from(text: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
     if recipe_named(text) or ending_of(text):  # installed, whose errors say what is wrong by themselves
         return function(**arguments)
     from outlay.recipes.recipe_file import made_by

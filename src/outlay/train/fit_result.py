@@ -38,9 +38,9 @@ class Fit(Report):
         return fields_as_json(self, "state", "recording")
 
     def _in_short(self) -> str:
-        return f"{self._done()}, {metrics_in_words(self.history[-1])}" if self.history else "no steps"
+        return f"{self._steps_in_words()}, {metrics_in_words(self.history[-1])}" if self.history else "no steps"
 
-    def _done(self) -> str:
+    def _steps_in_words(self) -> str:
         return f"{counted(self.history[-1]['step'], 'step')} in {format_seconds(self.seconds)}"
 
     def _page(self) -> Page:
@@ -53,8 +53,8 @@ class Fit(Report):
             curves.add(metrics)
         ends = {"after the first": self.history[0], "after the last": last}
         return Page(
-            title=f"Trained: {self._done()}",
-            headline=self._done(),
+            title=f"Trained: {self._steps_in_words()}",
+            headline=self._steps_in_words(),
             blocks=[
                 Line(rate),
                 *(Line(f"{when}: {metrics_in_words(metrics)}") for when, metrics in ends.items()),

@@ -97,7 +97,7 @@ class MetricsLog:
         Args:
             metrics: numbers, or lists of numbers, by name; `step` among them.
         """
-        self._begin()
+        self._note_ids()
         step = int(metrics["step"])
         numbers = {name: number for key in metrics if key != "step" for name, number in _numbers(key, metrics[key])}
         for name in list(self._loggers):
@@ -119,7 +119,7 @@ class MetricsLog:
             except Exception as error:
                 self._give_up(name, "its last metrics may be missing", error)
 
-    def _begin(self) -> None:
+    def _note_ids(self) -> None:
         """Note the ids of the run, once it takes steps, so that it can go on under them."""
         if self._is_begun:
             return

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from outlay.core.array_leaves import arrays_only, merge_objects, split_objects
-from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, observed
+from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, current_observer
 from outlay.core.called_as import called_as
 from outlay.core.constrain import gradient_of_sums
 from outlay.core.error_types import ProgramError
@@ -139,7 +139,7 @@ def train_step(
     of_sums = accumulate if reduction == "sum" else 1
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-        if (judge := current_judge()) is not None:
+        if (judge := current_judge.get()) is not None:
             return judge.step(written, state, batch)
         state = arrays_only(state)
         objects, (params_alone, model_arrays) = split_objects((state.params, state.model_state))
@@ -188,7 +188,9 @@ def train_step(
             means = {name: value * (of_sums / total["weight"]) for name, value in sums_or_means.items()}
         else:
             means = {name: value / total["weight"] for name, value in sums_or_means.items()}
-        new_statistics = observed(grads)
+        if (observe := current_observer.get()) is not None:
+            observe(grads)
+        new_statistics = grads
         grads = without_overwritten(new_statistics, statistics)
 
         def loss_of(params: Any) -> jax.Array:
@@ -310,7 +312,7 @@ def init_state(
     written = InitAsWritten(init_params, optimizer, model_state, TrainState)
 
     def init(key: jax.Array) -> TrainState:
-        if (judge := current_judge()) is not None:
+        if (judge := current_judge.get()) is not None:
             return judge.init(written, key)
         key_params, key_samples = jax.random.split(key)
         made = init_params(key_params)

@@ -29,9 +29,9 @@ def exchanges_in_loops(evidence: Evidence) -> Iterator[Finding]:
                 continue
             break
     for loop, collectives in summed.values():
-        yield _sums(evidence, loop, collectives)
+        yield _deferrable_sums(evidence, loop, collectives)
     for loop, collectives in gathered.values():
-        yield _same(evidence, loop, collectives)
+        yield _loop_invariant(evidence, loop, collectives)
 
 
 def _is_pipeline(evidence: Evidence, loop: Loop) -> bool:
@@ -49,7 +49,7 @@ def _is_pipeline(evidence: Evidence, loop: Loop) -> bool:
     )
 
 
-def _sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
+def _deferrable_sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
     total, saved = _bytes(collectives, loop)
     text = (
         f"{_what(collectives)} in each of {loop.trips} turns of a loop{_line(loop, collectives)}, {format_bytes(total)}"
@@ -67,7 +67,7 @@ def _sums(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]
     return _finding("sum-in-loop", text, fix, saved, loop, collectives)
 
 
-def _same(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
+def _loop_invariant(evidence: Evidence, loop: Loop, collectives: Sequence[CollectiveFacts]) -> Finding:
     total, saved = _bytes(collectives, loop)
     # A collective inside of a loop over layers moves one of them: behind the loop all of them would be held.
     whole = {one.leaves or (one.name,): _result_bytes(one) * one.count // loop.trips for one in collectives}

@@ -85,10 +85,10 @@ class Proof:
     def of(self, key: Any, batches: Any) -> Verification:
         """Return the proof from the state of a key and from batches, or from made-up ones."""
         self.key = default_kind(key)
-        state = self._begin()
+        state = self._initial_state()
         if not self.program.is_graph:
             self.stage("tracing the step")
-            self._look()
+            self._analyse_trace()
         if batches is None:
             numbers, words = self._made_up(state)
         else:
@@ -120,7 +120,7 @@ class Proof:
         other = "one device" if self.against == "one-device" else f"in mode {self.against}"
         return f"{self.program.plan.mesh} and {other}"
 
-    def _begin(self) -> Leaves:
+    def _initial_state(self) -> Leaves:
         """Return the state that both start from; the program must make the same."""
         self.program.check_memory()  # one device needs no less than the mesh, and would end the process
         if self.against != "one-device":
@@ -153,7 +153,7 @@ class Proof:
             and jax.config.values["jax_threefry_partitionable"]
         )
 
-    def _look(self) -> None:
+    def _analyse_trace(self) -> None:
         """Learn from the trace what depends on what, and how coarse the step's floats are."""
         traced = self.reference.traced()
         depends = Dependence.of(traced, len(traced.jaxpr.invars) - len(jax.tree.leaves(self.program.batch_shapes)))

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from outlay.core import jax_kernels
-from outlay.core.attention_calls import AttentionCall, attended, is_attended
+from outlay.core.attention_calls import AttentionCall, attended, current_attend
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import compiled_for
 from outlay.models.attention.blockwise import Mask, blockwise
@@ -68,7 +68,7 @@ def attention(
     """
     _check_arguments(query, key, value, causal, window, segment_ids)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    if is_attended():
+    if current_attend.get() is not None:
         call = AttentionCall("attention", query, key, value, causal, window, segment_ids, factor)
         if (by_program := attended(call)) is not None:
             return by_program

@@ -152,7 +152,7 @@ class Checkpoints:
             raise CheckpointError(f"step {step} cannot be saved: steps are counted from 0")
         self.wait()
         arrays = _arrays(state)
-        self._take()
+        self._lock_folder()
         self._check_is_newest(step)
         failed = f"the checkpoint of step {step} could not be written to {self.path}"
         partial = self._folder.partial(step)
@@ -323,7 +323,7 @@ class Checkpoints:
                 f"last {self._keep} are kept\n  fix: another folder, or remove the checkpoints after step {step - 1}"
             )
 
-    def _take(self) -> None:
+    def _lock_folder(self) -> None:
         """Lock the folder once: the first process does it for all, and the others then see its mark."""
 
         def take() -> int:
