@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -71,23 +70,3 @@ current_judge: ContextVar[Judge | None] = ContextVar("outlay_judge", default=Non
 
 current_observer: ContextVar[Observer | None] = ContextVar("outlay_gradients", default=None)
 """The observer of the gradients that an optimizer is given, while a function is traced; usually none."""
-
-
-@contextlib.contextmanager
-def judged_by(judge: Judge) -> Iterator[None]:
-    """Have a judge take the place of what Outlay makes of a loss, while a function is traced."""
-    token = current_judge.set(judge)
-    try:
-        yield
-    finally:
-        current_judge.reset(token)
-
-
-@contextlib.contextmanager
-def observing(observer: Observer) -> Iterator[None]:
-    """Show an observer the gradients that an optimizer is given, while a function is traced."""
-    token = current_observer.set(observer)
-    try:
-        yield
-    finally:
-        current_observer.reset(token)

@@ -5,8 +5,7 @@ Outside a program, and where no rule speaks of attention, nothing changes.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -50,13 +49,3 @@ def attended(call: AttentionCall) -> Any:
     """Return the outputs of a call as a program computes them; None if it leaves that to the function itself."""
     attend = current_attend.get()
     return None if attend is None else attend(call)
-
-
-@contextlib.contextmanager
-def use_attend(attend: Attend | None) -> Iterator[None]:
-    """Have calls of attention computed by a function while a step is traced; by themselves if it is None."""
-    token = current_attend.set(attend)
-    try:
-        yield
-    finally:
-        current_attend.reset(token)

@@ -13,19 +13,22 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from outlay.core.context_values import within
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
 
-T = TypeVar("T")
-
 Resolver = Callable[["str | PartitionSpec", Any, bool], Any]
 """`resolver(where, tree, optional)` gives `constrain` its meaning in a program."""
 
-_resolver: ContextVar[Resolver | None] = ContextVar("outlay_constrain", default=None)
-_specs: ContextVar[Mapping[str, PartitionSpec]] = ContextVar("outlay_ruled_specs", default=MappingProxyType({}))
+current_resolver: ContextVar[Resolver | None] = ContextVar("outlay_constrain", default=None)
+"""What `constrain` calls while a step is traced; None outside of a program."""
+
+current_specs: ContextVar[Mapping[str, PartitionSpec]] = ContextVar("outlay_ruled_specs", default=MappingProxyType({}))
+"""The specs that rules give to named values, by name."""
 
 
 def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) -> Any:
@@ -57,7 +60,7 @@ def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) 
         >>> program.plan["hidden"].local_shape
         (2, 3)
     """
-    resolver = _resolver.get()
+    resolver = current_resolver.get()
     return tree if resolver is None else resolver(where, tree, optional)
 
 
@@ -92,7 +95,7 @@ def name(tree: Any, of: str) -> Any:
 
 def ruled_spec(of: str) -> PartitionSpec | None:
     """Return the spec that rules give to values of a name in the program being traced; None without a rule."""
-    spec = _specs.get().get(of)
+    spec = current_specs.get().get(of)
     return None if spec is None else without_own_axes(spec)
 
 
@@ -116,18 +119,8 @@ def use_resolver(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None =
         resolver: what it calls.
         specs: the specs that rules give to named values, by name.
     """
-    with _within(_resolver, resolver), _within(_specs, specs or {}):
+    with within(current_resolver, resolver), within(current_specs, specs or {}):
         yield
-
-
-@contextlib.contextmanager
-def _within(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Set a variable while a region is traced."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
 
 
 Sums = Callable[..., tuple[Any, Any]]
@@ -160,7 +153,8 @@ class Gradient:
 Runner = Callable[[Any, Sums, Any, Any], tuple[Any, Any, Any]]
 """`runner(gradient, sums, params, samples)` calls a `Gradient` in the way of a mode."""
 
-_runner: ContextVar[Runner | None] = ContextVar("outlay_batch_sum", default=None)
+current_runner: ContextVar[Runner | None] = ContextVar("outlay_batch_sum", default=None)
+"""What runs `gradient_of_sums` where a step is traced; None outside of a program that changes it."""
 
 
 def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
@@ -172,18 +166,8 @@ def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) 
         params: what it is differentiated with respect to, a tree that the plan knows as `params`.
         samples: a tree of arrays with one entry per sample, of which `samples["batch"]` is the step's batch.
     """
-    runner = _runner.get()
+    runner = current_runner.get()
     return gradient(sums, params, samples) if runner is None else runner(gradient, sums, params, samples)
-
-
-def use_runner(runner: Runner | None) -> AbstractContextManager[None]:
-    """Have `gradient_of_sums` use a runner while a step is traced."""
-    return _within(_runner, runner)
-
-
-def current_runner() -> Runner | None:
-    """Return what runs `gradient_of_sums` where a step is traced; None outside of a program that changes it."""
-    return _runner.get()
 
 
 def with_runner(step: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
@@ -191,13 +175,14 @@ def with_runner(step: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
 
     @functools.wraps(step, updated=())
     def run(*args: Any) -> Any:
-        with use_runner(runner):
+        with within(current_runner, runner):
             return step(*args)
 
     return run
 
 
-_marker: ContextVar[Callable[[Any], Any] | None] = ContextVar("outlay_per_device", default=None)
+current_marker: ContextVar[Callable[[Any], Any] | None] = ContextVar("outlay_per_device", default=None)
+"""What marks values as each device's own in `per_device`, while a hand-written region is traced."""
 
 
 def per_device(tree: Any) -> Any:
@@ -206,13 +191,8 @@ def per_device(tree: Any) -> Any:
     `jax.shard_map` with `check_vma=True` gives a constant the type "same on every device", and a loop whose carry
     starts as such a constant and ends as a device's own sum does not have one type.
     """
-    marker = _marker.get()
+    marker = current_marker.get()
     return tree if marker is None else marker(tree)
-
-
-def use_marker(marker: Callable[[Any], Any]) -> AbstractContextManager[None]:
-    """Have `per_device` mark values while a hand-written region is traced."""
-    return _within(_marker, marker)
 
 
 class Spread(Protocol):
@@ -284,10 +264,10 @@ def current_spread() -> Spread | None:
 @contextlib.contextmanager
 def use_spread(spread: Spread | None) -> Iterator[None]:
     """Set how the batch is split, while a region of mode manual is traced."""
-    with _within(_spread, spread), use_gather(None if spread is None else spread.gather):
+    with within(_spread, spread), use_gather(None if spread is None else spread.gather):
         yield
 
 
 def use_gather(gather: Gather | None) -> AbstractContextManager[None]:
     """Have `whole_batch` call a function; with None it does nothing."""
-    return _within(_gather, gather)
+    return within(_gather, gather)

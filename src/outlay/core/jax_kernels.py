@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.interpreters import mlir
 
+from outlay.core.context_values import within
 from outlay.core.jax_compat import is_compile_only
 
 CUDNN_OF_TARGETS = 91_100
@@ -44,11 +45,8 @@ def splitting_samples(axes: tuple[str, ...]) -> Iterator[None]:
     Args:
         axes: the axes; none if samples are whole.
     """
-    before = _sample_axes.set(axes)
-    try:
+    with within(_sample_axes, axes):
         yield
-    finally:
-        _sample_axes.reset(before)
 
 
 def sample_axes() -> tuple[str, ...] | None:
@@ -63,11 +61,8 @@ _missed: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("miss
 def holding_missed_kernels() -> Iterator[list[str]]:
     """Collect what `warn_of_missed_kernel` is told in this context, where a step may be traced again before it runs."""
     held: list[str] = []
-    before = _missed.set(held)
-    try:
+    with within(_missed, held):
         yield held
-    finally:
-        _missed.reset(before)
 
 
 def warn_of_missed_kernel(text: str) -> None:

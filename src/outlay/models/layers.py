@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import flatten_paths
@@ -25,12 +26,8 @@ _is_scanned: ContextVar[bool] = ContextVar("outlay_layers_are_scanned", default=
 @contextlib.contextmanager
 def scan_over_lists() -> Iterator[None]:
     """Have `layers` scan over its blocks, stacked, in what is traced here."""
-    token = _is_scanned.set(True)
-    try:
-        with fresh_traces():  # of a jitted model, JAX would take the loop that it has traced before
-            yield
-    finally:
-        _is_scanned.reset(token)
+    with within(_is_scanned, True), fresh_traces():  # of a jitted model, JAX would take the loop of an earlier trace
+        yield
 
 
 def layers(

@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec
 
 from outlay.arrays.host_values import hold, take_tree
 from outlay.core.array_leaves import arrays_only, as_model, is_array, non_arrays, placed_by_plan, type_differences
-from outlay.core.constrain import Gradient, Sums, use_resolver, use_runner
+from outlay.core.constrain import Gradient, Sums, current_resolver, current_runner, current_specs
+from outlay.core.context_values import within
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import ByStructure, flat_nodes, has_flat_nodes, users_nodes
 from outlay.core.jax_tracing import run_jaxpr, settings
@@ -238,7 +239,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, mode:
         return gradient(of, params, samples)
 
     def checked(state: Any, batch: Any) -> Any:
-        with use_resolver(record), use_runner(run):
+        with within(current_resolver, record), within(current_specs, {}), within(current_runner, run):
             result = step(state, batch)
         check_results(step, result, state)
         if jax.tree.leaves(result[1]):

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Var, jaxprs_in_params
 from jax.sharding import AxisType, Mesh
 
-from outlay.core.as_written import observing
-from outlay.core.constrain import Gradient, constrain, use_resolver, use_runner
+from outlay.core.as_written import current_observer
+from outlay.core.constrain import Gradient, constrain, current_runner, use_resolver
+from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import MARK, calls_to, is_of_a_derivative, line_of, marking_returns
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, WHILE, intercept_vjp, rerun, run_jaxpr
@@ -118,8 +119,8 @@ class _BySource:
             return gradient(*of)
 
         with marking_returns(self.names.of_returned), intercept_vjp(self._rerun):
-            unseen = observing(lambda gradients: None)  # those of this trace are nobody's
-            with unseen, use_runner(count), use_resolver(lambda where, tree, optional: tree):
+            unseen = within(current_observer, lambda gradients: None)  # those of this trace are nobody's
+            with unseen, within(current_runner, count), use_resolver(lambda where, tree, optional: tree):
                 jaxpr = _traced(step, args)[0]
             outside = {value.path: value for value in self._deep(jaxpr, self.sources)}
             if outside and num_sums:

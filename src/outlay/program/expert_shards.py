@@ -12,7 +12,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from outlay.models.experts.token_shards import TokenShards, use_token_shards
+from outlay.core.context_values import within
+from outlay.models.experts.token_shards import TokenShards, current_shards
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.pipelines.pipelined_function import sample_axes
@@ -33,7 +34,7 @@ def wrap(step: Step, planned: Planned) -> Step:
 
     @functools.wraps(step, updated=())
     def run(state: Any, batch: Any) -> Any:
-        with use_token_shards(shards):
+        with within(current_shards, shards):
             return step(state, batch)
 
     return run

@@ -15,7 +15,8 @@ from typing import Any
 
 import jax
 
-from outlay.core.constrain import Gradient, Sums, current_runner, use_runner
+from outlay.core.constrain import Gradient, Sums, current_runner
+from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line
 from outlay.core.jax_tracing import at_source_of, intercept_vjp, operations
@@ -48,7 +49,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     def run(state: Any, batch: Any) -> Any:
         products = _Products(planned)
         if planned.traced.sums_over_batch:
-            with use_runner(products.runner(current_runner())):
+            with within(current_runner, products.runner(current_runner.get())):
                 results = step(state, batch)
         else:
             results = products.run_step(step, state, batch)

@@ -18,7 +18,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Runner, Sums, use_marker, use_resolver, use_runner, use_spread, with_runner
+from outlay.core.constrain import (
+    Gradient,
+    Runner,
+    Sums,
+    current_marker,
+    current_runner,
+    use_resolver,
+    use_spread,
+    with_runner,
+)
+from outlay.core.context_values import within
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths, under
@@ -152,9 +162,9 @@ def _local(
             return gathered_at_use(sums, pieces, split, mesh, samples, carried)
 
         with (
-            use_runner(None),
+            within(current_runner, None),
             use_resolver(lambda where, tree, optional: named(where, tree)),
-            use_marker(lambda tree: jax.tree.map(vary, tree)),
+            within(current_marker, lambda tree: jax.tree.map(vary, tree)),
             use_spread(spread),
         ):
             grads, totals, carried = gradient(sums_of, own, samples)

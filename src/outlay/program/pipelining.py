@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from outlay.core.constrain import Gradient, Sums, current_runner, use_runner
+from outlay.core.constrain import Gradient, Sums, current_runner
+from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted
@@ -49,7 +50,7 @@ def wrap(step: Step, planned: Planned) -> Step:
 
     def run(state: Any, batch: Any) -> Any:
         if planned.traced.sums_over_batch:
-            with use_runner(_runner(planned, current_runner())):
+            with within(current_runner, _runner(planned, current_runner.get())):
                 return step(state, batch)
         from outlay.program.pipelines.pipelined_gradients import StepWithPipelines
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import jax
 
-from outlay.core.attention_calls import AttentionCall, use_attend
+from outlay.core.attention_calls import AttentionCall, current_attend
+from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_attention import taking_calls
 from outlay.core.quantities import counted
@@ -45,7 +46,7 @@ def wrap(step: Step, planned: Planned) -> Step:
     @functools.wraps(step, updated=())
     def split(*args: Any) -> Any:
         calls = _Calls(planned, rules)
-        with use_attend(calls.attend), taking_calls():
+        with within(current_attend, calls.attend), taking_calls():
             results = step(*args)
         calls.check()
         planned.notes[NAME] = "\n".join(calls.notes)

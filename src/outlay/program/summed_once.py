@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.constrain import Gradient, Sums, constrain, use_runner, use_spread, with_runner
+from outlay.core.constrain import Gradient, Sums, constrain, current_runner, use_spread, with_runner
+from outlay.core.context_values import within
 from outlay.core.jax_source import source_line
 from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
@@ -113,7 +114,7 @@ class _Region:
         spread = _OwnSamples(self._mesh, self._axes, is_partial=not self._is_all)
 
         def local(params: Any, samples: Any) -> tuple[Any, Any, Any]:
-            with use_runner(None), use_spread(spread):
+            with within(current_runner, None), use_spread(spread):
                 grads, totals, carried = self._gradient(sums, params, self._over_others(samples))
             grads, totals = self._summed(grads, totals)
             return grads, totals, carried

@@ -12,7 +12,8 @@ import jax
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, AxisType
 
-from outlay.core.attention_calls import AttentionCall, use_attend
+from outlay.core.attention_calls import AttentionCall, current_attend
+from outlay.core.context_values import within
 from outlay.core.jax_attention import taking_calls
 from outlay.core.jax_tracing import operations
 from outlay.core.paths import flatten_paths
@@ -97,7 +98,7 @@ def workload(
     state, _ = in_context(enter, lambda: abstract_init(init), whatever_fails=True)
     batch = abstract_inputs(inputs)
     calls: dict[tuple[Any, ...], AttentionCall] = {}
-    with use_attend(functools.partial(_record, calls)), taking_calls():
+    with within(current_attend, functools.partial(_record, calls)), taking_calls():
         traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, mode))
     jaxpr = traced.jaxpr
     # A step with collectives of its own means nothing on whole arrays, so its work cannot be counted.

@@ -15,7 +15,8 @@ from outlay.analysis.verify.reference.plain_loop import PlainLoop
 from outlay.analysis.verify.reference.user_step import Places, UserStep
 from outlay.analysis.verify.runs import Arguments, Leaves, Result, Run, Variant, without_sharding
 from outlay.arrays.shardings import shardings
-from outlay.core.as_written import observing
+from outlay.core.as_written import current_observer
+from outlay.core.context_values import within
 from outlay.core.jax_compat import quick_options
 from outlay.core.jax_tracing import fresh_traces
 from outlay.program.modes import Mode
@@ -39,7 +40,7 @@ class ProgramStep:
 
     def _with_gradients(self, state: Any, batch: Any) -> tuple[Any, Any, Any]:
         taken: list[Any] = []
-        with observing(taken.append):
+        with within(current_observer, taken.append):
             state, outputs = self._step(state, batch)
         return state, outputs, {"grads": taken[0] if len(taken) == 1 else taken} if taken else {}
 

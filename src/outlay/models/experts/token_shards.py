@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -25,20 +24,11 @@ class TokenShards:
     split: Callable[[Any], Any]
 
 
-_shards: ContextVar[Callable[[], TokenShards] | None] = ContextVar("outlay_token_shards", default=None)
+current_shards: ContextVar[Callable[[], TokenShards] | None] = ContextVar("outlay_token_shards", default=None)
+"""How tokens are split while a step is traced; None outside of a program on several devices."""
 
 
 def token_shards() -> TokenShards:
     """Return how tokens are split here; one shard outside of a program on several devices."""
-    shards = _shards.get()
+    shards = current_shards.get()
     return TokenShards(1, lambda tree: tree) if shards is None else shards()
-
-
-@contextlib.contextmanager
-def use_token_shards(shards: Callable[[], TokenShards]) -> Iterator[None]:
-    """Have `token_shards` call a function while a step is traced."""
-    before = _shards.set(shards)
-    try:
-        yield
-    finally:
-        _shards.reset(before)

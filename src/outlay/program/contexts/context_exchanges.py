@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.attention_calls import AttentionCall, use_attend
+from outlay.core.attention_calls import AttentionCall, current_attend
+from outlay.core.context_values import within
 from outlay.core.error_types import Problem
 from outlay.layout.contexts import Exchange
 from outlay.models.attention.blockwise import Mask
@@ -117,7 +118,7 @@ def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
         parts = ring.place(jnp.swapaxes(parts, 2, 3), P(P.UNCONSTRAINED, None, axis))
         return parts.reshape(x.shape)
 
-    with use_attend(None):
+    with within(current_attend, None):
         mixed = attention(
             *map(to_heads, (call.query, call.key, call.value)),
             causal=call.causal,

@@ -8,7 +8,8 @@ import jax
 
 from outlay.analysis.verify.reference.plain_loop import PlainLoop
 from outlay.analysis.verify.reference.take_apart import Apart, take_apart
-from outlay.core.as_written import AsWritten, LossAsWritten, judged_by
+from outlay.core.as_written import AsWritten, LossAsWritten, current_judge
+from outlay.core.context_values import within
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths, under
 
@@ -38,7 +39,7 @@ class UserStep:
 
     def init(self, key: Any) -> list[Any]:
         """Return the arrays of the state before the first step."""
-        with judged_by(self._loop):
+        with within(current_judge, self._loop):
             made = self._written.init(key)
         names = self._written.parts
         self.state = take_apart(dict(zip(names, made, strict=True)) if names else made)
@@ -49,7 +50,7 @@ class UserStep:
         names, before, batch = self._written.parts, self.state.rebuilt(leaves), users_nodes(batch)
         loop = self._loop
         loop.gradients, loop.losses = [], []
-        with judged_by(loop):
+        with within(current_judge, loop):
             result = self._written.step(*([before[name] for name in names] if names else [before]), batch)
         after: Any = None
         if self._only_reads:
