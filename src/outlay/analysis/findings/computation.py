@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.communication import at
-from outlay.analysis.findings.finding import Evidence, Finding
+from outlay.analysis.findings.finding import RATIO, Evidence, Finding
 from outlay.analysis.hlo.hlo_module import Instruction, SourceLine, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.hlo.opcodes import CONTROL, NAMES
@@ -19,9 +19,6 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.models.attention import kernel_rules
 from outlay.models.attention.kernel_rules import Refusal
 
-RATIO = 1.5
-"""The factor over its share from which a device repeats work; recomputing a whole forward pass (remat) gives 1.33."""
-
 _WRITES_NOTHING = NAMES | CONTROL | {"constant"}
 _OWN = str(Path(kernel_rules.__file__).parent)
 
@@ -29,11 +26,8 @@ _OWN = str(Path(kernel_rules.__file__).parent)
 def repeated_work(evidence: Evidence) -> Iterator[Finding]:
     """Find programs in which one device computes much more than its share of the traced step."""
     work, mesh = evidence.work, evidence.mesh
-    if not work.flops or mesh is None or mesh.num_devices == 1:
-        return
-    # Loops are multiplied out in both, so that what is left is repetition.
-    ratio = work.flops_compiled / work.flops
-    if ratio < RATIO:
+    ratio = evidence.repetition
+    if ratio < RATIO or mesh is None:
         return
     text = (
         f"a device computes {work.flops_compiled:.3g} FLOPs a step, {ratio:.1f} times its share of {work.flops:.3g}: "
@@ -86,7 +80,7 @@ def _counted(evidence: Evidence) -> Iterator[tuple[float, Instruction]]:
 
 def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
     """Find attention that is computed block by block on hardware with a fused kernel, and the rule that refused it."""
-    if evidence.target is not None and evidence.target.hardware.kind == "cpu":
+    if evidence.kind == "cpu":
         return
     written: dict[Refusal, dict[SourceLine | None, int]] = {}
     for name, (runs, _) in runs_per_step(evidence.module).items():

@@ -23,6 +23,9 @@ from outlay.render.report import fields_as_json
 SEVERE = ("out-of-memory", "tight-memory", "not-in-fp8")
 """Kinds that come before all that only cost."""
 
+RATIO = 1.5
+"""The factor over its share from which a device repeats work; recomputing a whole forward pass (remat) gives 1.33."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -88,6 +91,18 @@ class Evidence:
     target: Target | None = None
     stretches: Sequence[Stretch] = ()
     options: CompilerOptions | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of the hardware, such as `gpu`; empty if it is not known."""
+        return self.target.hardware.kind if self.target is not None else ""
+
+    @property
+    def repetition(self) -> float:
+        """How many times its share of the traced step a device computes; 0 if that is not known, or there is one."""
+        # Loops are multiplied out in both, so that what is left is repetition.
+        flops, is_shared = self.work.flops, self.mesh is not None and self.mesh.num_devices > 1
+        return self.work.flops_compiled / flops if flops and is_shared else 0.0
 
     def exchanges(self) -> Iterator[tuple[Computation, Instruction, CollectiveFacts]]:
         """Yield each collective with its computation and its instruction in the program."""

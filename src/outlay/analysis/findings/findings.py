@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from outlay.analysis.findings.communication import back_and_forth, exchanges_in_fsdp, gathered_batch, whole_parameters
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
-from outlay.analysis.findings.computation import not_in_fp8, repeated_work, unfused_attention
-from outlay.analysis.findings.exchanges_in_loops import exchanges_in_loops
-from outlay.analysis.findings.finding import SEVERE, Evidence, Finding
-from outlay.analysis.findings.gathered_operands import gathered_operands, indexed_operands
+from outlay.analysis.findings.finding import RATIO, SEVERE, Evidence, Finding
 from outlay.analysis.findings.memory import (
     donated_in_vain,
     large_constants,
@@ -32,33 +28,72 @@ _OF_ANOTHER_CAUSE = ("resharding", "gathered-batch")
 """Kinds whose advice would not help where a line gathers a value because it is indexed."""
 
 
+def _exchanges(evidence: Evidence) -> Iterator[Finding]:
+    """Find what exchanges cost in vain, in a program that has some."""
+    if not evidence.collectives:
+        return
+    from outlay.analysis.findings import communication
+    from outlay.analysis.findings.exchanges_in_loops import exchanges_in_loops
+    from outlay.analysis.findings.gathered_operands import gathered_operands, indexed_operands
+
+    yield from communication.back_and_forth(evidence)
+    yield from communication.whole_parameters(evidence)
+    yield from communication.exchanges_in_fsdp(evidence)
+    yield from communication.gathered_batch(evidence)
+    yield from gathered_operands(evidence)
+    yield from indexed_operands(evidence)
+    yield from exchanges_in_loops(evidence)
+
+
 def _synchronous_loops(evidence: Evidence) -> Iterator[Finding]:
     """Find loops that wait for each exchange, which only the scheduler for GPUs makes of them."""
-    if evidence.target is None or evidence.target.hardware.kind != "gpu":
+    if evidence.kind != "gpu":
         return
     from outlay.analysis.findings.synchronous_loops import synchronous_loops
 
     yield from synchronous_loops(evidence)
 
 
+def _not_in_fp8(evidence: Evidence) -> Iterator[Finding]:
+    """Find products that are not in FP8, in a program whose rules ask for it."""
+    if evidence.program is None or not evidence.program.fp8:
+        return
+    from outlay.analysis.findings.computation import not_in_fp8
+
+    yield from not_in_fp8(evidence)
+
+
+def _repeated_work(evidence: Evidence) -> Iterator[Finding]:
+    """Find why a device computes more than its share, where it does."""
+    if evidence.repetition < RATIO:
+        return
+    from outlay.analysis.findings.computation import repeated_work
+
+    yield from repeated_work(evidence)
+
+
+def _unfused_attention(evidence: Evidence) -> Iterator[Finding]:
+    """Find attention without a kernel, where there are kernels."""
+    if evidence.kind == "cpu":
+        return
+    from outlay.analysis.findings.computation import unfused_attention
+
+    yield from unfused_attention(evidence)
+
+
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    back_and_forth,
-    whole_parameters,
-    exchanges_in_fsdp,
-    gathered_batch,
-    gathered_operands,
-    indexed_operands,
-    exchanges_in_loops,
+    _exchanges,
     _synchronous_loops,
-    not_in_fp8,
+    _not_in_fp8,
     whole_leaves,
     large_constants,
     donated_in_vain,
     state_not_donated,
     state_that_moves,
-    repeated_work,
-    unfused_attention,
+    _repeated_work,
+    _unfused_attention,
 )
+"""What to look for; a file that has nothing to look at is not entered."""
 
 
 def find(evidence: Evidence) -> list[Finding]:
