@@ -283,7 +283,6 @@ def _needless_collective(step: Callable[..., Any], error: NameError, *, manual: 
 
 
 def _is_like(tree: Any, state: Any) -> bool:
-    """Return whether a tree has the leaves of a state."""
     if jax.tree.structure(tree) != jax.tree.structure(state) or not jax.tree.leaves(state):
         return False
     return as_shapes(tree) == as_shapes(state)

@@ -162,7 +162,6 @@ class PlacedGraph:
         return functools.partial(self._run, Dispatch(self.device_groups, programs, exchange))
 
     def _runs(self, group: DeviceGroup) -> bool:
-        """Return whether this process runs a group."""
         return group.is_here or not self._spans
 
     @functools.cached_property

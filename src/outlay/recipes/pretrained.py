@@ -182,5 +182,4 @@ def _as_integers(floats: Any, model: Any) -> Any:
 
 
 def _scale_of(kernel: str) -> str:
-    """Return the path of the scale of a kernel."""
     return kernel.removesuffix("kernel") + "scale"

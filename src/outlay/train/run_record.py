@@ -140,11 +140,6 @@ class RunRecord(OneLine):
         except Exception:  # a file that anybody may have edited
             return None
 
-    @property
-    def has_report(self) -> bool:
-        """Whether the run has written its report."""
-        return (self.path / "report.html").is_file() and not (self.path / "report.html").is_symlink()
-
     def refresh(self) -> bool:
         """Read what was added since; returns whether there was anything."""
         before = self.version

@@ -76,7 +76,6 @@ def open_weights(files: Paths) -> dict[str, StoredArray]:
 
 
 def _files(path: Path, problems: list[Problem]) -> list[Path]:
-    """List the files behind a path."""
     if path.is_dir():
         if checkpoint := next((folder for folder in (path, path / "default") if (folder / _TREE).is_file()), None):
             return [checkpoint]
