@@ -60,6 +60,7 @@ from .core.toml import TomlLines as TomlLines
 from .core.toml import parse_toml as parse_toml
 from .core.toml import toml_line as toml_line
 from .core.toml import toml_value as toml_value
+from .devices.mesh_info import is_first as is_first
 from .devices.mesh_info import processes_of as processes_of
 from .graph.encoding import Encoding as Encoding
 
@@ -89,7 +90,6 @@ from .render.report import Report as Report
 from .report.run_page import png_image as png_image
 from .report.run_page import run_page as run_page
 from .train.metrics_file import MetricsFile as MetricsFile
-from .train.multihost import is_first as is_first
 from .train.progress import Progress as Progress
 from .train.recording import MemoryRecorder as MemoryRecorder
 from .train.recording import Recorder as Recorder

@@ -53,9 +53,9 @@ def run(
         listen()  # from the start: a request while the program is compiled counts too
     own = replace(program, devices=own_devices(program.devices, is_shared=is_shared))
     loaded = load_recipe(context, recipe, own, record=options.patterns, stride=options.stride)
+    from outlay.devices.mesh_info import is_first
     from outlay.recipes.prepare import prepare_with
     from outlay.recipes.recipe_run import run_of
-    from outlay.train.multihost import is_first
 
     prepared = prepare_with(loaded, own)
     its = run_of(prepared, options)
@@ -83,8 +83,8 @@ def _check_options(options: RunOptions) -> None:
 
 def _result_of(its: RecipeRun, folder: RunFolder, as_json: bool) -> Result:
     """Run a recipe; a result that cannot be written is printed all the same."""
+    from outlay.devices.mesh_info import is_first
     from outlay.recipes.run_result import ResultNotWritten, hand_over
-    from outlay.train.multihost import is_first
 
     try:
         result = its.run(folder)
@@ -97,7 +97,7 @@ def _result_of(its: RecipeRun, folder: RunFolder, as_json: bool) -> Result:
 
 
 def _print(result: Result, as_json: bool) -> None:
-    from outlay.train.multihost import is_first
+    from outlay.devices.mesh_info import is_first
 
     if is_first():
         if not as_json:
@@ -157,9 +157,9 @@ def own_devices(devices: int | None, *, is_shared: bool) -> int | None:
         devices: the value of `--devices`.
         is_shared: whether the processes share these devices, and have them already.
     """
-    from outlay.jobs.process_info import read_process_info
+    from outlay.jobs.process_info import SIGNS_OF_A_JOB, read_process_info
 
-    if read_process_info(os.environ) is None:
+    if SIGNS_OF_A_JOB.isdisjoint(os.environ) or read_process_info(os.environ) is None:
         return devices
     from outlay.jobs.join import join
 

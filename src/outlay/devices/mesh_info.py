@@ -105,6 +105,11 @@ def processes_of(mesh: Mesh) -> list[int]:
     return processes if len(processes) > 1 else []
 
 
+def is_first() -> bool:
+    """Return whether this is the process that names and completes shared files, and prints."""
+    return jax.process_index() == 0
+
+
 Kind = Literal["attached", "simulated", "compile-only", "abstract"]
 
 compile_only_devices: dict[Target, list[jax.Device]] = {}

@@ -148,6 +148,16 @@ _OPEN_MPI = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "which of those on this machine",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "how many are on this machine",
 }
+_BY_OUTLAY = {
+    PROCESS_ID: "which process this is",
+    NUM_PROCESSES: "how many there are",
+    COORDINATOR: "host:port of process 0",
+}
+# srun sets these in every process; SLURM_PROCID, for whatever reason, is set in a batch script outside of srun too.
+_BY_SLURM = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+
+SIGNS_OF_A_JOB = frozenset([*_BY_OUTLAY, *_BY_SLURM, *_OPEN_MPI])
+"""Variables of which at least one is set in a process of a job."""
 
 
 def read_process_info(environment: Environment) -> ProcessInfo | None:
@@ -163,11 +173,7 @@ def read_process_info(environment: Environment) -> ProcessInfo | None:
 
 
 def _from_outlay(environment: Environment) -> ProcessInfo | None:
-    own = {
-        PROCESS_ID: "which process this is",
-        NUM_PROCESSES: "how many there are",
-        COORDINATOR: "host:port of process 0",
-    }
+    own = dict(_BY_OUTLAY)
     if not any(name in environment for name in own) or _is_numbered_by_others(environment):
         return None
     # In the pods of an Indexed Job, Kubernetes counts; the rest is the same in all pods and stands in the Job.
@@ -196,8 +202,7 @@ def _is_numbered_by_others(environment: Environment) -> bool:
 
 
 def _from_slurm(environment: Environment) -> ProcessInfo | None:
-    # srun sets these in every process; SLURM_PROCID, for whatever reason, is set in a batch script outside of srun too.
-    if not any(name in environment for name in ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+    if not any(name in environment for name in _BY_SLURM):
         return None
     _check_set(
         environment,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from outlay.core.error_types import RecipeError
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import counted, plural
-from outlay.devices.mesh_info import check_runnable
+from outlay.devices.mesh_info import check_runnable, is_first
 from outlay.jobs import process_info
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
@@ -25,7 +25,6 @@ from outlay.recipes.run_config import check_same_run, check_steps_left, run_conf
 from outlay.recipes.run_result import Result
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
-from outlay.train.multihost import is_first
 from outlay.train.recording import MemoryRecorder, Recorder, RowTypes, ZarrRecorder
 from outlay.train.run_folder import COLLECTED, LOG_FILE, RECORDING, TENSORBOARD, RunFolder
 from outlay.train.run_options import RunOptions

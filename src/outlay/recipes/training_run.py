@@ -12,6 +12,7 @@ import jax
 from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.user_code import users_traceback
+from outlay.devices.mesh_info import is_first
 from outlay.recipes.recipe_run import RecipeRun
 from outlay.recipes.run_result import Result, result_not_lost
 from outlay.report.run_page import run_page
@@ -20,7 +21,6 @@ from outlay.train.check_step import check_recordable
 from outlay.train.data import Data, TrainData, num_of
 from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import as_numbers, finite, metrics_in_words
-from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.recording import RecordedLeaves
 from outlay.train.run_folder import RunFolder

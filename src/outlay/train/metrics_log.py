@@ -13,9 +13,9 @@ from outlay.core.called_as import called_as
 from outlay.core.error_types import RecipeError
 from outlay.core.output_file import open_plain, write_whole
 from outlay.core.visible_text import visible
+from outlay.devices.mesh_info import is_first
 from outlay.train.log_names import log_names
 from outlay.train.loggers import LOGGERS, Logger
-from outlay.train.multihost import is_first
 from outlay.train.run_folder import LOG_FILE, TENSORBOARD
 
 

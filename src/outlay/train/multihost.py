@@ -12,17 +12,13 @@ import jax
 
 from outlay.core.error_types import CheckpointError, ProgramError
 from outlay.core.jax_compat import preemption_is_served
+from outlay.devices.mesh_info import is_first
 from outlay.jobs.current_job import gather_all, patience, post, posted, wait_for
 from outlay.jobs.stop_request import agree_on, exit_code, is_requested, listen, listening
 
 # These waits are not collectives: the first gloo collective fails if a process is 30 s late, and process 0 may check a
 # checkpoint for longer than that.
 _meetings = itertools.count()
-
-
-def is_first() -> bool:
-    """Return whether this is the process that names and completes shared files, and prints."""
-    return jax.process_index() == 0
 
 
 def wait_for_all(what: str) -> None:

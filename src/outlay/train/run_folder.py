@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from outlay.core.error_types import Problem, RunFolderError
@@ -16,9 +17,9 @@ from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain, picture_bytes, raising, write_whole
 from outlay.core.own_folder import MARK, OwnFolder
 from outlay.core.quantities import counted, listed
+from outlay.devices.mesh_info import is_first
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
-from outlay.train.multihost import is_first, wait_for_all
 from outlay.train.run_arrays import GROUP, arrays_of, links_below, remove_collected, remove_events, remove_recording
 from outlay.train.run_record import RunRecord
 from outlay.train.run_times import RunTimes, appended, current_times
@@ -79,7 +80,7 @@ class RunFolder(OneLine):
                 if self.earlier is None:
                     self._check_free(force)
                 self._own.take()
-        wait_for_all("every process has read what is in the run folder")
+        _wait_for_all("every process has read what is in the run folder")
 
     @property
     def metrics_path(self) -> Path | None:
@@ -132,7 +133,7 @@ class RunFolder(OneLine):
                 self.remove(name)
             for name in (name for name, is_written in folders.items() if is_written):
                 self.will_write(name)
-        wait_for_all("the first process has emptied the run folder")
+        _wait_for_all("the first process has emptied the run folder")
 
     def keep_times(self, times: RunTimes) -> None:
         """Write where the time of the run goes, from the first process; without room for the file it is not written."""
@@ -297,6 +298,14 @@ class RunFolder(OneLine):
         if os.path.lexists(metrics) and metrics.stat(follow_symlinks=False).st_size > 0:
             return False
         return not recording.is_dir() or {path.name for path in recording.iterdir()} <= {"zarr.json"}
+
+
+def _wait_for_all(what: str) -> None:
+    """Wait for every process to arrive, if there are several; for the argument see `multihost.wait_for_all`."""
+    if jax.process_count() > 1:
+        from outlay.train.multihost import wait_for_all
+
+        wait_for_all(what)
 
 
 def _unused_name(path: Path) -> Path:

@@ -16,9 +16,10 @@ from outlay.core.error_types import CheckpointError
 from outlay.core.one_line import OneLine
 from outlay.core.output_file import open_plain, raising, write_whole
 from outlay.core.quantities import counted
+from outlay.devices.mesh_info import is_first
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.multihost import AgreedStop, is_first
+from outlay.train.multihost import AgreedStop
 
 
 @dataclass(frozen=True)

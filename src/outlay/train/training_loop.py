@@ -16,6 +16,7 @@ import numpy as np
 from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
+from outlay.devices.mesh_info import is_first
 from outlay.program.multi_step import several_steps
 from outlay.program.program import Program
 from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
@@ -24,7 +25,6 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.data import Data, ReadAhead, programs_by_shape, shapes_of
 from outlay.train.fit_result import Fit
 from outlay.train.metrics_file import History, MetricsFile, as_numbers, metrics_in_words
-from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED
 from outlay.train.progress import Progress
 from outlay.train.recording import NOTHING_RECORDED, MemoryRecorder, RecordedLeaves, Recorder, RowTypes

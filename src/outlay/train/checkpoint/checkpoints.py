@@ -21,7 +21,7 @@ from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.devices.mesh_info import check_runnable
+from outlay.devices.mesh_info import check_runnable, is_first
 from outlay.program.program import Program
 from outlay.train.checkpoint.array_files import (
     ArrayFiles,
@@ -35,7 +35,7 @@ from outlay.train.checkpoint.array_files import (
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.integrity import ARRAYS, Manifest, read_manifest, saved_files
 from outlay.train.checkpoint.select_leaves import NameRules, check_same_state, free, leaves_of, name_rules, part_of
-from outlay.train.multihost import is_first, on_process_0, wait_for_all
+from outlay.train.multihost import on_process_0, wait_for_all
 
 
 class Checkpoints:
