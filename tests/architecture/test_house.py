@@ -47,7 +47,7 @@ ON_THEIR_OWN = {
     "outlay.report.explain.explain_schedule": "what only the page of an explanation enters, and never its text",
     "outlay.report.metric_rows": "what only runs with metrics of several numbers import",
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
-    "outlay.layout.indivisible": "the alternatives for an uneven split, in words, which nobody needs where rules divide",
+    "outlay.layout.indivisible": "the alternatives for an uneven split, which only an error says",
     "outlay.program.compiler_aborts": "what is read of a program once its compiler has aborted, and never before",
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",
