@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend.core import Var
 
-from outlay.core.attention_calls import AttentionCall, use_attend
+from outlay.core.attention_calls import AttentionCall, current_attend
+from outlay.core.context_values import within
 from outlay.core.jax_needed_operations import needed_for
 from outlay.core.jax_tracing import replay
 from outlay.core.traced_flops import count_flops
@@ -67,7 +68,7 @@ def _measured(
     config: TransformerConfig, block: type[Block]
 ) -> tuple[int, dict[str, int], Callable[[tuple[str, ...]], float]]:
     """Return the bytes of a layer, the bytes of each useful value, the best first, and a counter of operations."""
-    with use_attend(_block_by_block):
+    with within(current_attend, _block_by_block):
         traced = _Traced(config, block)
     flops = functools.cache(traced.flops)
     saved = {name: flops(()) - flops((name,)) for name in KEPT}
