@@ -15,12 +15,12 @@ NEWEST_VENV := .venv-newest/.installed
 PYTEST := python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := 3
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-everywhere test-thorough test-here test-newest test-house lint style types bench gallery docs lock snapshots wheels clean
+.PHONY: help demo check test test-everywhere test-thorough test-here test-newest test-beside test-house lint style types bench gallery docs lock snapshots wheels clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
 	@echo 'make check      lint, then the tests that are quick: for use while working'
-	@echo 'make test       lint and the tests, on this Python and on the newest one'
+	@echo 'make test       style and the tests, on this Python and on the newest one; types are in make check'
 	@echo 'make test-thorough  the combinations that make test leaves out, and the site'
 	@echo 'make test-house the tests of Outlay alone, where its applications are not installed'
 	@echo 'make lint       format, style, layers, types'
@@ -39,15 +39,12 @@ demo: $(VENV)
 check: lint
 	@$(RUN); run $(BIN)/$(PYTEST) -n $(WORKERS) -m 'not processes and not compiles and not pages and not thorough'
 
-# Types are checked beside the tests, since that takes one core more than a minute; what is found is shown at the end.
+# Types take one core a minute and a half: `make check` has them, and CI in a job of their own.
 test: style
-	@$(RUN); mkdir -p .pytest_cache; \
-	$(MAKE) --silent --no-print-directory types > .pytest_cache/types.txt 2>&1 & types=$$!; \
-	run $(MAKE) --silent --no-print-directory test-everywhere; code=$$?; \
-	wait $$types; typed=$$?; cat .pytest_cache/types.txt; exit $$((code ? code : typed))
+	@$(RUN); run $(MAKE) --silent --no-print-directory test-everywhere
 
-# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, one after the
-# other: side by side they would share the cores and their caches.
+# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both, side by side:
+# one after the other, each leaves cores idle where its workers start, wait for processes, and end.
 test-everywhere: $(VENV)
 	@$(RUN); newer=$$($(FIND_NEWER_PYTHON)); \
 	if [ "$$newer" = same ]; then \
@@ -59,8 +56,8 @@ test-everywhere: $(VENV)
 	else \
 	  echo 'No Python 3.12 or newer is on this machine: the newest JAX is not tested.'; \
 	fi; \
-	if [ -x "$$newer" ]; then both=test-newest; fi; \
-	run $(MAKE) --silent --no-print-directory --keep-going -j 1 test-here $$both
+	if [ -x "$$newer" ]; then beside=test-beside; fi; \
+	run $(MAKE) --silent --no-print-directory --keep-going -j 2 test-here $$beside
 
 # What `make test` leaves out.
 test-thorough:
@@ -77,6 +74,12 @@ test-here: $(VENV)
 test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
 	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n $(WORKERS) -m '$(WITH_NEWEST)'
+
+# It has a tenth of the tests, so one worker; what it says is shown when it has ended.
+test-beside: $(NEWEST_VENV)
+	@$(RUN); mkdir -p .pytest_cache; \
+	run $(MAKE) --silent --no-print-directory test-newest WORKERS=$(if $(THOROUGH),2,1) > .pytest_cache/newest.txt 2>&1; code=$$?; \
+	cat .pytest_cache/newest.txt; exit $$code
 
 # An environment like the other, without the applications in packages/. Pages of the documentation are of both.
 HOUSE_VENV := .venv-house/.installed
@@ -152,7 +155,7 @@ twice() { \
   run "$$@"; code=$$?; [ $$code = 1 ] || return $$code; \
   failed=$$(grep -c ': true' "$$notes/v/cache/lastfailed"); \
   if [ "$$failed" -gt 3 ]; then echo "$$failed tests failed: more than three are not run again." >&2; return 1; fi; \
-  echo "Run again, alone: $$failed failed, and what fails twice fails."; \
+  echo "Run again, in one worker: $$failed failed, and what fails twice fails."; \
   run "$$@" -n 1 --last-failed --last-failed-no-failures none || return; \
   echo "Passed in their second run: $$failed, named above. Please mend them."; \
 }
