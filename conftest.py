@@ -74,8 +74,8 @@ signal.signal(signal.SIGINT, interrupt)
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis.internal.conjecture import providers
 from jax.sharding import PartitionSpec
-from matplotlib.figure import Figure
 
 # Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -85,6 +85,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("outlay"), max_examples=100)
 hypothesis.settings.load_profile("outlay")
+# Numbers and words of the modules that happen to be loaded are no examples: they differ from worker to worker, and to
+# read a thousand modules for them took each worker four seconds in a new clone.
+pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: providers._local_constants)
 
 
 # Jobs of tests have sessions of their own, so neither Ctrl-C nor the end of this process reaches them. All that a run
@@ -222,7 +225,7 @@ def leave_out_cases(cases: list[pytest.Item]) -> None:
 def spread(cases: list[pytest.Item], num: int) -> list[pytest.Item]:
     """Choose cases, each with the most values of its parameters that none before has: the same ones in every run."""
     chosen: list[pytest.Item] = []
-    with np.printoptions(threshold=8):  # to write out whole arrays took a tenth of collecting
+    with np.printoptions(threshold=8, edgeitems=1):  # to write out whole arrays took a tenth of collecting
         values = {case: values_of(case) for case in cases}
     seen: set[tuple[str, str]] = set()
     while len(chosen) < min(num, len(cases)):
@@ -274,6 +277,8 @@ def names_in_doctests(doctest_namespace: dict[str, object]) -> None:
 @pytest.fixture(scope="module")
 def blank_pictures() -> Generator[None]:
     """Save figures as a blank picture: to draw its pictures is half of what a run of a few steps costs."""
+    from matplotlib.figure import Figure  # which takes half a second, and most workers draw nothing
+
     blank = io.BytesIO()
     Figure(figsize=(0.1, 0.1)).savefig(blank)
     with pytest.MonkeyPatch.context() as patch:
