@@ -10,6 +10,7 @@ import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 NUM_LAYERS, NUM_TOKENS, WIDTH, VOCABULARY = 4, 6, 8, 11
@@ -27,11 +28,15 @@ def plain() -> Model:
     """Plain JAX: casts, remat, carried key and counter, a mask of the batch, keys per sample, outputs of layers."""
 
     def init(key: jax.Array) -> Any:
-        first, second, third, fourth = jax.random.split(key, 4)
-        up = jax.random.normal(second, (NUM_LAYERS, WIDTH, 2 * WIDTH)) * 0.3
-        down = jax.random.normal(third, (NUM_LAYERS, 2 * WIDTH, WIDTH)) * 0.3
-        table = jax.random.normal(first, (VOCABULARY, WIDTH))
-        return {"table": table, "layers": {"up": up, "down": down}, "head": jax.random.normal(fourth, table.T.shape)}
+        shapes = (
+            (NUM_LAYERS, WIDTH, 2 * WIDTH),
+            (NUM_LAYERS, 2 * WIDTH, WIDTH),
+            (VOCABULARY, WIDTH),
+            (WIDTH, VOCABULARY),
+        )
+        draw = np.random.default_rng(0).normal  # by JAX, it took XLA longer than the step
+        up, down, table, head = (jnp.asarray(draw(size=shape), "float32") for shape in shapes)
+        return {"table": table, "layers": {"up": 0.3 * up, "down": 0.3 * down}, "head": head}
 
     def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
         mask = (batch["tokens"] > 0)[..., None]

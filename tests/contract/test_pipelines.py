@@ -50,7 +50,7 @@ def test_a_model_that_scans_is_trained_as_on_one_device(name: str) -> None:
     _is_trained_as_on_one_device(name, *MODELS[name]())
 
 
-@pytest.mark.thorough  # test_pipelined.py trains one
+@pytest.mark.thorough  # test_pipelines_elsewhere.py trains one
 @pytest.mark.parametrize("name", LISTED)
 def test_a_model_that_lists_its_layers_is_trained_as_on_one_device(name: str) -> None:
     _is_trained_as_on_one_device(name, *LISTED[name]())
@@ -90,6 +90,7 @@ def _trained(program: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x, np.float64), jax.tree.map(np.asarray, leaves))
 
 
+@pytest.mark.some_cases(1)  # the other number is that of a device which has no samples of its own
 @pytest.mark.parametrize(("microbatches", "samples"), [(4, 2), (2, 8)])
 def test_a_device_computes_its_own_samples_outside_of_the_layers_where_stages_divide_microbatches(
     microbatches: int, samples: int

@@ -21,6 +21,7 @@ def test_each_stage_is_on_its_own_device_and_computes_the_same(placed):
     assert len(placed.device_groups) == 2
 
 
+@pytest.mark.thorough  # the tests beside this one have the numbers, and when gradients come
 def test_it_learns_although_gradients_come_two_steps_late(placed):
     together, apart = EXAMPLE["losses"](EXAMPLE["program"]("auto"), 6), EXAMPLE["losses"](placed, 6)
     np.testing.assert_allclose(apart, together, rtol=1e-5)

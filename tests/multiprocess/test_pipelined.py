@@ -15,9 +15,9 @@ WORKER = Path(__file__).parent / "pipelined_worker.py"
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
-# test_pipelines.py has models that scan, test_placed_stages.py other schedules.
+# test_pipelines.py has models that scan, test_pipelines_elsewhere.py lists, test_placed_stages.py other schedules.
 @pytest.mark.parametrize(
-    "ways", [("of a list", "1f1b"), pytest.param(("one program", "zb-h1"), marks=pytest.mark.thorough)]
+    "ways", [("1f1b",), pytest.param(("of a list", "one program", "zb-h1"), marks=pytest.mark.thorough)]
 )
 def test_the_stages_are_processes(ways: tuple[str, ...], tmp_path: Path) -> None:
     launch = ("launch", "-n", "2", "--devices-per-process", "2")

@@ -243,7 +243,12 @@ STAGES = outlay.Layout([("params.layers.**", outlay.layout.pipeline("stage", mic
     ("layout", "sizes", "accumulate", "samples", "heads"),
     [
         pytest.param(HEADS, {"data": 4, "model": 2}, 2, 2, 2, id="gradients summed once, over another axis than heads"),
-        pytest.param(STAGES, {"stage": 2, "data": 4}, 1, 2, 4, id="stages, gradients summed once"),
+        # those below gather parameters besides
+        pytest.param(
+            *(STAGES, {"stage": 2, "data": 4}, 1, 2, 4),
+            id="stages, gradients summed once",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             STAGES + outlay.fsdp("data", min_size=1), {"stage": 2, "data": 4}, 1, 2, 4, id="stages, parameters gathered"
         ),

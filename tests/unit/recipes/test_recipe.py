@@ -68,7 +68,10 @@ def test_any_users_model_can_be_run_under_every_standard_layout():
 
 
 def test_the_seed_reaches_parameters_and_data():
-    recipe = small.line()
+    examples = {"x": np.zeros((72, 32), np.float32), "y": np.zeros(72, np.float32)}
+    ways = {"loss": small.loss, "optimizer": optax.sgd(0.1), "train": examples, "test": examples}
+    drawn = {"init_params": lambda key: {"w": jax.random.normal(key, 32)}, "batch_size": 16, "steps": 12}
+    recipe = outlay.Recipe.training("drawn", **drawn, **ways)
     w = recipe.init(jax.random.key(0)).params["w"]
     assert not (w == recipe.init(jax.random.key(1)).params["w"]).any()
 

@@ -20,8 +20,6 @@ from brain_tests.contract.ab_reference import (
 )
 from brain_tests.contract.brain_arrangements import model, recorded_start_of_half
 
-pytestmark = pytest.mark.newest
-
 SPIKING = ("spiker", *POPULATIONS)
 
 
@@ -83,7 +81,6 @@ def test_the_action_is_the_recorded_one(record, ran):
 
 
 @pytest.mark.thorough  # test_narrow_floats.py has float16
-@pytest.mark.any_jax
 def test_a_float16_state_runs_and_stays_finite(record):
     """Of half of the Brain: the other half is as this is.
 

@@ -35,7 +35,6 @@ def ask_everything(text: str) -> None:
 
 
 @pytest.mark.compiles
-@settings(max_examples=150)
 @given(st.sampled_from(FILES), st.data())
 def test_changed_text(name, data):
     text = golden_text(name)
@@ -46,7 +45,6 @@ def test_changed_text(name, data):
     ask_everything(text)
 
 
-@settings(max_examples=60)
 @given(st.sampled_from(FILES), st.data())
 def test_text_that_was_cut(name, data):
     text = golden_text(name)
