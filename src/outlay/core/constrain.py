@@ -181,6 +181,27 @@ def with_runner(step: Callable[..., Any], runner: Runner) -> Callable[..., Any]:
     return run
 
 
+@dataclass
+class History:
+    """What a step keeps from call to call of how its gradients were taken; the layout says what that is.
+
+    Attributes:
+        values: what it has kept so far.
+    """
+
+    values: Any
+
+
+class KeepsHistory:
+    """A node of a state that has room for a `History`, in its field `scaling`; its parameters are in `params`."""
+
+    params: Any
+    scaling: Any
+
+
+current_history: ContextVar[History | None] = ContextVar("outlay_history", default=None)
+"""The history of the step that is being traced, which what takes gradients reads and writes; None if it has none."""
+
 current_marker: ContextVar[Callable[[Any], Any] | None] = ContextVar("outlay_per_device", default=None)
 """What marks values as each device's own in `per_device`, while a hand-written region is traced."""
 

@@ -100,6 +100,9 @@ EACH_TOKEN = "outlay_each_token"
 SCALE = "outlay_scale"
 """The name of a jitted function for a scale that cancels, so that of some samples it may be another than of all."""
 
+SATURATE = "outlay_saturate"
+"""The name of a jitted function that limits numbers to what a dtype behind it can hold: all it does is to round."""
+
 BY_SAMPLE = frozenset([EACH_TOKEN, SCALE])
 """Names of jitted functions that tell what they do with samples, whatever operations they consist of."""
 

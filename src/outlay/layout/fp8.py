@@ -12,7 +12,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Choice, LeafView
 
-Scaling = Literal["current", "blockwise"]
+Scaling = Literal["current", "delayed", "blockwise"]
 Float8 = Literal["e4m3", "e5m2"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 FLOAT8S: tuple[Float8, ...] = get_args(Float8)
@@ -23,7 +23,7 @@ class Fp8:
     """Products of a parameter in FP8; see `fp8`.
 
     Attributes:
-        scaling: what shares a scale: a whole tensor (`current`) or a block of it (`blockwise`).
+        scaling: what shares a scale: a whole tensor (`current`, or `delayed` by a step) or a block of it (`blockwise`).
         forward: the format of parameters and of what they are multiplied with.
         backward: the format of gradients that come in.
     """
@@ -44,16 +44,6 @@ class Fp8:
     def _scaling_problems(self) -> Sequence[Problem]:
         if self.scaling in SCALINGS:
             return []
-        if self.scaling == "delayed":
-            what = (
-                "delayed scaling keeps a history of largest values from step to step, and a step that stays as it is "
-                "has no place for one in its state"
-            )
-            fix = (
-                'scaling="current", which looks at the values themselves\nor layers whose parameters hold the history, '
-                "such as flax.linen.fp8_ops.Fp8DirectDotGeneralOp, and no rule"
-            )
-            return [Problem("no place for a history", "scaling", what, fix)]
         fix = did_you_mean(str(self.scaling), SCALINGS)
         return [Problem("unknown scaling", "scaling", f"scaling={self.scaling!r}", fix)]
 
@@ -80,14 +70,19 @@ def fp8(scaling: Scaling = "current", forward: Float8 = "e4m3", backward: Float8
     operand is stored in 8 bits.
 
     * `current`: one scale for each operand of a product, from its largest entry now. Hardware with FP8 multiplies so.
+    * `delayed`: the scale of an operand is the largest that it needed in the last 1,024 steps, and 1 before the first.
+      So an array can be rounded where it is made; what has outgrown its scale is cut off, for one step. Each leaf of
+      the state has three, which the layers of a stack share: of what it is multiplied with (where that is multiplied
+      with several leaves, the first has it), of itself, and of gradients. For an `outlay.train_step`, whose state gets
+      `scaling`, an array (leaves, 3, 1024).
     * `blockwise`: activations and gradients have a scale for 128 entries along the dim that is summed over, and
       parameters one for 128 x 128. XLA has no product with such scales for GPUs: there the rounded numbers are
       multiplied in the model's dtype, and nothing is saved.
 
     Scales are powers of two, so that scaling itself rounds nothing. Largest entries are those of all devices. On
     hardware without FP8 the compiler multiplies in 16 bits, and `outlay.explain` says so; simulated devices round as
-    the hardware does. Sources: Micikevicius et al., FP8 formats (arXiv:2209.05433); DeepSeek-V3, blocks
-    (arXiv:2412.19437), section 3.3.
+    the hardware does. Sources: Micikevicius et al., FP8 formats (arXiv:2209.05433); NVIDIA's Transformer Engine,
+    `DelayedScaling`; DeepSeek-V3, blocks (arXiv:2412.19437), section 3.3.
 
     Args:
         scaling: what shares a scale.
@@ -95,7 +90,8 @@ def fp8(scaling: Scaling = "current", forward: Float8 = "e4m3", backward: Float8
         backward: the format of the gradients that come in.
 
     Raises:
-        LayoutError: there is no such scaling or format, or `delayed`, which needs state that the step does not have.
+        LayoutError: there is no such scaling or format.
+        ProgramError: when a program is made with it: `delayed`, and the step is none of `outlay.train_step`.
 
     Example:
         >>> def step(state, batch):

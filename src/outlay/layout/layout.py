@@ -101,6 +101,11 @@ class Layout(Report):
         return any(is_of_products(rule.placement) for rule in self)
 
     @property
+    def keeps_scales(self) -> bool:
+        """Whether a rule has products in FP8 scaled by what they were in earlier steps."""
+        return any(getattr(rule.placement, "scaling", "") == "delayed" for rule in self)
+
+    @property
     def names_devices(self) -> bool:
         """Whether a rule puts leaves on devices of their own."""
         return any(isinstance(rule.placement, On) for rule in self)

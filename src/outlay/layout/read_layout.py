@@ -255,8 +255,7 @@ def _is_fp8(value: Any) -> bool:
     if not isinstance(value, dict):
         return value is True
     formats = {"forward", "backward"}
-    # Of delayed scaling the placement itself says why it cannot be.
-    is_scaling = value.get("scaling", SCALINGS[0]) in (*SCALINGS, "delayed")
+    is_scaling = value.get("scaling", SCALINGS[0]) in SCALINGS
     return {*value} <= {"scaling", *formats} and is_scaling and all(value[key] in FLOAT8S for key in formats & {*value})
 
 

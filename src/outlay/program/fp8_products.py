@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from outlay.core.constrain import Gradient, Sums, current_runner
+from outlay.core.constrain import Gradient, History, Sums, current_history, current_runner
 from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line
@@ -26,8 +27,19 @@ from outlay.devices.mesh_info import is_explicit
 from outlay.layout.fp8 import Float8, Fp8
 from outlay.layout.placement import is_optimizer
 from outlay.layout.rule import Rule
+from outlay.program.fp8.delayed_scaling import (
+    GRADIENT,
+    OTHER,
+    PARAMETER,
+    Beside,
+    after,
+    delayed_leaves,
+    histories,
+    no_place,
+    scales_of,
+)
 from outlay.program.fp8.fp8_product import Fp8Product
-from outlay.program.fp8.fp8_scaling import Narrow, narrowed
+from outlay.program.fp8.fp8_scaling import SCALES, Narrow, narrowed
 from outlay.program.fp8.parameter_products import ORIGINS, Origin, Origins, out_of_reach, run_with_products
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
@@ -85,12 +97,14 @@ class _Products:
         read: the leaves that products in FP8 read, each with the number of its rule.
         lines: the products, by where they are in the step.
         beyond: the lines of operations that multiply such leaves and stay as they are.
+        rows: of leaves with delayed scaling the scales, and zeros that take what occurs.
     """
 
     planned: Planned
     read: dict[str, int] = field(default_factory=dict)
     lines: Counter[tuple[int, int, str]] = field(default_factory=Counter)
     beyond: dict[str, frozenset[str]] = field(default_factory=dict)
+    rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rules = _rules(self.planned)
@@ -114,15 +128,35 @@ class _Products:
                 jaxpr, results = jax.make_jaxpr(sums, return_shape=True)(*args)
                 return jax.tree.unflatten(jax.tree.structure(results), self._run(jaxpr, jax.tree.leaves(args), origins))
 
-            return gradient(in_fp8, params, samples) if around is None else around(gradient, in_fp8, params, samples)
+            taken = gradient if around is None else functools.partial(around, gradient)
+            if (history := current_history.get()) is None:
+                return taken(in_fp8, params, samples)
+            return self._with_scales(history, root, taken, in_fp8, params, samples)
 
         return run
+
+    def _with_scales(
+        self, history: History, root: str, taken: Callable[..., Any], sums: Sums, params: Any, samples: Any
+    ) -> tuple[Any, Any, Any]:
+        """Take gradients with the scales of a history, and write into it what the next step is given."""
+        paths, scales = delayed_leaves(params, root, self.planned.layout), scales_of(history.values)
+
+        @functools.wraps(sums)
+        def with_scales(both: Beside, *args: Any) -> Any:
+            self.rows = {path: (scales[row], both.array[row]) for row, path in enumerate(paths)}
+            return sums(both.params, *args)
+
+        zeros = jnp.zeros((*scales.shape, len(SCALES)), jnp.float32)
+        grads, totals, carried = taken(with_scales, Beside.of(params, zeros), samples)
+        history.values = after(history.values, grads.array)
+        return grads.params, totals, carried
 
     def run_step(self, step: Step, state: Any, batch: Any) -> Any:
         """Run any other step, in FP8 in what it differentiates, or else as a whole."""
         jaxpr, results, differentiated = traced_gradients(step, state, batch)
         paths = [path for path, _ in flatten_paths(state)[0]]
         origins = [*map(self.origins.get, paths), *[None] * len(jax.tree.leaves(batch))]
+        self._read_scales(state, is_trained=bool(differentiated))
         if not differentiated:
             values = self._run(jaxpr, jax.tree.leaves((state, batch)), origins)
             return jax.tree.unflatten(jax.tree.structure(results), values)
@@ -141,6 +175,17 @@ class _Products:
         with intercept_vjp(change, with_arguments=True):
             return step(state, batch)
 
+    def _read_scales(self, state: Any, *, is_trained: bool) -> None:
+        """Read the scales in a state, for a step that writes none."""
+        if not self.planned.layout.keeps_scales:
+            return
+        known = histories(state, self.planned.layout)
+        if known is None or is_trained:
+            raise no_place(self.planned.layout)
+        paths, history = known
+        zeros = jnp.zeros((3, len(SCALES)), jnp.float32)
+        self.rows = {path: (scales, zeros) for path, scales in zip(paths, scales_of(history), strict=True)}
+
     def _run(self, jaxpr: Any, values: Sequence[Any], origins: Origins) -> list[Any]:
         self._num_runs += 1
         # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
@@ -155,6 +200,9 @@ class _Products:
         self.lines[self._num_runs, number, source_line(eqn)] += 1
         rule: Any = self.rules[number].placement
         are_parameters = (origins[0] is not None, origins[1] is not None)
+        product = Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))
+        if rule.scaling == "delayed":
+            return [product.delayed(*values, *self._scales_of(eqn, origins, number, shared))]
 
         def narrow(place: int, form: Float8) -> Narrow:
             key = (eqn.invars[place], form)
@@ -162,8 +210,22 @@ class _Products:
                 shared[key] = narrowed(jax.lax.stop_gradient(values[place]), form)
             return shared[key]
 
-        left, right = values
-        return [Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))(left, right, narrow)]
+        return [product(*values, narrow)]
+
+    def _scales_of(self, eqn: Any, origins: Origins, number: int, shared: dict[Any, Any]) -> tuple[list[Any], Any]:
+        """Return the scales of the operands of a product and of its gradient, and the zeros that take what occurs.
+
+        What several leaves are multiplied with has one scale, in the row of the first: so it is rounded once.
+        """
+        place, one = next((place, one) for place, one in enumerate(origins) if one is not None and one.rule == number)
+        path = min(one.paths)
+        if path not in self.rows:
+            raise no_place(self.planned.layout)
+        of_other = shared.setdefault((eqn.invars[1 - place], "history"), path)
+        rows = [(of_other, OTHER), (path, PARAMETER)]
+        rows = [*(rows if place == 1 else rows[::-1]), (path, GRADIENT)]
+        scales, zeros = zip(*((self.rows[path][0][row], self.rows[path][1][row]) for path, row in rows), strict=True)
+        return list(scales), jnp.stack(zeros)
 
     def check(self) -> None:
         """Raise if a rule has no product."""

@@ -17,6 +17,9 @@ from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
 from outlay.program.shard_collectives import scatter
 
+BESIDE = "outlay_beside_parameters"
+"""The path of an array that is differentiated with the parameters and is none of them: whole on each device."""
+
 
 class GradientSplit:
     """The dims of a leaf, and how its gradients are combined, as one leaf of a tree."""
@@ -55,13 +58,19 @@ def whole_gradients(plan: Plan, paths: Iterable[str]) -> frozenset[str]:
     return frozenset(path for path, leaf in grads.items() if leaf is not None and not any(leaf.dims))
 
 
+def parameter_dims(params: Any, plan: Plan) -> dict[str, Dims]:
+    """Return how the differentiated parameters are split, by their paths; see `root_of`."""
+    root, dims_of = root_of(params, plan), {leaf.path: leaf.dims for leaf in plan}
+    return {path: dims_of.get(under(root, path), ((),) * leaf.ndim) for path, leaf in flatten_paths(params)[0]}
+
+
 def root_of(params: Any, plan: Plan) -> str:
     """Find the differentiated parameters in the state: at `params`, or at `gen.params` and the like.
 
     Raises:
         ProgramError: they are not in the state, or in several places that are split in different ways.
     """
-    shapes = {path: tuple(leaf.shape) for path, leaf in flatten_paths(params)[0]}
+    shapes = {path: tuple(leaf.shape) for path, leaf in flatten_paths(params)[0] if path != BESIDE}
     leaves = {leaf.path: leaf for leaf in plan.of_kind("state")}
 
     def stand_below(root: str) -> bool:

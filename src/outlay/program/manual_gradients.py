@@ -37,7 +37,7 @@ from outlay.layout.plan import Plan
 from outlay.program.constraints import naming
 from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.global_batch import GlobalBatch, NeedsGlobalBatch
-from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
+from outlay.program.gradient_splits import GradientSplit, left_to_sum, parameter_dims, scattered, whole_gradients
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.shard_collectives import are_pairs, max_in_buckets, sum_in_buckets
@@ -61,8 +61,7 @@ def gradient_runner(planned: Planned) -> Runner:
     store = _rematerialized(planned)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-        root = root_of(params, plan)
-
+        own_dims = parameter_dims(params, plan)
         are_whole = whole_gradients(plan, [path for path, _ in flatten_paths(params)[0]])
 
         def split(path: str, dims: Dims) -> GradientSplit:
@@ -71,11 +70,11 @@ def gradient_runner(planned: Planned) -> Runner:
             return GradientSplit(dims if combined == "sum" else ((),) * len(dims), combined)
 
         def of_gradient(path: str) -> Dims:
-            own = dims_of[under(root, path)]
+            own = own_dims[path]
             return own if path in are_whole else dims_of.get(under("grads", path), own)
 
         def of_parameter(path: str) -> Dims:
-            own = dims_of[under(root, path)]
+            own = own_dims[path]
             return ((),) * len(own) if path in are_whole else own
 
         dims = map_with_paths(lambda path, _: split(path, of_parameter(path)), params)

@@ -31,6 +31,7 @@ from outlay.program.program_arguments import (
     check_mode,
     is_graph_loop,
     take_arguments,
+    with_history,
     without_shared_memory,
 )
 from outlay.program.states import States
@@ -84,9 +85,11 @@ class Program(Executed, States, Report):
         self.donate, self.mesh, self.layout = donate, mesh, layout
         self.mode: Mode = mode
         self.has_manual_collectives = mode == "manual"
-        execution = way_to_execute(step, init, inputs, layout, mesh, mode, options, donate=donate, schedule=schedule)
+        self._makes = with_history(init, layout)
+        execution = way_to_execute(
+            step, self._makes, inputs, layout, mesh, mode, options, donate=donate, schedule=schedule
+        )
         self._execution = execution
-        self._makes = init
         here = functools.partial(Program, mesh=mesh, mode=mode, donate=donate, schedule=schedule)
         self._again = functools.partial(
             here, step=step, init=init, inputs=inputs, layout=layout, options=options, written=written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 import jax
@@ -15,6 +16,7 @@ from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import memory_of
 from outlay.devices.mesh_info import is_explicit
+from outlay.layout.layout import Layout
 from outlay.program.modes import Mode
 
 if TYPE_CHECKING:
@@ -54,6 +56,15 @@ def no_stages(mode: str) -> ProgramError:
         f"a schedule says in which order the stages of a pipeline work in mode placed, and {here}"
         '\n  fix: mode="placed" with a rule of outlay.layout.pipeline("stage", microbatches=8); or leave schedule= out'
     )
+
+
+def with_history(init: Callable[[Any], Any], layout: Layout) -> Callable[[Any], Any]:
+    """Return an init whose state has room for what the layout has a step keep, such as scales of products in FP8."""
+    if not layout.keeps_scales:
+        return init
+    from outlay.program.fp8 import delayed_scaling
+
+    return delayed_scaling.with_history(init, layout)
 
 
 def with_key(init: Any) -> Any:

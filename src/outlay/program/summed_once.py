@@ -26,7 +26,7 @@ from outlay.core.quantities import counted
 from outlay.layout.placement import dims_spec
 from outlay.layout.plan import Plan
 from outlay.program.global_batch import GlobalBatch
-from outlay.program.gradient_splits import GradientSplit, left_to_sum, root_of, scattered, whole_gradients
+from outlay.program.gradient_splits import GradientSplit, left_to_sum, parameter_dims, scattered, whole_gradients
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.shard_collectives import sum_in_buckets
@@ -77,12 +77,12 @@ class _Region:
     ) -> None:
         self._mesh, self._params, self._samples, self._gradient = mesh, params, samples, gradient
         self._not_split = not_split
-        root, dims_of = root_of(params, plan), {leaf.path: leaf.dims for leaf in plan}
+        dims_of = {leaf.path: leaf.dims for leaf in plan}
         paths = [path for path, _ in flatten_paths(params)[0]]
         if any(gradient.combined(path) != "sum" for path in paths):
             raise _SummedEachTime("some parameters are overwritten by what their gradient holds")
         self._are_whole = whole_gradients(plan, paths)
-        split = {path: dims_of[under(root, path)] for path in paths}
+        split = parameter_dims(params, plan)
         of_params = {axis for path in paths if path not in self._are_whole for axes in split[path] for axis in axes}
         self._batch_axes = _batch_axes(plan, mesh)
         self._axes = _own_axes(plan, self._batch_axes, of_params)

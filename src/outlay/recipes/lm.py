@@ -108,7 +108,8 @@ def lm(
         accumulate: microbatches a step.
         param_dtype: what parameters and their gradients are.
         dtype: the dtype of computations.
-        precision: `fp8` or `fp8-blockwise` for products with the kernels of the layers in FP8 (`outlay.layout.fp8`).
+        precision: `fp8`, `fp8-delayed` or `fp8-blockwise` for products with the kernels of the layers in FP8
+            (`outlay.layout.fp8`).
         optimizer_dtype: the dtype of the optimizer's state; if wider than the parameters', it keeps master copies of
             them.
         remat: what the backward pass recomputes: `none`, `attention`, `products`, `full`, names of values to keep, such

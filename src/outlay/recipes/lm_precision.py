@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from outlay.layout.fp8 import fp8
+from outlay.layout.fp8 import Scaling, fp8
 from outlay.layout.layout import Layout
 from outlay.models.transformer.config import Precision
 
 LAYERS = ("params.layers.**.kernel",)
 """The kernels that `lm` multiplies in FP8."""
+_SCALINGS: dict[Precision, Scaling] = {"fp8": "current", "fp8-delayed": "delayed", "fp8-blockwise": "blockwise"}
 
 
 def in_precision(
@@ -22,6 +23,5 @@ def in_precision(
         precision: the precision.
         patterns: the kernels of the layers.
     """
-    scaled = fp8("blockwise" if precision == "fp8-blockwise" else "current")
-    rules = Layout([(pattern, scaled) for pattern in patterns])
+    rules = Layout([(pattern, fp8(_SCALINGS[precision])) for pattern in patterns])
     return {name: rules + layout for name, layout in layouts.items()}

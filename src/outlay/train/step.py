@@ -15,7 +15,8 @@ import optax
 from outlay.core.array_leaves import arrays_only, merge_objects, split_objects
 from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, current_observer
 from outlay.core.called_as import called_as
-from outlay.core.constrain import gradient_of_sums
+from outlay.core.constrain import History, KeepsHistory, current_history, gradient_of_sums
+from outlay.core.context_values import within
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.one_line import OneLine
@@ -141,6 +142,14 @@ def train_step(
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         if (judge := current_judge.get()) is not None:
             return judge.step(written, state, batch)
+        if state.scaling is None:
+            return advance(state, batch)
+        history = History(state.scaling)
+        with within(current_history, history):
+            new, means = advance(state, batch)
+        return dataclasses.replace(new, scaling=history.values), means
+
+    def advance(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         state = arrays_only(state)
         objects, (params_alone, model_arrays) = split_objects((state.params, state.model_state))
         state = dataclasses.replace(state, params=params_alone, model_state=model_arrays)
@@ -257,10 +266,12 @@ _OF_THE_STEP: dict[str, Callable[[Any, Any, TrainState], jax.Array]] = {
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key", "model_state"], meta_fields=[]
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "opt_state", "step", "key", "model_state", "scaling"],
+    meta_fields=[],
 )
 @dataclass(frozen=True)
-class TrainState(OneLine):
+class TrainState(OneLine, KeepsHistory):
     """The state of a `train_step`. Rules reach its leaves as `params.**`, `opt_state.**`, `step` and `key`.
 
     Attributes:
@@ -269,6 +280,8 @@ class TrainState(OneLine):
         step: the number of steps taken, a scalar int32.
         key: the PRNG key from which the keys of all samples and steps are derived.
         model_state: the state of the model itself, such as running averages; None if it has none.
+        scaling: what products in FP8 with delayed scaling were scaled by, which a program adds whose layout asks for
+            that (`outlay.layout.fp8`); None elsewhere.
     """
 
     params: Any
@@ -276,6 +289,7 @@ class TrainState(OneLine):
     step: jax.Array
     key: jax.Array
     model_state: Any = None
+    scaling: Any = None
 
 
 @called_as("outlay.init_state(init_params, optax.adam(1e-3))", params="init_params=lambda key: params")

@@ -32,7 +32,7 @@ from outlay.analysis.verify.reference.plain_loop import LossesOnly, PlainLoop
 from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
 from outlay.analysis.verify.runs import Leaves, Result, Variant
 from outlay.analysis.verify.same_operations import are_same_operations
-from outlay.analysis.verify.sides import OneDevice, as_planned, in_mode_of
+from outlay.analysis.verify.sides import OneDevice, as_planned, in_mode_of, own_leaves
 from outlay.analysis.verify.stages import Stage
 from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.check_arrays import check_same_leaves
@@ -144,7 +144,9 @@ class Proof:
         return traced is not None and are_same_operations(traced, self.one_device.traced_init)
 
     def _made_by_program(self, key: Any) -> Leaves:
-        return by_path(self.program.crop(to_host(self.program.arrays_of(self.program.init(key)))))
+        made = by_path(self.program.crop(to_host(self.program.arrays_of(self.program.init(key)))))
+        own = own_leaves(self.program)
+        return {path: leaf for path, leaf in made.items() if path not in own}
 
     def _draws_alike_anywhere(self) -> bool:
         """Return whether JAX's keys draw the same numbers on any devices; XLA's own generator does not promise that."""

@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
 from outlay.core.jax_tracing import operations, rerun_cond, rerun_scan, rerun_while
+from outlay.core.primitives import SATURATE
 
 _DTYPE_PARAMS = ("dtype", "new_dtype", "preferred_element_type", "output_dtype")
 # These read, make or draw bits of numbers, so they keep the dtypes that they were traced with.
@@ -95,6 +96,10 @@ class Replay:
             return operands
         if name in _STRUCTURED:
             return _STRUCTURED[name](self, params, operands)
+        # What JAX may split off of it are its limits.
+        if self.precise and params.get("name") == SATURATE and len(equation.outvars) == 1:
+            shape = equation.outvars[0].aval.shape
+            return [next(x for x, atom in zip(operands, equation.invars, strict=True) if atom.aval.shape == shape)]
         inner = params.get("call_jaxpr", params.get("jaxpr"))
         if inner is not None and len(_open(inner).invars) == len(operands):
             consts = [self._read(_host(const)) for const in getattr(inner, "consts", ())]

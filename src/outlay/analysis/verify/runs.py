@@ -81,12 +81,14 @@ class Arguments:
         state: these arrays as shapes.
         batch: the batch as shapes.
         at: the shardings of both, or one for all.
+        own: arrays that the state lacks, since the program has them for itself.
     """
 
     paths: Sequence[str]
     state: list[Any]
     batch: Any
     at: tuple[Any, Any]
+    own: Leaves = field(default_factory=dict)
 
 
 _RUNS_QUICKLY = 2**25
@@ -188,7 +190,8 @@ class Variant:
         return state, jax.tree.unflatten(jax.tree.structure(planned), shapes)
 
     def _placed(self, state: Leaves, batch: Any, shapes: Any) -> tuple[Any, Any]:
-        leaves, at = [state[path] for path in self._takes.paths], self._takes.at
+        known, at = {**state, **self._takes.own}, self._takes.at
+        leaves = [known[path] for path in self._takes.paths]
         return to_devices(leaves, shapes[0], at[0]), to_devices(batch, shapes[1], at[1])
 
     def _traced(self, shapes: Any) -> tuple[ClosedJaxpr, Any, Any]:

@@ -16,9 +16,11 @@ from outlay.analysis.verify.reference.user_step import Places, UserStep
 from outlay.analysis.verify.runs import Arguments, Leaves, Result, Run, Variant, without_sharding
 from outlay.arrays.shardings import shardings
 from outlay.core.as_written import current_observer
+from outlay.core.constrain import KeepsHistory
 from outlay.core.context_values import within
 from outlay.core.jax_compat import quick_options
 from outlay.core.jax_tracing import fresh_traces
+from outlay.core.paths import flatten_paths, under
 from outlay.program.modes import Mode
 from outlay.program.program import Program
 
@@ -28,14 +30,15 @@ class ProgramStep:
 
     def __init__(self, program: Program, mode: Mode, *, as_compiled: bool) -> None:
         self._step = program.step_in(mode)
-        self._structure = jax.tree.structure(program.state_shapes)
+        self._structure, self._own = jax.tree.structure(program.state_shapes), own_leaves(program)
         self._run = program.per_shard(self._with_gradients) if as_compiled else self._with_gradients
         self.places: tuple[Places, Places, Places] = ([], [], [])
 
     def step(self, leaves: list[Any], batch: Any) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the arrays of the new state, of the outputs, and the gradients."""
         state, outputs, grads = self._run(jax.tree.unflatten(self._structure, leaves), batch)
-        self.places = (_numbered(state), _numbered(outputs, "outputs"), _numbered(grads))
+        of_state = [(path, number) for path, number in _numbered(state) if path not in self._own]
+        self.places = (of_state, _numbered(outputs, "outputs"), _numbered(grads))
         return jax.tree.leaves(state), jax.tree.leaves(outputs), jax.tree.leaves(grads)
 
     def _with_gradients(self, state: Any, batch: Any) -> tuple[Any, Any, Any]:
@@ -50,12 +53,28 @@ def as_planned(program: Program) -> tuple[Run, Variant]:
     return _Call(program), in_mode_of(program, program.mode, as_compiled=True)
 
 
+def own_leaves(program: Program) -> Leaves:
+    """Return zeros for the leaves that the layout has added to the state, so that one device has none of them.
+
+    They are scales that products in FP8 had in earlier steps. They change how a product rounds, and not what it means.
+    """
+    if not program.layout.keeps_scales:
+        return {}
+    nodes = flatten_paths(program.state_shapes, is_leaf=lambda node: isinstance(node, KeepsHistory))[0]
+    added = {under(path, "scaling"): node.scaling for path, node in nodes if isinstance(node, KeepsHistory)}
+    return {path: np.zeros(leaf.shape, leaf.dtype) for path, leaf in added.items() if leaf is not None}
+
+
 class _Call:
-    """Calls a program on the host's numbers. What no step changes, such as the paths of its results, is kept."""
+    """Calls a program on the host's numbers. What no step changes, such as the paths of its results, is kept.
+
+    Leaves of the program's own go from call to call. The first is called twice, since a training begins without scales.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._outputs, self._state = _Naming("outputs"), _Naming("")
+        self._own, self._is_begun = own_leaves(program), False
 
     @functools.cached_property
     def _at(self) -> tuple[Any, Any]:
@@ -66,8 +85,12 @@ class _Call:
         return list(by_path(self._program.state_shapes))
 
     def __call__(self, state: Leaves, batch: Any) -> Result:
+        if self._own and not self._is_begun:
+            self._is_begun = True
+            self(state, batch)
         program, (state_at, batch_at) = self._program, self._at
-        given = jax.tree.unflatten(jax.tree.structure(program.state_shapes), [state[path] for path in self._paths])
+        known = {**state, **self._own}
+        given = jax.tree.unflatten(jax.tree.structure(program.state_shapes), [known[path] for path in self._paths])
         # A placed program sends its inputs to where they are read, each to its own devices, when it is called.
         placed = batch if program.sends_batch else to_devices(batch, program.batch_shapes, batch_at)
         result = program(to_devices(program.pad(given), program.state_shapes, state_at), placed)
@@ -77,6 +100,7 @@ class _Call:
         held = {path: copies_of(everything[path], program.mesh) for path in differing}
         copies = {path: one for path, one in held.items() if one is not None}
         after = self._state(program.crop(to_host(new_state)))
+        self._own = {path: after.pop(path, leaf) for path, leaf in self._own.items()}
         return Result(after, self._outputs(to_host(outputs)), {}, differing, copies)
 
 
@@ -108,7 +132,8 @@ def in_mode_of(program: Program, mode: Mode, *, as_compiled: bool = False) -> Va
     shapes = jax.tree.map(without_sharding, (program.state_shapes, program.batch_shapes))
     state_at, batch_at = _shardings_of(program)
     paths = list(by_path(program.state_shapes))
-    takes = Arguments(paths, jax.tree.leaves(shapes[0]), shapes[1], (jax.tree.leaves(state_at), batch_at))
+    at = (jax.tree.leaves(state_at), batch_at)
+    takes = Arguments(paths, jax.tree.leaves(shapes[0]), shapes[1], at, own_leaves(program))
     return Variant(program, ProgramStep(program, mode, as_compiled=as_compiled), takes, program.mesh)
 
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from outlay.core.suggest import did_you_mean
 
 Dtype = Literal["float32", "bfloat16"]
-Precision = Literal["fp8", "fp8-blockwise"]
+Precision = Literal["fp8", "fp8-delayed", "fp8-blockwise"]
 Positions = Literal["rotary", "learned", "none"]
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "relu"]

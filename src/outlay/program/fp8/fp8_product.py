@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.layout.fp8 import Float8, Fp8
-from outlay.program.fp8.fp8_scaling import Narrow, narrowed, rounded_in_blocks
+from outlay.program.fp8.fp8_scaling import Narrow, narrowed, narrowed_by, rounded_in_blocks, scale_tally
 
 Names = tuple[int, ...]
 """A name for each dim of an array; dims of several arrays with one name go together."""
@@ -71,29 +71,73 @@ class Fp8Product:
         """
         if self.rule.scaling == "blockwise":
             return self._in_blocks(left, right)
-        return self._per_tensor(left, right, narrow(0, self.rule.forward), narrow(1, self.rule.forward))
+        operands = (narrow(0, self.rule.forward), narrow(1, self.rule.forward))
 
-    def _per_tensor(self, left: Any, right: Any, narrow_left: Narrow, narrow_right: Narrow) -> jax.Array:
+        def of_gradient(gradient: jax.Array, _: Any) -> tuple[Narrow, None]:
+            return narrowed(gradient, self.rule.backward), None
+
+        return self._per_tensor(left, right, operands, None, of_gradient)
+
+    def delayed(self, left: Any, right: Any, scales: Sequence[Any], tallies: Any) -> jax.Array:
+        """Multiply with scales that are known.
+
+        Args:
+            left: the left operand.
+            right: the right operand.
+            scales: theirs, and that of the gradient that comes in.
+            tallies: zeros (3, scales), whose gradient says which scales these three have (`delayed_scaling.py`).
+        """
+        forward, backward = self.rule.forward, self.rule.backward
+        values = jax.lax.stop_gradient((left, right))
+        operands = [narrowed_by(x, scale, forward) for x, scale in zip(values, scales[:2], strict=True)]
+        found = [scale_tally(x, forward) for x in values]
+
+        def of_gradient(gradient: jax.Array, kept: Any) -> tuple[Narrow, jax.Array]:
+            scale, *of_operands = kept
+            return narrowed_by(gradient, scale, backward), jnp.stack([*of_operands, scale_tally(gradient, backward)])
+
+        return self._per_tensor(left, right, operands, tallies, of_gradient, (scales[2], *found))
+
+    def _per_tensor(
+        self,
+        left: Any,
+        right: Any,
+        operands: Sequence[Narrow],
+        tallies: Any,
+        of_gradient: Callable[[jax.Array, Any], tuple[Narrow, Any]],
+        kept: Any = (),
+    ) -> jax.Array:
+        """Multiply two operands in 8 bits.
+
+        Args:
+            left: the left operand, as it was.
+            right: likewise.
+            operands: both in 8 bits.
+            tallies: what is differentiated besides; None for nothing.
+            of_gradient: `of_gradient(gradient, kept)` returns the gradient in 8 bits, and that of the tallies.
+            kept: what the backward pass needs for it.
+        """
         dtypes = left.dtype, right.dtype
 
-        def product(left: Any, right: Any, *narrow: Narrow) -> jax.Array:
-            result = _contracted(narrow[0], self.left, narrow[1], self.right, self.out, self.dtype)
+        def product(left: Any, right: Any, tallies: Any, operands: Any, kept: Any) -> jax.Array:
+            result = _contracted(operands[0], self.left, operands[1], self.right, self.out, self.dtype)
             return jax.lax.optimization_barrier(result) if self.is_apart else result
 
-        def forward(left: Any, right: Any, *narrow: Narrow) -> tuple[jax.Array, Any]:
+        def forward(left: Any, right: Any, tallies: Any, operands: Any, kept: Any) -> tuple[jax.Array, Any]:
             # Not the function with the derivative: to the policy of a checkpoint it would be no product.
-            return product(left, right, *narrow), narrow
+            return product(left, right, tallies, operands, kept), (operands, kept)
 
-        def backward(narrow: Any, gradient: jax.Array) -> tuple[Any, ...]:
+        def backward(saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
+            operands, kept = saved
             with self.at_source():
-                came_in = narrowed(gradient, self.rule.backward)
-                of_left = _contracted(came_in, self.out, narrow[1], self.right, self.left, dtypes[0])
-                of_right = _contracted(came_in, self.out, narrow[0], self.left, self.right, dtypes[1])
-            return of_left, of_right, None, None
+                came_in, of_tallies = of_gradient(gradient, kept)
+                of_left = _contracted(came_in, self.out, operands[1], self.right, self.left, dtypes[0])
+                of_right = _contracted(came_in, self.out, operands[0], self.left, self.right, dtypes[1])
+            return of_left, of_right, of_tallies, None, None
 
         multiplied = jax.custom_vjp(product)
         multiplied.defvjp(forward, backward)
-        return multiplied(left, right, narrow_left, narrow_right)
+        return multiplied(left, right, tallies, tuple(operands), kept)
 
     def _in_blocks(self, left: Any, right: Any) -> jax.Array:
         forward_form, backward_form = self.rule.forward, self.rule.backward

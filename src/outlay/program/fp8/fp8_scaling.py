@@ -1,4 +1,4 @@
-"""Round arrays to 8 bits with scales that are powers of two: one for a whole array, or one for each block of it."""
+"""Round arrays to 8 bits with scales that are powers of two: for a whole array, given beforehand, or for each block."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from outlay.core.primitives import SCALE
+from outlay.core.primitives import SATURATE, SCALE
 from outlay.layout.fp8 import Float8
 
 BLOCK = 128
@@ -22,6 +23,8 @@ _MANTISSA, _BELOW_MOST = 23, 0x1FFFFF
 """Bits of a float32's mantissa, and what carries into its exponent when added to more than 1.75."""
 _BIAS, _MOST = 127, 60
 """A scale goes from 2**-60 to 2**60, so that the product of two is a number."""
+SCALES = 2.0 ** np.arange(-_MOST, _MOST + 1, dtype=np.float32)
+"""All scales."""
 
 
 class Narrow(NamedTuple):
@@ -47,6 +50,26 @@ def narrowed(x: jax.Array, form: Float8) -> Narrow:
     largest = checkpoint_name(_over_devices(_largest(x)), LARGEST)
     scale, inverse = _scales(largest, form)
     return Narrow((x.astype(jnp.float32) * inverse).astype(_DTYPES[form]), scale)
+
+
+def narrowed_by(x: jax.Array, scale: jax.Array, form: Float8) -> Narrow:
+    """Round an array with a scale that was made without it: what it has no room for becomes the largest number.
+
+    >>> narrowed_by(jnp.array([1.0, 450.0]), jnp.float32(0.5), "e4m3").values
+    Array([2, 448], dtype=float8_e4m3fn)
+    """
+    most = float(jnp.finfo(_DTYPES[form]).max)
+    return Narrow(_saturated(x.astype(jnp.float32) * (1 / scale), most).astype(_DTYPES[form]), scale)
+
+
+def scale_tally(x: jax.Array, form: Float8) -> jax.Array:
+    """Return zeros with a one at the place in `SCALES` of the scale that an array has by itself.
+
+    All are zero for an array of zeros, and for one that holds something else than numbers.
+    """
+    largest = checkpoint_name(_largest(x), LARGEST)
+    is_number = (largest > 0) & jnp.isfinite(largest)
+    return jnp.where(is_number & (_scales(largest, form)[0] == SCALES), 1.0, 0.0)
 
 
 def rounded_in_blocks(x: jax.Array, form: Float8, dims: Sequence[int]) -> jax.Array:
@@ -76,6 +99,14 @@ def _largest_entry(x: jax.Array) -> jax.Array:
 
 _largest_entry.__name__ = SCALE
 _largest = jax.jit(_largest_entry)
+
+
+def _within(x: jax.Array, most: float) -> jax.Array:
+    return jax.lax.clamp(np.float32(-most), x, np.float32(most))
+
+
+_within.__name__ = SATURATE
+_saturated = jax.jit(_within, static_argnums=1)
 
 
 def _over_devices(largest: jax.Array) -> jax.Array:

@@ -38,7 +38,7 @@ from outlay.analysis.verify.batches import KINDS, in_float64, made_up_words, mak
 from outlay.analysis.verify.dependence import Dependence
 from outlay.analysis.verify.host import by_path, default_kind, to_host
 from outlay.analysis.verify.runs import Leaves
-from outlay.analysis.verify.sides import OneDevice
+from outlay.analysis.verify.sides import OneDevice, own_leaves
 from outlay.analysis.verify.stages import Stage
 from outlay.analysis.verify.static.stored_over import overwritten
 from outlay.analysis.verify.verification import Kind, LeafCheck, Verification
@@ -328,10 +328,11 @@ class CompiledProof:
     def _job(self, compiled: jax.stages.Compiled, steps: list[_Step], text: str = "") -> Job:
         mesh = self.program.mesh
         at = each_sharding(compiled.args_info, compiled.input_shardings)
-        paths = list(by_path(self.program.state_shapes))
+        paths, own = list(by_path(self.program.state_shapes)), own_leaves(self.program)
         calls = []
         for step in steps:
-            leaves = [*(step.before[path] for path in paths), *jax.tree.leaves(step.batch)]
+            known = {**step.before, **own}
+            leaves = [*(known[path] for path in paths), *jax.tree.leaves(step.batch)]
             # JAX drops the arguments that a step does not use.
             calls.append([leaf for leaf, where in zip(leaves, at, strict=True) if where is not None])
         text = text or text_with_constants(compiled)
