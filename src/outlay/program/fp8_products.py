@@ -200,9 +200,11 @@ class _Products:
         self.lines[self._num_runs, number, source_line(eqn)] += 1
         rule: Any = self.rules[number].placement
         are_parameters = (origins[0] is not None, origins[1] is not None)
+        left, right = values
         product = Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))
         if rule.scaling == "delayed":
-            return [product.delayed(*values, *self._scales_of(eqn, origins, number, shared))]
+            scales, zeros = self._scales_of(eqn, origins, number, shared)
+            return [product.delayed(left, right, scales, zeros)]
 
         def narrow(place: int, form: Float8) -> Narrow:
             key = (eqn.invars[place], form)
@@ -210,7 +212,7 @@ class _Products:
                 shared[key] = narrowed(jax.lax.stop_gradient(values[place]), form)
             return shared[key]
 
-        return [product(*values, narrow)]
+        return [product(left, right, narrow)]
 
     def _scales_of(self, eqn: Any, origins: Origins, number: int, shared: dict[Any, Any]) -> tuple[list[Any], Any]:
         """Return the scales of the operands of a product and of its gradient, and the zeros that take what occurs.

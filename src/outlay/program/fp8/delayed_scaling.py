@@ -77,8 +77,8 @@ def delayed_leaves(params: Any, root: str, layout: Layout) -> list[str]:
     rules = [rule for rule in layout if isinstance(rule.placement, Fp8)]
 
     def is_delayed(path: str) -> bool:
-        first = next((rule for rule in rules if rule.matches(path, "state")), None)
-        return first is not None and first.placement.scaling == "delayed" and not is_optimizer(path)
+        first: Any = next((rule.placement for rule in rules if rule.matches(path, "state")), None)
+        return first is not None and first.scaling == "delayed" and not is_optimizer(path)
 
     paths = [under(root, path) for path, _ in flatten_paths(params)[0]]
     return sorted(filter(is_delayed, paths))
