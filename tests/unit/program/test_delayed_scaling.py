@@ -60,7 +60,7 @@ def trained(program, batches):
 
 
 def test_steps_are_those_of_numpy():
-    """The first has no scales yet; the second cuts off what has grown 40-fold; the fourth still has the room for that."""
+    """The first has no scales yet; the second cuts off what has grown; the fourth still has room for that."""
     batches, program = [{"x": X * size, "c": C} for size in SIZES], linear()
     states = trained(program, batches)
     scales, history = [1.0, 1.0, 1.0], []
