@@ -104,11 +104,11 @@ def no_place(layout: Layout) -> ProgramError:
 def histories(state: Any, layout: Layout) -> tuple[list[str], jax.Array] | None:
     """Return the paths of the leaves with delayed scaling in a state, and their rows; None if it has none."""
     nodes = [node for node in flatten_paths(state, is_leaf=_keeps_history)[0] if _keeps_history(node[1])]
-    kept = [(path, node) for path, node in nodes if node.scaling is not None]
-    if not kept:
+    with_scales = [(path, node) for path, node in nodes if node.scaling is not None]
+    if not with_scales:
         return None
-    paths = [leaf for path, node in kept for leaf in delayed_leaves(node.params, under(path, "params"), layout)]
-    return paths, jnp.concatenate([node.scaling for _, node in kept])
+    paths = [leaf for path, node in with_scales for leaf in delayed_leaves(node.params, under(path, "params"), layout)]
+    return paths, jnp.concatenate([node.scaling for _, node in with_scales])
 
 
 def scales_of(history: jax.Array) -> jax.Array:

@@ -90,13 +90,13 @@ class Fp8Product:
         forward, backward = self.rule.forward, self.rule.backward
         values = jax.lax.stop_gradient((left, right))
         operands = [narrowed_by(x, scale, forward) for x, scale in zip(values, scales[:2], strict=True)]
-        found = [scale_tally(x, forward) for x in values]
+        of_operands = [scale_tally(x, forward) for x in values]
 
-        def of_gradient(gradient: jax.Array, kept: Any) -> tuple[Narrow, jax.Array]:
-            scale, *of_operands = kept
+        def of_gradient(gradient: jax.Array, residuals: Any) -> tuple[Narrow, jax.Array]:
+            scale, *of_operands = residuals
             return narrowed_by(gradient, scale, backward), jnp.stack([*of_operands, scale_tally(gradient, backward)])
 
-        return self._per_tensor(left, right, operands, tallies, of_gradient, (scales[2], *found))
+        return self._per_tensor(left, right, operands, tallies, of_gradient, (scales[2], *of_operands))
 
     def _per_tensor(
         self,
@@ -105,7 +105,7 @@ class Fp8Product:
         operands: Sequence[Narrow],
         tallies: Any,
         of_gradient: Callable[[jax.Array, Any], tuple[Narrow, Any]],
-        kept: Any = (),
+        residuals: Any = (),
     ) -> jax.Array:
         """Multiply two operands in 8 bits.
 
@@ -114,30 +114,30 @@ class Fp8Product:
             right: likewise.
             operands: both in 8 bits.
             tallies: what is differentiated besides; None for nothing.
-            of_gradient: `of_gradient(gradient, kept)` returns the gradient in 8 bits, and that of the tallies.
-            kept: what the backward pass needs for it.
+            of_gradient: `of_gradient(gradient, residuals)` returns the gradient in 8 bits, and that of the tallies.
+            residuals: what the backward pass needs for it.
         """
         dtypes = left.dtype, right.dtype
 
-        def product(left: Any, right: Any, tallies: Any, operands: Any, kept: Any) -> jax.Array:
+        def product(left: Any, right: Any, tallies: Any, operands: Any, residuals: Any) -> jax.Array:
             result = _contracted(operands[0], self.left, operands[1], self.right, self.out, self.dtype)
             return jax.lax.optimization_barrier(result) if self.is_apart else result
 
-        def forward(left: Any, right: Any, tallies: Any, operands: Any, kept: Any) -> tuple[jax.Array, Any]:
+        def forward(left: Any, right: Any, tallies: Any, operands: Any, residuals: Any) -> tuple[jax.Array, Any]:
             # Not the function with the derivative: to the policy of a checkpoint it would be no product.
-            return product(left, right, tallies, operands, kept), (operands, kept)
+            return product(left, right, tallies, operands, residuals), (operands, residuals)
 
         def backward(saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
-            operands, kept = saved
+            operands, residuals = saved
             with self.at_source():
-                came_in, of_tallies = of_gradient(gradient, kept)
+                came_in, of_tallies = of_gradient(gradient, residuals)
                 of_left = _contracted(came_in, self.out, operands[1], self.right, self.left, dtypes[0])
                 of_right = _contracted(came_in, self.out, operands[0], self.left, self.right, dtypes[1])
             return of_left, of_right, of_tallies, None, None
 
         multiplied = jax.custom_vjp(product)
         multiplied.defvjp(forward, backward)
-        return multiplied(left, right, tallies, tuple(operands), kept)
+        return multiplied(left, right, tallies, tuple(operands), residuals)
 
     def _in_blocks(self, left: Any, right: Any) -> jax.Array:
         forward_form, backward_form = self.rule.forward, self.rule.backward
