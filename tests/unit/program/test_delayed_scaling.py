@@ -72,9 +72,9 @@ def test_steps_are_those_of_numpy():
         loss = program(jax.tree.map(jnp.copy, before), batch)[1]["loss"]
         np.testing.assert_allclose(loss, np.sum(x @ rounded(kernel, scales[1]) * C) / len(X), rtol=1e-5)
         history.insert(0, [needed(X * size), needed(kernel), needed(C, "e5m2")])
-        kept = np.asarray(after.scaling[0])
-        np.testing.assert_array_equal(kept[:, : len(history)], np.transpose(history))
-        assert not kept[:, len(history) :].any()
+        rows = np.asarray(after.scaling[0])
+        np.testing.assert_array_equal(rows[:, : len(history)], np.transpose(history))
+        assert not rows[:, len(history) :].any()
         scales = np.max(history, axis=0)
     assert needed(X * SIZES[1]) >= 16 * needed(X)  # so much was cut off that it shows
 
@@ -93,13 +93,13 @@ def test_histories_are_those_of_flax():
     for batch, state in zip(batches, states, strict=False):
         kernels.append(np.asarray(state.params["kernel"]))
         variables = jax.grad(sums)(variables, jnp.asarray(kernels[-1]), batch)
-    kept = variables["_overwrite_with_gradient"]
+    of_flax = variables["_overwrite_with_gradient"]
     for row, (name, form) in enumerate([("input", "e4m3"), ("kernel", "e4m3"), ("output_grad", "e5m2")]):
         # Where Flax puts the newest entry is its own affair.
-        largest = np.asarray(kept[f"{name}_amax_history"])
-        theirs = sorted(needed(np.array([one]), form) for one in largest[largest > 0])
-        ours = np.asarray(states[-1].scaling[0, row])
-        assert sorted(ours[ours > 0]) == theirs
+        largest = np.asarray(of_flax[f"{name}_amax_history"])
+        expected = sorted(needed(np.array([one]), form) for one in largest[largest > 0])
+        scales = np.asarray(states[-1].scaling[0, row])
+        assert sorted(scales[scales > 0]) == expected
 
 
 def stacked(params, batch, keys):
