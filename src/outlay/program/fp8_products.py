@@ -35,6 +35,7 @@ from outlay.program.fp8.delayed_scaling import (
     after,
     delayed_leaves,
     histories,
+    is_delayed,
     no_place,
     scales_of,
 )
@@ -74,6 +75,13 @@ def wrap(step: Step, planned: Planned) -> Step:
 
 def check(planned: Planned) -> None:
     """Raise for FP8 rules where the step does not see whole arrays as it was traced, or belongs to a graph."""
+    if planned.mode == "placed" and planned.layout.keeps_scales:
+        what = (
+            "stages in mode placed are programs of their own, which do not tell each other what their products needed"
+        )
+        fix = 'scaling="current", or mode="auto"'
+        of = [Problem("not here", rule.written, what, fix) for rule in _rules(planned) if is_delayed(rule)]
+        raise ProgramError(f"{counted(len(of), 'rule')} of the layout cannot be applied here:", of)
     is_graph = planned.is_split_by_rows or (planned.mode == "placed" and not planned.has_pipelines)
     if not is_graph and not is_explicit(planned.mesh):
         return

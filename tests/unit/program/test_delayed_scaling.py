@@ -204,6 +204,11 @@ def test_a_step_without_a_place_for_scales_is_refused():
         outlay.program(by_hand, stack, X, layout=outlay.Layout([RULE]) + SPLIT, mesh="data=8")
 
 
+def test_stages_that_are_programs_of_their_own_are_refused():
+    with pytest.raises(outlay.errors.ProgramError, match=r"do not tell each other.*\n +fix: scaling=\"current\", or"):
+        made(stacked, stack, X, STAGES + SPLIT, "stage=2,data=4", "placed")
+
+
 def test_a_layout_without_delayed_scaling_keeps_none():
     program = made(stacked, stack, X, SPLIT, "data=8")
     assert program.state_shapes.scaling.shape == (2, 3, 1024)

@@ -24,6 +24,7 @@ from outlay.core.quantities import counted
 from outlay.layout.fp8 import Fp8
 from outlay.layout.layout import Layout
 from outlay.layout.placement import is_optimizer
+from outlay.layout.rule import Rule
 from outlay.program.fp8.fp8_scaling import SCALES
 from outlay.program.gradient_splits import BESIDE
 
@@ -76,12 +77,17 @@ def delayed_leaves(params: Any, root: str, layout: Layout) -> list[str]:
     """
     rules = [rule for rule in layout if isinstance(rule.placement, Fp8)]
 
-    def is_delayed(path: str) -> bool:
-        first: Any = next((rule.placement for rule in rules if rule.matches(path, "state")), None)
-        return first is not None and first.scaling == "delayed" and not is_optimizer(path)
+    def is_asked_for(path: str) -> bool:
+        first = next((rule for rule in rules if rule.matches(path, "state")), None)
+        return first is not None and is_delayed(first) and not is_optimizer(path)
 
     paths = [under(root, path) for path, _ in flatten_paths(params)[0]]
-    return sorted(filter(is_delayed, paths))
+    return sorted(filter(is_asked_for, paths))
+
+
+def is_delayed(rule: Rule) -> bool:
+    """Return whether a rule asks for delayed scaling."""
+    return isinstance(rule.placement, Fp8) and rule.placement.scaling == "delayed"
 
 
 def no_place(layout: Layout) -> ProgramError:
@@ -96,7 +102,7 @@ def no_place(layout: Layout) -> ProgramError:
             "\nor layers that hold the history, such as flax.linen.fp8_ops.Fp8DirectDotGeneralOp, and no rule",
         )
         for rule in layout
-        if isinstance(rule.placement, Fp8) and rule.placement.scaling == "delayed"
+        if is_delayed(rule)
     ]
     return ProgramError(f"{counted(len(problems), 'rule')} of the layout cannot be applied to this step:", problems)
 
