@@ -9,7 +9,9 @@ import importlib.util
 import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 from jax._src import compilation_cache, compiler, config, distributed, hardware_utils, xla_bridge
@@ -150,15 +152,36 @@ GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cud
 """The modules in which JAX finds a compiler for GPUs, each with its package."""
 
 
+@dataclass(frozen=True)
+class PlannedDevice:
+    """What a trace asks of a device of a target: enough to trace for it, without its compiler and without a device.
+
+    Attributes:
+        platform: as `jax.Device.platform`.
+        device_kind: as `jax.Device.device_kind`.
+        compute_capability: that of a GPU, such as `9.0`.
+    """
+
+    platform: str
+    device_kind: str
+    compute_capability: str = ""
+
+
+planned_device: ContextVar[PlannedDevice | None] = ContextVar("outlay_planned_device", default=None)
+"""The device that a step is traced for where it is only known by name; None for a device of the mesh."""
+
+
 def compiled_for() -> jax.Device:
     """Return a device that the operation being traced is compiled for: of the mesh in context, else of this process."""
+    if (planned := planned_device.get()) is not None:
+        return cast(jax.Device, planned)
     mesh = get_concrete_mesh()
     return mesh.devices.flat[0] if mesh.size and not mesh.empty else jax.local_devices()[0]
 
 
 def is_compile_only(device: jax.Device) -> bool:
     """Return whether a device is compile-only: programs can be compiled for it, not run."""
-    return type(device.client).__name__ == "CompileOnlyPyClient"
+    return isinstance(device, PlannedDevice) or type(device.client).__name__ == "CompileOnlyPyClient"
 
 
 @contextlib.contextmanager

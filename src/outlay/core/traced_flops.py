@@ -65,6 +65,16 @@ def traced_work(jaxpr: Any) -> TracedWork:
     return TracedWork(_flops(jaxpr, unknown), tuple(unknown))
 
 
+def flops_of(eqn: JaxprEqn) -> float:
+    """Count one operation of a traced program as `count_flops` does, with all that it runs."""
+    return _eqn_flops(eqn, {})
+
+
+def times_run(eqn: JaxprEqn) -> int:
+    """Return how often an operation runs what is inside it: a loop its length, a `shard_map` its devices."""
+    return _repeats(eqn)
+
+
 def _flops(jaxpr: Jaxpr | Any, unknown: dict[str, None]) -> float:
     inner = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds the jaxpr
     return float(sum(_eqn_flops(eqn, unknown) for eqn in inner.eqns))

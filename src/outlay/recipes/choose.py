@@ -28,12 +28,14 @@ from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.compiled_price import Price, compiled_price
+from outlay.search.exchange_cost import in_pieces
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement
 from outlay.search.screening import plan_of
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workers import NUM_CANDIDATES, TIMEOUT, default_processes
+from outlay.search.workload import Workload
 
 COMMAND = (sys.executable, "-P", "-m", __name__)
 """Starts this process; the job is its last argument. `-P` keeps the working folder from shadowing modules."""
@@ -216,7 +218,15 @@ def ask(
 
     DiskCache(cache_folder()).warn_if_read_only()
     step_mode = cast(Mode | None, mode)
-    workload_of = Workloads(recipe, fixed, made, {**defaults(function), **given}, step_mode)
+    arguments = {**defaults(function), **given}
+    with_kernels, by_blocks = (
+        Workloads(recipe, fixed, made, arguments, step_mode, kernels) for kernels in (target, None)
+    )
+
+    def workload_of(candidate: Candidate) -> Workload:
+        # No kernel takes keys and values piece by piece.
+        traced = by_blocks if in_pieces(choices.layouts[candidate.layout]) else with_kernels
+        return traced(candidate)
 
     def ways_of(candidate: Candidate, price: Price, tried: Sequence[Candidate]) -> list[WayToFit]:
         layout = choices.layouts[candidate.layout]

@@ -148,13 +148,21 @@ class Workloads:
         made: the recipe, made with them.
         arguments: the values of all its options.
         mode: how its step is executed; the recipe's own mode if None.
+        target: the hardware, whose kernels are traced; None for plain JAX.
     """
 
     def __init__(
-        self, recipe: str, words: Sequence[str], made: Recipe, arguments: Mapping[str, Any], mode: Mode | None
+        self,
+        recipe: str,
+        words: Sequence[str],
+        made: Recipe,
+        arguments: Mapping[str, Any],
+        mode: Mode | None,
+        target: Target | None,
     ) -> None:
         self._recipe, self._words, self._made, self._arguments = recipe, words, made, arguments
         self._mode: Mode | None = mode  # by itself: of a tuple its type would be a plain str
+        self._target = target
         self._traced: dict[object, Workload] = {}
         self._are_alike: dict[tuple[str, ...], bool] = {}
         self._first_axes: tuple[str, ...] = ()
@@ -177,6 +185,7 @@ class Workloads:
                 spec,
                 mode=self._mode or made.mode,
                 microbatches=microbatches,
+                target=self._target,
             )
         return self._traced[key]
 
@@ -317,7 +326,7 @@ class Changes:
 
     @functools.cached_property
     def _workloads(self) -> Workloads:
-        return Workloads(self.recipe, self.words, self._made, self._arguments, self.mode)
+        return Workloads(self.recipe, self.words, self._made, self._arguments, self.mode, self.target)
 
     @functools.cached_property
     def _factor(self) -> float:

@@ -28,6 +28,12 @@ def context_of(layout: Layout, mesh: MeshInfo) -> Any:
     return next((one for one in placements if mesh.axis_sizes.get(getattr(one, "context_axis", ""), 1) > 1), None)
 
 
+def in_pieces(layout: Layout) -> bool:
+    """Return whether a layout's attention takes keys and values in pieces, for which no hardware has a kernel."""
+    contexts: list[Any] = [rule.placement for rule in layout if getattr(rule.placement, "context_axis", "")]
+    return any(one.exchange in ("ring", "gather") for one in contexts)
+
+
 def context_problems(work: Workload, layout: Layout, mesh: MeshInfo) -> Iterator[Problem]:
     """Return what keeps attention from being computed with its tokens split, as the program itself would say it."""
     context = context_of(layout, mesh)

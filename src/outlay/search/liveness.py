@@ -14,11 +14,29 @@ from outlay.core.sizes import num_bytes
 
 
 @dataclass(frozen=True)
+class Bytes:
+    """Bytes of activations on all devices together, by whether tensor parallelism splits them.
+
+    Attributes:
+        between: of values shaped as what goes from layer to layer, which it leaves whole.
+        within: of all others, such as heads and hidden features.
+    """
+
+    between: int = 0
+    within: int = 0
+
+    def on(self, between: float, within: float) -> float:
+        """Return the bytes of a device, where these are split over so many."""
+        return self.between / between + self.within / within
+
+
+@dataclass(frozen=True)
 class LayerMemory:
     """The memory of the loop over layers with the most residuals, in bytes on all devices together.
 
     Attributes:
         num_layers: its turns.
+        shapes: the shapes of what goes from layer to layer.
         residuals: what the forward pass keeps for the backward pass.
         carried: what goes from layer to layer.
         inside: the most at one time within one layer.
@@ -26,10 +44,11 @@ class LayerMemory:
     """
 
     num_layers: int = 1
-    residuals: int = 0
+    shapes: frozenset[tuple[int, ...]] = frozenset()
+    residuals: Bytes = Bytes()
     carried: int = 0
-    inside: int = 0
-    outside: int = 0
+    inside: Bytes = Bytes()
+    outside: Bytes = Bytes()
 
 
 def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Container[int]) -> LayerMemory:
@@ -44,7 +63,7 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
     ...     return jax.lax.scan(lambda x, kernel: (jnp.sin(x @ kernel), None), x, kernels)[0].sum()
     >>> of = jax.make_jaxpr(jax.grad(loss))(jnp.ones((3, 4, 4)), jnp.ones((2, 4)))
     >>> memory = layer_memory(of, {(3, 4, 4), (4, 4)}, {3})
-    >>> memory.carried, memory.residuals == 3 * 2 * memory.carried  # each layer's input, and a cosine
+    >>> memory.carried, memory.residuals.between == 3 * 2 * memory.carried  # each layer's input, and a cosine
     (32, True)
     """
     most = LayerMemory()
@@ -52,12 +71,37 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
         if eqn.params["length"] not in layers:
             continue
         num_consts, num_carried = scan_operands(eqn.params)
-        sizes = [_bytes(atom.aval, whole) for atom in eqn.invars[num_consts:]]
-        carried, residuals = sum(sizes[:num_carried]), sum(sizes[num_carried:])
-        if residuals >= most.residuals:
-            inside = live_bytes(eqn.params["jaxpr"], whole, fuses=True)
-            most = LayerMemory(eqn.params["length"], residuals, carried, inside)
-    return replace(most, outside=live_bytes(jaxpr, whole, layers, fuses=True))
+        carried = [atom.aval for atom in eqn.invars[num_consts:][:num_carried]]
+        kept = [(atom.aval, _bytes(atom.aval, whole)) for atom in eqn.invars[num_consts + num_carried :]]
+        if sum(size for _, size in kept) >= sum((most.residuals.between, most.residuals.within)):
+            shapes = frozenset(tuple(aval.shape) for aval in carried if getattr(aval, "ndim", 0) > 1)
+            between = sum(size for aval, size in kept if tuple(aval.shape[1:]) in shapes)
+            most = LayerMemory(
+                eqn.params["length"],
+                shapes,
+                Bytes(between, sum(size for _, size in kept) - between),
+                sum(_bytes(aval, whole) for aval in carried),
+                _most_of(eqn.params["jaxpr"], whole, (), shapes),
+            )
+    return replace(most, outside=_most_of(jaxpr, whole, layers, most.shapes))
+
+
+def _most_of(
+    jaxpr: Any, whole: Container[tuple[int, ...]], layers: Container[int], shapes: frozenset[tuple[int, ...]]
+) -> Bytes:
+    """Return the most bytes at one time, as far as a compiler writes them, by whether they have one of some shapes."""
+    both = live_bytes(jaxpr, whole, layers, fuses=True)
+    within = live_bytes(jaxpr, _Either(whole, shapes), layers, fuses=True)
+    return Bytes(both - within, within)
+
+
+@dataclass(frozen=True)
+class _Either:
+    one: Container[tuple[int, ...]]
+    other: Container[tuple[int, ...]]
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self.one or shape in self.other
 
 
 def live_bytes(
@@ -78,12 +122,12 @@ def live_bytes(
     """
     inner = _jaxpr(jaxpr)
     last_use = _last_uses(inner)
-    nowhere = _fused(inner) if fuses else set()
+    nowhere = fused(inner) if fuses else set()
     sizes: dict[Var, int] = {}
     held = most = 0
     for position, eqn in enumerate(inner.eqns):
         made = {var: 0 if var in nowhere else _bytes(var.aval, whole) for var in eqn.outvars}
-        inside = [] if fuses and _is_fusible(eqn) else list(jaxprs_in_params(eqn.params))
+        inside = [] if fuses and is_fusible(eqn) else list(jaxprs_in_params(eqn.params))
         if eqn.primitive.name == SCAN and eqn.params["length"] in layers:
             made.update(dict.fromkeys(eqn.outvars[eqn.params["num_carry"] :], 0))
             inside = []
@@ -107,18 +151,18 @@ _FUSIBLE = EACH_ENTRY | KINDS["reduces"] | {"broadcast_in_dim", "reshape", "sque
 _HELD = (*CALLS, *CHECKPOINTS, *CUSTOM_RULES)
 
 
-def _is_fusible(eqn: Any) -> bool:
+def is_fusible(eqn: Any) -> bool:
     """Return whether a compiler computes an operation within its readers, or within its operand."""
     name = eqn.primitive.name
     if name in _HELD:
-        return all(_is_fusible(one) for inner in jaxprs_in_params(eqn.params) for one in _jaxpr(inner).eqns)
+        return all(is_fusible(one) for inner in jaxprs_in_params(eqn.params) for one in _jaxpr(inner).eqns)
     return name in _FUSIBLE
 
 
-def _fused(jaxpr: Jaxpr) -> set[Var]:
+def fused(jaxpr: Jaxpr) -> set[Var]:
     """Return the results of fusible operations without any other reader."""
-    made = {var for eqn in jaxpr.eqns if _is_fusible(eqn) for var in eqn.outvars}
-    read = {atom for eqn in jaxpr.eqns if not _is_fusible(eqn) for atom in eqn.invars if isinstance(atom, Var)}
+    made = {var for eqn in jaxpr.eqns if is_fusible(eqn) for var in eqn.outvars}
+    read = {atom for eqn in jaxpr.eqns if not is_fusible(eqn) for atom in eqn.invars if isinstance(atom, Var)}
     return made - read - {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
 
 

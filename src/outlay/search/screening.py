@@ -18,10 +18,12 @@ from outlay.layout.layout import Layout, sample_axes
 from outlay.layout.plan import Plan
 from outlay.program.constraints import check_constraints
 from outlay.program.diagnose import check_devices
-from outlay.search.analytic_cost import Expectation, Stages, certain_bytes, expect
+from outlay.search.analytic_cost import Expectation, expect
+from outlay.search.analytic_memory import certain_bytes
 from outlay.search.candidate import Candidate, mesh_info
 from outlay.search.compiled_price import Price
 from outlay.search.exchange_cost import context_of, context_problems
+from outlay.search.placed_work import Stages
 from outlay.search.selection import Considered
 from outlay.search.workload import Workload
 
