@@ -24,18 +24,20 @@ KEPT = (
 )
 """The values of a layer that `remat` can save by name."""
 
-_PRODUCTS = "queries,keys,values,output,gate,up,down"
+PRODUCTS = "queries,keys,values,output,gate,up,down"
+"""The names of what a layer's products give."""
+
 ELSEWHERE = {
     # MaxText's remat_policy, by what its decoders save.
-    "minimal": _PRODUCTS,
-    "minimal_with_context": f"{_PRODUCTS},attention",
-    "minimal_flash": f"{_PRODUCTS},attention",
+    "minimal": PRODUCTS,
+    "minimal_with_context": f"{PRODUCTS},attention",
+    "minimal_flash": f"{PRODUCTS},attention",
     "save_dot_with_context_except_mlp": "queries,keys,values,attention,output",
     "save_dot_except_mlpwi": "queries,keys,values,output,down",
     "save_dot_except_mlp": "queries,keys,values,output",
     "save_qkv_proj": "queries,keys,values",
     "save_out_proj": "output",
-    "minimal_offloaded": ",".join(f"{name}=offload" for name in _PRODUCTS.split(",")),
+    "minimal_offloaded": ",".join(f"{name}=offload" for name in PRODUCTS.split(",")),
     "qkv_proj_offloaded": "queries=offload,keys=offload,values=offload",
     # torchtitan's selective_ac_option: attention, and every second of the products of a layer. By layer: all of them.
     "op": "queries,values,attention,gate,down",

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import constrain
-from outlay.models.transformer.config import TENSORS, TransformerConfig, remat_budget, remat_of, remat_turns
+from outlay.models.transformer.config import (
+    PRODUCTS,
+    TENSORS,
+    TransformerConfig,
+    remat_budget,
+    remat_of,
+    remat_turns,
+)
 from outlay.models.transformer.layer import Block, Norm, branch_input, branch_output, residual, rotation
 
 
@@ -188,9 +195,10 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     if remat == "full":
         policy = policies.nothing_saveable
     elif remat == "products":
-        # The products of attention have batch dims, which the policy for products recomputes, so save them by name.
-        mixed = policies.save_only_these_names("attention")
-        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, mixed)
+        # The products of attention have batch dims, which the policy for products recomputes, so save them by name. In
+        # a pipeline all products have one: the stages.
+        by_name = policies.save_only_these_names(*PRODUCTS.split(","), "attention")
+        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, by_name)
     else:
         policy = _by_name(remat)
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)

@@ -29,15 +29,30 @@ SIZES = {
 """The features of a token that each product of a layer has."""
 
 
-def num_saved(remat):
-    """Count the numbers that all layers together save for the backward pass, per token."""
+STAGES = 7
+
+
+def num_saved(remat, *, in_stages=False):
+    """Count the numbers that all layers together save for the backward pass, per token, and per stage if mapped."""
     config = dataclasses.replace(CONFIG, remat=remat)
     init, loss = language_model(config)
     params = jax.eval_shape(init, jax.random.key(0))
     batch = {"tokens": jnp.zeros((BATCH, LENGTH), jnp.int32)}
-    _, pullback = jax.eval_shape(lambda params: jax.vjp(lambda p: loss(p, batch, None)[0].sum(), params), params)
-    stacked = [leaf.shape for leaf in jax.tree.leaves(pullback) if leaf.shape[:3] == (LAYERS, BATCH, LENGTH)]
-    return sum(math.prod(shape[3:]) for shape in stacked)
+
+    def total(params):
+        return loss(params, batch, None)[0].sum()
+
+    if in_stages:  # as a pipeline maps a layer over its stages
+        params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((STAGES, *leaf.shape), leaf.dtype), params)
+    run = jax.vmap(total) if in_stages else total
+    _, pullback = jax.eval_shape(lambda params: jax.vjp(lambda p: run(p).sum(), params), params)
+    shapes = [tuple(size for size in leaf.shape if size != STAGES) for leaf in jax.tree.leaves(pullback)]
+    return sum(math.prod(shape[3:]) for shape in shapes if shape[:3] == (LAYERS, BATCH, LENGTH))
+
+
+@pytest.mark.parametrize("remat", ["products", "full"])
+def test_stages_of_a_pipeline_save_what_one_device_saves(remat):
+    assert num_saved(remat, in_stages=True) == num_saved(remat)
 
 
 @pytest.mark.some_cases(3)
