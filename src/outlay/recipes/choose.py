@@ -58,11 +58,10 @@ def choose(
     """Choose a layout and a mesh for a target, with the target's own compiler and without the hardware.
 
     Candidates are the recipe's layouts on every mesh that the target's devices can make with the axes of the layout's
-    own mesh, those of tokens and experts inside hosts and across them, split tokens with each exchange; all with every
-    value of `remat` and `accumulate` where the recipe function has these parameters, and with every batch that is asked
-    for. Pipelines are tried if one is named in `layouts`, or their axis in `meshes`, or if the recipe has nothing else:
-    with several numbers of microbatches and repeats, inside hosts and across them. Arithmetic rules out what cannot be
-    divided and cannot fit, and orders the rest. The best are compiled, each in a process of its own, and every third
+    own mesh, those of stages, tokens and experts inside hosts and across them, split tokens with each exchange, and
+    pipelines with several numbers of microbatches and repeats; all with every value of `remat` and `accumulate` where
+    the recipe function has these parameters, and with every batch that is asked for. Arithmetic rules out what cannot
+    be divided and cannot fit, and orders the rest. The best are compiled, each in a process of its own, and every third
     turn goes to one that needs less memory. They are ranked by `outlay.estimate` among those that fit, by the time of
     an example where batches differ. What was compiled is kept on disk: the same question is answered faster the next
     time, and after Ctrl-C the search goes on where it was. State and batch stay abstract. Progress goes to stderr.

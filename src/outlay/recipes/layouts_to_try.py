@@ -39,7 +39,7 @@ def ways_of_layouts(
     Args:
         recipe: the recipe.
         target: the hardware.
-        layouts: names, or TOML files; all of the recipe's if None, pipelines only on meshes that are named.
+        layouts: names, or TOML files; all of the recipe's if None.
         meshes: meshes as text, for every layout; if None all that the target can form.
 
     Raises:
@@ -48,7 +48,7 @@ def ways_of_layouts(
     """
     ways = LayoutsToTry()
     state = functools.cache(lambda: abstract_init(of_parts(recipe.step, recipe.init, recipe.parts)[1]))
-    for name in layouts or _names(recipe, target, with_pipelines=bool(meshes)):
+    for name in layouts or layout_names(recipe, target):
         given, own = layout_of(recipe, name)
         layout = on_devices(given, target.num_devices)
         special = special_axes(layout)
@@ -64,21 +64,6 @@ def ways_of_layouts(
                 ways.layouts[one] = varied
                 ways.meshes.setdefault(one, []).append(mesh)
     return ways
-
-
-def _names(recipe: Recipe, target: Target, *, with_pipelines: bool) -> list[str]:
-    """List the layouts to try if the user names none; pipelines only if asked for, or if there is nothing else.
-
-    Arithmetic expects far less memory of a pipeline than the compiler needs: they would come first, and not fit.
-    """
-    names = layout_names(recipe, target)
-    if with_pipelines:
-        return names
-    return [name for name in names if not _is_pipeline(recipe, name, target)] or names
-
-
-def _is_pipeline(recipe: Recipe, name: str, target: Target) -> bool:
-    return bool(on_devices(layout_of(recipe, name)[0], target.num_devices).stage_axes)
 
 
 def _shapes(own: str, meshes: Sequence[str] | None, target: Target, special: Sequence[str]) -> list[str]:

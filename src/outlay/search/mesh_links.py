@@ -31,11 +31,15 @@ class MeshLinks:
         self.mesh = mesh
         self._target = target
         self._groups = functools.cache(self._groups_over)
+        self._seconds = functools.cache(self._seconds_of)
 
     def seconds(self, kind: CollectiveKind, payload: float, axes: tuple[str, ...]) -> float:
         """Return the time of one collective over some axes."""
         if size_of(self.mesh, axes) == 1:
             return 0.0
+        return self._seconds(kind, payload, axes)
+
+    def _seconds_of(self, kind: CollectiveKind, payload: float, axes: tuple[str, ...]) -> float:
         return collective_seconds(kind, payload, self._groups(axes), self._target)
 
     def _groups_over(self, axes: tuple[str, ...]) -> list[list[int]]:

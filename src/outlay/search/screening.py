@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,11 +20,10 @@ from outlay.layout.plan import Plan
 from outlay.program.constraints import check_constraints
 from outlay.program.diagnose import check_devices
 from outlay.search.analytic_cost import Expectation, expect
-from outlay.search.analytic_memory import certain_bytes
 from outlay.search.candidate import Candidate, mesh_info
 from outlay.search.compiled_price import Price
 from outlay.search.exchange_cost import context_of, context_problems
-from outlay.search.placed_work import Stages
+from outlay.search.placed_work import Leaves, Stages, certain_bytes
 from outlay.search.selection import Considered
 from outlay.search.workload import Workload
 
@@ -77,7 +77,7 @@ def screen(
         # Layouts may come to the same plan, as FSDP does where every leaf is too small: one of them is compiled.
         twin = seen.setdefault((candidate.options, plans.placement(plan), _how_run(layout, plan.mesh)), candidate)
         if twin is candidate:
-            passed.append(Screened(candidate, expect(work, plan, target, layout)))
+            passed.append(Screened(candidate, expect(work, plan, target, layout, plans.leaves(work, plan, layout))))
         else:
             ruled_out.append(
                 Considered(candidate, "ruled out", f"places everything as {twin.layout} does on {twin.mesh}")
@@ -110,6 +110,10 @@ class _Plans:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._plans: dict[object, Plan | Rejected] = {}
+        self._mesh = functools.cache(lambda text: _mesh_of(text, target))
+        # Plans are kept, so that their ids are nothing else's.
+        self._leaves: dict[object, Leaves] = {}
+        self._certain: dict[int, int] = {}
         self._shards: dict[object, tuple[str, ...]] = {}
         self._numbers: dict[object, int] = {}
         self._number_of: dict[int, tuple[Any, int]] = {}  # with what is numbered, whose id is then nothing else's
@@ -121,7 +125,7 @@ class _Plans:
             Rejected: as `plan_of` does.
         """
         where, what = self._number(layout, _unnumbered), self._number(work, lambda one: one.shapes)
-        info = _mesh_of(mesh, self._target)
+        info = self._mesh(mesh)
         if (key := (where, what, mesh)) not in self._shards:
             self._shards[key] = sample_axes(layout, work.batch, info)
         _check_even(work, layout, info, self._shards[key])
@@ -134,8 +138,17 @@ class _Plans:
         if isinstance(plan, Rejected):
             raise plan
         _check_calls(work, layout, plan.mesh)
-        _check_fits(plan, self._target)
+        if id(plan) not in self._certain:
+            self._certain[id(plan)] = certain_bytes(plan)
+        _check_fits(self._certain[id(plan)], self._target)
         return plan
+
+    def leaves(self, work: Workload, plan: Plan, layout: Layout) -> Leaves:
+        """Return what follows from a plan alone, made once for all that has this plan."""
+        key = (id(plan), Stages.of(layout, plan.mesh) is None, work.stacked, work.layers.shapes)
+        if key not in self._leaves:
+            self._leaves[key] = Leaves.of(work, plan, self._target, layout)
+        return self._leaves[key]
 
     def placement(self, plan: Plan) -> int:
         """Return a number that plans have in common which place everything alike."""
@@ -172,7 +185,7 @@ def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> P
     _check_even(work, layout, info, sample_axes(layout, work.batch, info))
     plan = _plan_on(work, layout, info)
     _check_calls(work, layout, info)
-    _check_fits(plan, target)
+    _check_fits(certain_bytes(plan), target)
     return plan
 
 
@@ -228,8 +241,8 @@ def _check_even(work: Workload, layout: Layout, mesh: MeshInfo, axes: Sequence[s
         raise Rejected(f"microbatches of {size} samples are not divisible over {over}")
 
 
-def _check_fits(plan: Plan, target: Target) -> None:
-    needed, memory = certain_bytes(plan), target.hardware.memory_bytes
+def _check_fits(needed: int, target: Target) -> None:
+    memory = target.hardware.memory_bytes
     if needed > memory:
         raise Rejected(f"state and batch alone need {format_bytes(needed)} of {format_bytes(memory)} a device")
 

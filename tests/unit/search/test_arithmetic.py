@@ -15,9 +15,8 @@ from outlay.layout.layout import Layout
 from outlay.layout.pipelines import pipeline
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero2
 from outlay.search.analytic_cost import expect
-from outlay.search.analytic_memory import certain_bytes
 from outlay.search.candidate import Candidate
-from outlay.search.placed_work import Stages
+from outlay.search.placed_work import Stages, certain_bytes
 from outlay.search.screening import Rejected, plan_of, screen
 from outlay.search.workload import Workload, workload
 
