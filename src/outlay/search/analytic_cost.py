@@ -96,15 +96,15 @@ def activation_bytes(parts: PlacedWork) -> float:
     layers.
     """
     layers, leaves, stages = parts.work.layers, parts.leaves, parts.stages
-    kept = layers.residuals.on(leaves.of_between, leaves.of_layers) / leaves.samples
+    residuals = layers.residuals.on(leaves.of_between, leaves.of_layers) / leaves.samples
     inside = layers.inside.on(1, leaves.of_layers) / leaves.samples
     outside = layers.outside.on(1, leaves.of_others) / leaves.samples / parts.stages_outside
     if stages is None:
-        return kept + inside + outside + leaves.gathered_bytes
-    kept *= (stages.ticks + 1) / (stages.microbatches * stages.repeats) / stages.size
+        return residuals + inside + outside + leaves.gathered_bytes
+    residuals *= (stages.ticks + 1) / (stages.microbatches * stages.repeats) / stages.size
     borders = _BORDERS * layers.carried / leaves.samples
     again = leaves.stage_bytes / stages.repeats * stages.ticks if stages.repeats > 1 else 0
-    return kept + borders + inside / stages.microbatches + outside + leaves.gathered_bytes + again
+    return residuals + borders + inside / stages.microbatches + outside + leaves.gathered_bytes + again
 
 
 def _computing(parts: PlacedWork, hardware: Hardware) -> float:

@@ -72,14 +72,14 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
             continue
         num_consts, num_carried = scan_operands(eqn.params)
         carried = [atom.aval for atom in eqn.invars[num_consts:][:num_carried]]
-        kept = [(atom.aval, _bytes(atom.aval, whole)) for atom in eqn.invars[num_consts + num_carried :]]
-        if sum(size for _, size in kept) >= sum((most.residuals.between, most.residuals.within)):
+        sizes = [(atom.aval, _bytes(atom.aval, whole)) for atom in eqn.invars[num_consts + num_carried :]]
+        if sum(size for _, size in sizes) >= sum((most.residuals.between, most.residuals.within)):
             shapes = frozenset(tuple(aval.shape) for aval in carried if getattr(aval, "ndim", 0) > 1)
-            between = sum(size for aval, size in kept if tuple(aval.shape[1:]) in shapes)
+            between = sum(size for aval, size in sizes if tuple(aval.shape[1:]) in shapes)
             most = LayerMemory(
                 eqn.params["length"],
                 shapes,
-                Bytes(between, sum(size for _, size in kept) - between),
+                Bytes(between, sum(size for _, size in sizes) - between),
                 sum(_bytes(aval, whole) for aval in carried),
                 _most_of(eqn.params["jaxpr"], whole, (), shapes),
             )

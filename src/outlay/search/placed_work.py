@@ -74,7 +74,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Leaves:
-    """What follows from where the leaves of a plan live, whatever the numbers of a pipeline and what is recomputed.
+    """Facts of a plan's leaves, whatever the numbers of a pipeline and what is recomputed.
 
     Attributes:
         plan: where everything lives.
@@ -94,13 +94,13 @@ class Leaves:
 
     @classmethod
     def of(cls, work: Workload, plan: Plan, target: Target, layout: Layout) -> Leaves:
-        """Return those of a workload's plan; for the arguments see `analytic_cost.expect`."""
+        """Return the leaves of a workload on a plan; for the arguments see `analytic_cost.expect`."""
         stages = Stages.of(layout, plan.mesh)
         return cls(plan, target, stages.axis if stages else "", work.stacked, work.layers.shapes, work.dtype)
 
     @functools.cached_property
     def params(self) -> tuple[LeafPlan, ...]:
-        """The leaves that have gradients: those below `params`, or the whole state if nothing has that name."""
+        """Leaves with gradients: those below `params`, or the whole state if nothing has that name."""
         return tuple(leaf for leaf in self.plan.state if leaf.path.startswith("params.")) or self.plan.state
 
     @functools.cached_property
@@ -110,13 +110,13 @@ class Leaves:
 
     @functools.cached_property
     def batch_axes(self) -> tuple[str, ...]:
-        """The axes that split the batch: along whichever dim, devices have their own work and sum gradients."""
+        """Axes of the batch: whichever dim they split, devices have their own work and sum gradients."""
         batch = self.plan.of_kind("batch")
         return tuple(dict.fromkeys(axis for leaf in batch for axes in leaf.dims for axis in axes))
 
     @functools.cached_property
     def in_layers(self) -> tuple[LeafPlan, ...]:
-        """The parameters of the layers: those of the stages if there are any, else those that are stacked."""
+        """Parameters of the layers: the ones of stages if there are any, else stacked ones."""
         if self.stage_axis:
             return tuple(leaf for leaf in self.params if self.stage_axis in axes_of(leaf))
         return tuple(leaf for leaf in self.params if self.num_layers(leaf) > 1)
@@ -186,7 +186,7 @@ class Leaves:
         return leaf.shape[0] if leaf.shape and leaf.shape[0] in self.stacked else 1
 
     def splitting_sum(self, one: Sum) -> tuple[str, ...]:
-        """Return the axes over which a sum is split, besides those of the batch."""
+        """Return the axes over which a sum is split, besides axes of the batch."""
         dims = ((shape, dim) for shape, dims in one.weights for dim in dims)
         axes = {axis for shape, dim in dims for axis in self._of_weights.get(shape, {}).get(dim, ())}
         return tuple(sorted(axes - {*self.batch_axes, self.stage_axis}))
@@ -215,12 +215,12 @@ class Leaves:
 
     @functools.cached_property
     def _of_weights(self) -> dict[tuple[int, ...], dict[int, tuple[str, ...]]]:
-        """The axes that split each dim of a layer's weights, by the shape of these."""
-        found = {}
+        """Axes of each dim of a layer's weights, by the shape of these."""
+        by_shape = {}
         for leaf in self.params:
             skip = 1 if self.num_layers(leaf) > 1 else 0
-            found[leaf.shape[skip:]] = dict(enumerate(leaf.dims[skip:]))
-        return found
+            by_shape[leaf.shape[skip:]] = dict(enumerate(leaf.dims[skip:]))
+        return by_shape
 
     def _sharing(self, leaves: tuple[LeafPlan, ...]) -> float:
         """Return how many devices share the work of some parameters on the same samples, averaged over them."""
