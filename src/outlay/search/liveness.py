@@ -100,7 +100,7 @@ class _Either:
     one: Container[tuple[int, ...]]
     other: Container[tuple[int, ...]]
 
-    def __contains__(self, shape: object) -> bool:
+    def __contains__(self, shape: Any) -> bool:
         return shape in self.one or shape in self.other
 
 
