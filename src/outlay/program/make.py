@@ -19,7 +19,7 @@ from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.modes import Mode, Step
 from outlay.program.program import Program
-from outlay.program.program_arguments import is_graph_loop, with_key
+from outlay.program.program_arguments import is_graph_loop, with_history, with_key
 
 if TYPE_CHECKING:
     from outlay.schedules.stage_schedule import StageSchedule
@@ -107,7 +107,9 @@ def program(
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     init = with_key(init)
     written = AsWritten(step, init, tuple(parts))
+    layout = Layout.of(layout)
     step, init = of_parts(step, init, parts)
+    init = with_history(init, layout)
     objects = None
     # A graph loop is known by its class, and would be hidden in a wrapper.
     if not is_graph_loop(step):
@@ -121,7 +123,7 @@ def program(
         step,
         init,
         inputs,
-        Layout.of(layout),
+        layout,
         mesh,
         mode,
         compiler_options,

@@ -59,12 +59,17 @@ def no_stages(mode: str) -> ProgramError:
 
 
 def with_history(init: Callable[[Any], Any], layout: Layout) -> Callable[[Any], Any]:
-    """Return an init whose state has room for what the layout has a step keep, such as scales of products in FP8."""
+    """Return an init whose state has room for what the layout has a step keep; see `begun`."""
+    return functools.wraps(init, updated=())(lambda key: begun(init(key), layout)) if layout.keeps_scales else init
+
+
+def begun(state: Any, layout: Layout) -> Any:
+    """Return a state with room for what the layout has a step keep, such as scales of products in FP8."""
     if not layout.keeps_scales:
-        return init
+        return state
     from outlay.program.fp8 import delayed_scaling
 
-    return delayed_scaling.with_history(init, layout)
+    return delayed_scaling.begun(state, layout)
 
 
 def with_key(init: Any) -> Any:

@@ -14,7 +14,9 @@ from jax.sharding import Mesh
 from outlay.core.array_leaves import arrays_only
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
+from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
+from outlay.program.program_arguments import begun
 
 if TYPE_CHECKING:
     from outlay.graph.rows import Rows
@@ -25,12 +27,14 @@ class States:
 
     Attributes:
         plan: where every leaf lives.
+        layout: the rules of the plan.
         mesh: the mesh of the plan.
         state_shapes: the state as shapes and dtypes.
         rows: for a graph, the parts that are split by rows.
     """
 
     plan: Plan
+    layout: Layout
     mesh: Mesh
     state_shapes: Any
     rows: tuple[Rows, ...]
@@ -66,7 +70,7 @@ class States:
         """
         from outlay.arrays.put import put
 
-        state = arrays_only(state)
+        state = begun(arrays_only(state), self.layout)
         program = self.taking(state)
         placed = dict(flatten_paths(put(self.arrays_of(state), self.plan, self.mesh))[0])
         named, structure = flatten_paths(program.state_shapes)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from flax.linen import fp8_ops
 
 import outlay
@@ -213,3 +214,21 @@ def test_a_layout_without_delayed_scaling_keeps_none():
     program = made(stacked, stack, X, SPLIT, "data=8")
     assert program.state_shapes.scaling.shape == (2, 3, 1024)
     assert program.with_layout(SPLIT).state_shapes.scaling is None
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.up = nnx.Linear(32, 24, rngs=rngs)
+
+
+def of_model(model, batch, keys):
+    return jnp.mean(model.up(batch) ** 2, axis=-1), {}
+
+
+def test_a_state_from_elsewhere_begins_a_history():
+    """Of NNX objects too, whose arrays are taken out of them."""
+    program = made(of_model, lambda key: Model(nnx.Rngs(key)), X, SPLIT, "data=8")
+    plain = outlay.init_state(lambda key: Model(nnx.Rngs(key)), SGD)(jax.random.key(0))
+    assert plain.scaling is None
+    state, _ = program(program.put(plain), X)
+    assert (np.asarray(state.scaling)[..., 0] > 0).all()

@@ -10,7 +10,7 @@ scale that occurred is the last place that is not zero.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,33 +34,28 @@ OTHER, PARAMETER, GRADIENT = range(3)
 """The rows of a leaf: what it is multiplied with, the leaf itself, the gradient that comes in."""
 
 
-def with_history(init: Callable[[Any], Any], layout: Layout) -> Callable[[Any], Any]:
-    """Return an init whose state has room for the scales of the rules with delayed scaling.
+def begun(state: Any, layout: Layout) -> Any:
+    """Return a state with room for the scales of the rules with delayed scaling; where it has some, these stay.
 
     Args:
-        init: makes a state.
+        state: the state.
         layout: the layout.
 
     Raises:
-        ProgramError: while it is traced: the state has no place for them.
+        ProgramError: the state has no place for them.
     """
-
-    def with_room(key: Any) -> Any:
-        state = init(key)
-        nodes, structure = flatten_paths(state, is_leaf=_keeps_history)
-        with_room = [_begun(node, path, layout) if _keeps_history(node) else node for path, node in nodes]
-        if not any(_keeps_history(node) and node.scaling is not None for node in with_room):
-            raise no_place(layout)
-        return structure.unflatten(with_room)
-
-    return with_room
+    nodes, structure = flatten_paths(state, is_leaf=_keeps_history)
+    with_room = [_with_room(node, path, layout) if _keeps_history(node) else node for path, node in nodes]
+    if not any(_keeps_history(node) and node.scaling is not None for node in with_room):
+        raise no_place(layout)
+    return structure.unflatten(with_room)
 
 
 def _keeps_history(node: Any) -> bool:
     return isinstance(node, KeepsHistory)
 
 
-def _begun(node: Any, path: str, layout: Layout) -> Any:
+def _with_room(node: Any, path: str, layout: Layout) -> Any:
     if node.scaling is not None:
         return node
     num = len(delayed_leaves(node.params, under(path, "params"), layout))
