@@ -210,10 +210,11 @@ def test_stages_that_are_programs_of_their_own_are_refused():
         made(stacked, stack, X, STAGES + SPLIT, "stage=2,data=4", "placed")
 
 
-def test_a_layout_without_delayed_scaling_keeps_none():
-    program = made(stacked, stack, X, SPLIT, "data=8")
-    assert program.state_shapes.scaling.shape == (2, 3, 1024)
-    assert program.with_layout(SPLIT).state_shapes.scaling is None
+def test_only_a_layout_with_delayed_scaling_has_a_place_for_it():
+    step, init = outlay.train_step(stacked, SGD), outlay.init_state(stack, SGD)
+    plain = outlay.program(step, init, X, layout=SPLIT, mesh="data=8")
+    assert plain.state_shapes.scaling is None
+    assert plain.with_layout(outlay.Layout([RULE]) + SPLIT).state_shapes.scaling.shape == (2, 3, 1024)
 
 
 class Model(nnx.Module):
