@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ def test_the_plan_and_the_program_say_how_it_runs() -> None:
         in str(program.plan["params.layers"].reason)
     )
     assert program.pipelines.endswith(f"the scan over 4 layers at {line_of(scanned, 'jax.lax.scan')}")
+
+
+def test_the_gradient_of_a_layer_is_added_where_the_backward_loop_makes_it() -> None:
+    text = made(scanned(plain_layer)).lowered.as_text()
+    of_all, of_one = (f"tensor<2x{num}x{WIDTH}x{WIDTH}xf32>" for num in (LAYERS // 2, 1))  # of two stages
+    assert re.search(rf"stablehlo.dynamic_update_slice .* : \({of_all}, {of_one}, ", text)
+    assert not re.search(rf"stablehlo.add .* : tensor<2x(1x)?{LAYERS // 2}x{WIDTH}x{WIDTH}xf32>", text)
 
 
 def test_on_one_stage_the_step_stays_as_it_is() -> None:

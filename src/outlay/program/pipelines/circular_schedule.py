@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from outlay.program.pipelines.summed_in_place import sums_of
 from outlay.program.place_inside import Place
 
 
@@ -67,6 +68,7 @@ class Operands:
         carried: what goes from layer to layer (M, ...).
         carried_dims: for each of these, which dim behind the microbatches holds samples.
         sample_axes: the mesh axes that split samples.
+        sums: for each of the layers, what their gradient is added to (`summed_in_place.py`); None where by JAX.
     """
 
     shared: Sequence[Any]
@@ -76,10 +78,11 @@ class Operands:
     carried: Sequence[Any]
     carried_dims: Sequence[int] = ()
     sample_axes: tuple[str, ...] = ()
+    sums: Sequence[Any | None] = ()
 
 
-Layers = Callable[[Operands], tuple[list[Any], list[Any]]]
-"""Runs some layers on one microbatch: returns what they carry on, and what each of them returns besides."""
+Layers = Callable[[Operands], tuple[list[Any], list[Any], list[Any]]]
+"""Runs some layers on one microbatch: returns what they carry on, what each returns besides, and the sums."""
 
 
 def run_circular(
@@ -112,6 +115,8 @@ def run_circular(
     layers, layer_samples = (
         [at_stages(_by_stage(x, schedule)) for x in each] for each in (of.layers, of.layer_samples)
     )
+    sums = [sums_of(x) if schedule.num_repeats == 1 and _is_float(x) else None for x in layers]
+    layers = [x if total is None else jax.lax.stop_gradient(x) for x, total in zip(layers, sums, strict=True)]
     # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
     waiting = [*map(copied, of.carried)]
 
@@ -123,8 +128,8 @@ def run_circular(
             for x, dim in zip(values, of.carried_dims, strict=True)
         ]
 
-    def stage(operands: Any, repeat: jax.Array, microbatch: jax.Array) -> tuple[list[Any], list[Any]]:
-        shared, shared_samples, layers, layer_samples, carried = operands
+    def stage(operands: Any, repeat: jax.Array, microbatch: jax.Array) -> tuple[list[Any], list[Any], list[Any]]:
+        shared, shared_samples, layers, layer_samples, carried, sums = operands
         return run(
             Operands(
                 shared,
@@ -132,34 +137,37 @@ def run_circular(
                 [_at(x, repeat) for x in layers],
                 [_at(x, repeat)[:, microbatch] for x in layer_samples],
                 carried,
+                sums=[None if x is None else x[0] for x in sums],
             )
         )
 
     at_all_stages = jax.vmap(stage, spmd_axis_name=axis)
 
     def one_tick(state: Any, tick: jax.Array) -> tuple[Any, None]:
-        moving, waiting, returned = state
+        moving, waiting, returned, sums = state
         job = jnp.clip(tick - numbers, 0, micro * schedule.num_repeats - 1)
         is_first = numbers == 0
         entering = [jax.lax.dynamic_index_in_dim(x, tick % micro, 1, keepdims=False) for x in waiting]
         carried = spread([_where(is_first, *both) for both in zip(entering, moving, strict=True)])
-        operands = (shared, shared_samples, layers, layer_samples, carried)
-        results, besides = at_all_stages(operands, job // micro, job % micro)
+        operands = (shared, shared_samples, layers, layer_samples, carried, sums)
+        results, besides, sums = at_all_stages(operands, job // micro, job % micro)
         moved = spread([jnp.roll(x, 1, axis=0) for x in spread(results)])
         is_back = tick >= stages - 1
         slot = (tick - stages + 1) % micro
         waiting = [_written(all_, one, slot, is_back) for all_, one in zip(waiting, moved, strict=True)]
         is_job = (tick >= numbers) & (tick - numbers < micro * schedule.num_repeats)
         returned = [_filed(all_, one, job, is_job, micro) for all_, one in zip(returned, besides, strict=True)]
-        return (moved, spread(waiting, 2), [*map(at_stages, returned)]), None
+        sums = [None if x is None else at_stages(x[:, None]) for x in sums]
+        return (moved, spread(waiting, 2), [*map(at_stages, returned)], sums), None
 
     # Until the first microbatch reaches it, a stage runs on what has not been through the layers before it: values that
     # no layer turns into NaN, which zeros might become. Nothing of it is used.
     moving = [x[:, 0] for x in waiting]
-    shapes = jax.eval_shape(at_all_stages, (shared, shared_samples, layers, layer_samples, moving), numbers, numbers)[1]
+    operands = (shared, shared_samples, layers, layer_samples, moving, sums)
+    shapes = jax.eval_shape(at_all_stages, operands, numbers, numbers)[1]
     returned = [jnp.zeros((stages, schedule.num_repeats * micro, *x.shape[1:]), x.dtype) for x in shapes]
-    start = (spread(moving), spread(waiting, 2), [*map(at_stages, returned)])
-    (_, waiting, returned), _ = jax.lax.scan(one_tick, start, jnp.arange(schedule.num_ticks))
+    start = (spread(moving), spread(waiting, 2), [*map(at_stages, returned)], sums)
+    (_, waiting, returned, _), _ = jax.lax.scan(one_tick, start, jnp.arange(schedule.num_ticks))
     return [x[0] for x in waiting], [_by_layer(x, schedule) for x in returned]
 
 
@@ -172,6 +180,10 @@ def _by_stage(x: jax.Array, schedule: CircularSchedule) -> jax.Array:
 def _at(x: jax.Array, repeat: jax.Array) -> jax.Array:
     """Return the layers of one repeat, of all layers of a stage (repeats, layers at once, ...)."""
     return x[0] if x.shape[0] == 1 else jax.lax.dynamic_index_in_dim(x, repeat, keepdims=False)
+
+
+def _is_float(x: jax.Array) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
 def _where(is_first: jax.Array, first: jax.Array, others: jax.Array) -> jax.Array:

@@ -22,6 +22,7 @@ from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.program.batch_locality import sample_dim
 from outlay.program.mixed_samples import mixing_operations
 from outlay.program.pipelines.circular_schedule import CircularSchedule, Operands, run_circular
+from outlay.program.pipelines.summed_in_place import noted
 from outlay.program.place_inside import Place
 
 
@@ -161,23 +162,26 @@ class _PipelinedScan:
         last, (before, besides) = jax.lax.scan(turn, free, layers, length=self._params["length"])
         return last, before, besides
 
-    def _on_stage(self, of: Operands) -> tuple[list[Any], list[Any]]:
+    def _on_stage(self, of: Operands) -> tuple[list[Any], list[Any], list[Any]]:
         """Run some layers on one microbatch."""
         const_dims, carried_dims, layer_dims = self._parts(self._dims)
         consts = _merged(const_dims, of.shared_samples, of.shared)
         num_free = sum(dim is None for dim in carried_dims)
-        free, layers = [*of.layers[:num_free]], _merged(layer_dims, of.layer_samples, of.layers[num_free:])
 
-        def turn(carried: list[Any], slices: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
-            free, layer = slices
+        def turn(so_far: Any, slices: Any) -> tuple[Any, list[Any]]:
+            (carried, sums), (own, layer_samples, number) = so_far, slices
+            both = [(x, None) if total is None else noted(x, total, number) for x, total in zip(own, sums, strict=True)]
+            own, sums = [x for x, _ in both], [total for _, total in both]
+            free, layer = own[:num_free], _merged(layer_dims, layer_samples, own[num_free:])
             results = _run(self._params["jaxpr"], [*consts, *_merged(carried_dims, carried, free), *layer])
             own = [x for x, dim in zip(results, self._result_dims, strict=True) if dim is not None]
-            return own[: len(carried)], own[len(carried) :]
+            return (own[: len(carried)], sums), own[len(carried) :]
 
         num = self._schedule.layers_at_once
         unroll = min(int(self._params["unroll"]), num)
-        carried, results = jax.lax.scan(turn, [*of.carried], (free, layers), length=num, unroll=unroll)
-        return carried, results
+        slices = ([*of.layers], [*of.layer_samples], jnp.arange(num))
+        (carried, sums), results = jax.lax.scan(turn, ([*of.carried], [*of.sums]), slices, length=num, unroll=unroll)
+        return carried, results, sums
 
 
 def _run(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
