@@ -72,8 +72,8 @@ def moe(
         accumulate: microbatches a step.
         param_dtype: what parameters and their gradients are.
         dtype: the dtype of computations.
-        precision: `fp8` or `fp8-blockwise` for products with the kernels of attention and experts in FP8; routers stay
-            as they are. Not with `dropless`.
+        precision: `fp8`, `fp8-delayed` or `fp8-blockwise` for products with the kernels of attention and experts in
+            FP8; routers stay as they are. Not with `dropless`.
         optimizer_dtype: the dtype of the optimizer's state.
         remat: as for `lm`.
         loss_chunks: the number of pieces of a sequence for the loss.
