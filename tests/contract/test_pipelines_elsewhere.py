@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,29 @@ def pipeline(form: str) -> outlay.Layout:
 def made(form: str, layout: outlay.Layout, **sizes: Any) -> outlay.Program:
     step, init = outlay.train_step(loss, OPTIMIZER), outlay.init_state(init_of(form), OPTIMIZER)
     return outlay.program(step, init, BATCH, layout=layout + outlay.data_parallel(), mesh=outlay.mesh(**sizes))
+
+
+def test_layers_that_the_model_writes_out_are_arrays_of_their_own() -> None:
+    def unrolled(params: Any, batch: Any, keys: Any) -> Any:
+        def turn(carried: Any, w: jax.Array) -> Any:
+            x, key = carried
+            return (layer(w, x), jax.random.split(key)[0]), (x**2).mean(-1)
+
+        (x, _), sizes = jax.lax.scan(turn, (batch, jax.random.key(0)), params["layers"], unroll=2)
+        return (x @ params["head"]) ** 2 + sizes.sum(0), {}
+
+    step, init = outlay.train_step(unrolled, OPTIMIZER), outlay.init_state(init_of("stack"), OPTIMIZER)
+    layout, mesh = pipeline("stack") + outlay.data_parallel(), outlay.mesh(stage=2, data=4)
+    program = outlay.program(step, init, BATCH, layout=layout, mesh=mesh)
+    text, of_one = program.lowered.as_text(), rf"tensor<2x1x{WIDTH}x{WIDTH}xf32>"
+    assert len(re.findall(rf"stablehlo.add .* : {of_one}", text)) == 2
+    assert not re.search(rf"stablehlo.add .* : tensor<2x(1x)?2x{WIDTH}x{WIDTH}xf32>", text)
+    (got, _), (expected, _) = (
+        program(program.init(jax.random.key(0)), BATCH),
+        jax.jit(step)(init(jax.random.key(0)), BATCH),
+    )
+    for left, right in zip(jax.tree.leaves(got.params), jax.tree.leaves(expected.params), strict=True):
+        np.testing.assert_allclose(left, right, rtol=0, atol=1e-6 * np.abs(right).max())
 
 
 @pytest.mark.some_cases(1, newest=1)

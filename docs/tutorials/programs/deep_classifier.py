@@ -27,6 +27,7 @@ class Classifier(nn.Module):
     layers: int = 8
     expansion: int = 1
     dropout: float = 0.1
+    unroll: int = 1
 
     @nn.compact
     def __call__(self, x, train):
@@ -35,6 +36,7 @@ class Classifier(nn.Module):
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             length=self.layers,
+            unroll=self.unroll,
         )
         x = nn.Dense(self.width, name="input")(x)
         x, _ = scan(Block(self.expansion, self.dropout, name="blocks"), x, None)

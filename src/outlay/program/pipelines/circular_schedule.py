@@ -86,7 +86,7 @@ Layers = Callable[[Operands], tuple[list[Any], list[Any], list[Any]]]
 
 
 def run_circular(
-    schedule: CircularSchedule, axis: str, run: Layers, of: Operands, place: Place
+    schedule: CircularSchedule, axis: str, run: Layers, of: Operands, place: Place, *, unrolled: bool = False
 ) -> tuple[list[Any], list[Any]]:
     """Run all layers on all microbatches.
 
@@ -97,6 +97,7 @@ def run_circular(
             stage runs at once.
         of: the operands.
         place: constrains where values live.
+        unrolled: whether `run` takes its layers as a list for each stack, and has no loop over them.
 
     Returns:
         What the last layer carries on, (M, ...), and what each layer returns besides, (L, M, ...).
@@ -115,8 +116,9 @@ def run_circular(
     layers, layer_samples = (
         [at_stages(_by_stage(x, schedule)) for x in each] for each in (of.layers, of.layer_samples)
     )
-    sums = [sums_of(x) if schedule.num_repeats == 1 and _is_float(x) else None for x in layers]
+    sums = [sums_of(x) if schedule.num_repeats == 1 and _is_float(x) and not unrolled else None for x in layers]
     layers = [x if total is None else jax.lax.stop_gradient(x) for x, total in zip(layers, sums, strict=True)]
+    layers = [[*map(at_stages, _by_layer_at_once(x))] if unrolled else x for x in layers]
     # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
     waiting = [*map(copied, of.carried)]
 
@@ -134,7 +136,7 @@ def run_circular(
             Operands(
                 shared,
                 [x[microbatch] for x in shared_samples],
-                [_at(x, repeat) for x in layers],
+                [[_at(row, repeat) for row in x] if unrolled else _at(x, repeat) for x in layers],
                 [_at(x, repeat)[:, microbatch] for x in layer_samples],
                 carried,
                 sums=[None if x is None else x[0] for x in sums],
@@ -175,6 +177,13 @@ def _by_stage(x: jax.Array, schedule: CircularSchedule) -> jax.Array:
     """Reshape a stack (L, ...) to (stages, repeats, layers at once, ...), without repeats to (stages, layers, ...)."""
     stages, repeats, num = schedule.num_stages, schedule.num_repeats, schedule.layers_at_once
     return jnp.swapaxes(x.reshape(repeats, stages, num, *x.shape[1:]), 0, 1)
+
+
+def _by_layer_at_once(x: jax.Array) -> list[jax.Array]:
+    """Return layers (stages, repeats, layers at once, ...) one by one; together their gradients are one stack again."""
+    if not _is_float(x):
+        return [x[:, :, number] for number in range(x.shape[2])]
+    return [jnp.squeeze(row, 2) for row in jax.lax.split(x, (1,) * x.shape[2], axis=2)]
 
 
 def _at(x: jax.Array, repeat: jax.Array) -> jax.Array:

@@ -128,7 +128,9 @@ class _PipelinedScan:
             [dim for dim in carried_dims if dim is not None],
             self._sample_axes,
         )
-        moved, returned = run_circular(self._schedule, self._axis, self._on_stage, operands, self._place)
+        moved, returned = run_circular(
+            self._schedule, self._axis, self._on_stage, operands, self._place, unrolled=self._is_unrolled
+        )
         moved = [
             joined(x, dim, parts) for x, dim in zip(moved, (d for d in carried_dims if d is not None), strict=True)
         ]
@@ -162,6 +164,11 @@ class _PipelinedScan:
         last, (before, besides) = jax.lax.scan(turn, free, layers, length=self._params["length"])
         return last, before, besides
 
+    @property
+    def _is_unrolled(self) -> bool:
+        """Whether the model writes out all layers of a stage, which then are arrays of their own."""
+        return int(self._params["unroll"]) >= self._schedule.layers_at_once > 1
+
     def _on_stage(self, of: Operands) -> tuple[list[Any], list[Any], list[Any]]:
         """Run some layers on one microbatch."""
         const_dims, carried_dims, layer_dims = self._parts(self._dims)
@@ -177,10 +184,19 @@ class _PipelinedScan:
             own = [x for x, dim in zip(results, self._result_dims, strict=True) if dim is not None]
             return (own[: len(carried)], sums), own[len(carried) :]
 
-        num = self._schedule.layers_at_once
-        unroll = min(int(self._params["unroll"]), num)
+        num, so_far = self._schedule.layers_at_once, ([*of.carried], [*of.sums])
+        if self._is_unrolled:
+            returned = []
+            for number in range(num):
+                own = [x[number] for x in of.layers], [x[number] for x in of.layer_samples], number
+                so_far, results = turn(so_far, own)
+                returned.append(results)
+            carried, sums = so_far
+            return carried, [jnp.stack(each) for each in zip(*returned, strict=True)], sums
         slices = ([*of.layers], [*of.layer_samples], jnp.arange(num))
-        (carried, sums), results = jax.lax.scan(turn, ([*of.carried], [*of.sums]), slices, length=num, unroll=unroll)
+        (carried, sums), results = jax.lax.scan(
+            turn, so_far, slices, length=num, unroll=min(num, int(self._params["unroll"]))
+        )
         return carried, results, sums
 
 
