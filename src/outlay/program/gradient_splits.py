@@ -61,7 +61,8 @@ def whole_gradients(plan: Plan, paths: Iterable[str]) -> frozenset[str]:
 def parameter_dims(params: Any, plan: Plan) -> dict[str, Dims]:
     """Return how the differentiated parameters are split, by their paths; see `root_of`."""
     root, dims_of = root_of(params, plan), {leaf.path: leaf.dims for leaf in plan}
-    return {path: dims_of.get(under(root, path), ((),) * leaf.ndim) for path, leaf in flatten_paths(params)[0]}
+    named = flatten_paths(params)[0]
+    return {path: ((),) * leaf.ndim if path == BESIDE else dims_of[under(root, path)] for path, leaf in named}
 
 
 def root_of(params: Any, plan: Plan) -> str:
