@@ -121,5 +121,5 @@ def test_step_and_init_may_take_the_state_in_parts():
     assert program.plan["w"].spec == jax.P("data", None)
     assert float(outputs["loss"]) == 1.0
     # `choose` traces a step by itself, for meshes that need not exist.
-    work = Workloads("parts", (), recipe, {}, None)(Candidate("fsdp", "data=8"))
+    work = Workloads("parts", (), recipe, {}, None, None)(Candidate("fsdp", "data=8"))
     assert sorted(work.state) == ["count", "w"]
