@@ -75,10 +75,11 @@ test-newest: $(NEWEST_VENV)
 	@$(RUN); echo "Testing with $$(.venv-newest/bin/python --version) ..."; \
 	twice .pytest_cache/newest .venv-newest/bin/$(PYTEST) -n $(WORKERS) -m '$(WITH_NEWEST)'
 
-# It has a tenth of the tests, so one worker; what it says is shown when it has ended.
+# It has a tenth of the tests, so one worker, and gives way to the others: so it lasts as long as they do, and computes where they wait.
+# What it says is shown when it has ended.
 test-beside: $(NEWEST_VENV)
 	@$(RUN); mkdir -p .pytest_cache; \
-	run $(MAKE) --silent --no-print-directory test-newest WORKERS=$(if $(THOROUGH),2,1) > .pytest_cache/newest.txt 2>&1; code=$$?; \
+	run nice -n 5 $(MAKE) --silent --no-print-directory test-newest WORKERS=$(if $(THOROUGH),2,1) > .pytest_cache/newest.txt 2>&1; code=$$?; \
 	cat .pytest_cache/newest.txt; exit $$code
 
 # An environment like the other, without the applications in packages/. Pages of the documentation are of both.
