@@ -35,11 +35,12 @@ def in_a_paragraph(layout: Layout, mesh: str, price: Price, next_best: Sequence[
 def _of_mesh(layout: Layout, mesh: MeshSpec, price: Price) -> Iterator[str]:
     roles = []
     crossing = {axis for axes in price.crossing for axis in axes.split("+")}
-    placements = {axis: rule.placement for rule in layout for axis in rule.axes}
     for axis, size in mesh.axes:
         if size == 1:
             continue
-        what = _in_words(placements.get(axis), axis, size) or _ROLES.get(axis, "split")
+        # Several rules may speak of an axis, as one of FSDP does of the axis over which another splits tokens.
+        said = (_in_words(rule.placement, axis, size) for rule in layout if axis in rule.axes)
+        what = next(filter(None, said), "") or _ROLES.get(axis, "arrays are split")
         where = "across hosts" if axis in crossing else "inside a host"
         roles.append(f"over {axis}={size} ({where}) {what}")
     if roles:

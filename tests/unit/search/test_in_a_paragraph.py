@@ -26,3 +26,10 @@ def test_each_axis_has_its_role_and_place():
 def test_split_tokens_name_their_exchange():
     text = in_a_paragraph(CONTEXT, "data=2,context=4", price(2.0))
     assert "over context=4 (inside a host) tokens are split, with an exchange by ring" in text
+
+
+def test_fsdp_over_tokens_too_leaves_an_axis_its_role():
+    over_both = Layout([("@attention", outlay.layout.context("context", "ring"))]) + outlay.fsdp(("data", "context"))
+    text = in_a_paragraph(over_both, "data=2,context=4,stage=2", price(2.0))
+    assert "over context=4 (inside a host) tokens are split, with an exchange by ring" in text
+    assert "over stage=2 (inside a host) arrays are split" in text
