@@ -153,7 +153,7 @@ class PlacedStages(OneStep):
 
         leaves = jax.tree.leaves(where)
         first = jax.jit(begin, in_shardings=(state, batch), out_shardings=[leaves[number] for number in own])
-        of_layers, common = programs.sums_of_all()
+        of_layers, common = programs.sums_of_all
         last = jax.jit(
             self._end,
             in_shardings=(state, batch, *(jax.tree.map(lambda x: x.sharding, each) for each in (of_layers, common))),
@@ -205,7 +205,7 @@ class PlacedStages(OneStep):
             held = run_scheduled(schedule, stages, range(first, first + micro), sums)
             most = [*map(max, most, held)]
         self.peak_held = tuple(most)
-        of_layers, common = self._programs.sums_of_all()
+        of_layers, common = self._programs.sums_of_all
         all_layers = [
             [
                 joined_of([sums[stage].layers[repeat][number] for stage in sums], like)

@@ -41,8 +41,8 @@ def wrap(step: Step, planned: Planned) -> Step:
         start = zeros(loss)
         sums_of, _ = jax.lax.scan(add, [(start.layers, start.common)] * num_stages, parts)
         of_layers = [
-            [jnp.concatenate([each[repeat][number] for each, _ in sums_of]) for number in range(len(whole))]
-            for repeat, whole in enumerate(layers)
+            [jnp.concatenate(each) for each in zip(*(of_repeats[repeat] for of_repeats, _ in sums_of), strict=True)]
+            for repeat in range(loss.schedule.num_repeats)
         ]
         joined = [jnp.concatenate(each) for each in zip(*(common for _, common in sums_of), strict=True)]
         return results_of(loss, back, (layers, shared), of_layers, joined)
@@ -69,6 +69,7 @@ def results_of(
         common: the gradients of shared parameters and the sums of the loss, of each stage (stages, ...).
     """
     layers, shared = handed
+    of_layers = [[piece for x in each for piece in loss.cut.in_pieces(x)] for each in of_layers]
     summed = [jnp.sum(x, axis=0) for x in common]
     cotangents = (
         [[x.astype(like.dtype) for x, like in zip(*each, strict=True)] for each in zip(of_layers, layers, strict=True)],
@@ -99,7 +100,7 @@ class _InOneTrace(CalledStages):
         repeat, stage = divmod(place, loss.schedule.num_stages)
         size = loss.cut.most_layers // loss.cut.most_pieces
         first, last = stage * size, stage * size + loss.cut.counts[place] // loss.cut.num_pieces(place)
-        layers = [self._layers[repeat][number][first:last] for number in loss.pieces_of(place)]
+        layers = [self._layers[repeat][number][first:last] for number in loss.pieces[place]]
         others = [*loss.consts, *[None] * len(loss.paths), *self._parts[part]]
         return [*layers, *(self._shared[number] for number in taken.shared), *(others[n] for n in taken.others)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ class StageSums:
     """What a stage adds up.
 
     Attributes:
-        layers: the gradients of its layers, for each repeat; without a loop each with a dim of size 1 in front.
+        layers: the gradients of its layers, for each repeat, stacked.
         common: the gradients of shared parameters, and the sums of the loss, each with a dim of size 1 in front.
     """
 
@@ -39,12 +40,9 @@ def zeros(loss: StagedLoss) -> StageSums:
 
 def sum_shapes(loss: StagedLoss) -> tuple[list[Any], list[Any]]:
     """Return the sums of a stage, for one repeat, as shapes; with as many layers as the largest place has."""
-    inner = loss.cut.jaxpr.in_avals
-    size = loss.cut.most_layers // loss.cut.most_pieces
+    inner, size = loss.cut.jaxpr.in_avals, loss.cut.most_layers
     layers = [
-        jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), _wide(var.aval.dtype))
-        for var in loss.cut.scanned_layers
-        for _ in range(loss.cut.most_pieces)
+        jax.ShapeDtypeStruct((size, *var.aval.shape[1:]), _wide(var.aval.dtype)) for var in loss.cut.scanned_layers
     ]
     shared = [jax.ShapeDtypeStruct((1, *inner[n].shape), _wide(inner[n].dtype)) for n in loss.shared]
     totals = [jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for x in jax.tree.leaves(loss.results[1])]
@@ -69,7 +67,7 @@ def backward(
     function = loss.functions[place]
     grads = replay(function.backward, [*_rows(loss, place, held), *back])
     num = function.num_back
-    return grads[:num], *_added(loss, layers, shared, grads[num:])
+    return grads[:num], *_added(loss, place, layers, shared, grads[num:])
 
 
 def inputs(loss: StagedLoss, place: int, held: Values, back: Values) -> tuple[Values, Values]:
@@ -82,7 +80,7 @@ def weights(
 ) -> tuple[Values, Values]:
     """Return the sums with the gradients of a microbatch."""
     values = [*_rows(loss, place, held), *back]
-    return _added(loss, layers, shared, loss.functions[place].halves.weights(values, handed))
+    return _added(loss, place, layers, shared, loss.functions[place].halves.weights(values, handed))
 
 
 CALLS_OF: dict[str, Callable[..., Any]] = {
@@ -142,17 +140,14 @@ class CalledStages(abc.ABC):
 
     def _own(self, place: int, sums: StageSums) -> tuple[Values, Values]:
         repeat = place // self._loss.schedule.num_stages
-        own = [sums.layers[repeat][number] for number in self._loss.pieces_of(place)]
-        return own, [sums.common[number] for number in self._numbers(place)]
+        return sums.layers[repeat], [sums.common[number] for number in self._numbers(place)]
 
     def _with(self, place: int, sums: StageSums, layers: Values, shared: Values) -> StageSums:
         repeat = place // self._loss.schedule.num_stages
-        common, own = [*sums.common], [*sums.layers[repeat]]
+        common = [*sums.common]
         for number, x in zip(self._numbers(place), shared, strict=True):
             common[number] = x
-        for number, x in zip(self._loss.pieces_of(place), layers, strict=True):
-            own[number] = x
-        return StageSums([own if n == repeat else each for n, each in enumerate(sums.layers)], common)
+        return StageSums([layers if n == repeat else each for n, each in enumerate(sums.layers)], common)
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:
@@ -176,12 +171,21 @@ def _row(loss: StagedLoss, x: jax.Array) -> jax.Array:
     return x[0] if loss.cut.unrolled else x
 
 
-def _added(loss: StagedLoss, layers: Values, shared: Values, grads: Sequence[Any]) -> tuple[Values, Values]:
-    num = len(layers)
-    own = [x[None] if loss.cut.unrolled else x for x in grads[:num]]
-    of_layers = [_added_to_first(total, x.astype(total.dtype)) for total, x in zip(layers, own, strict=True)]
-    return of_layers, [total + x[None].astype(total.dtype) for total, x in zip(shared, grads[num:], strict=True)]
+def _added(loss: StagedLoss, place: int, layers: Values, shared: Values, grads: Sequence[Any]) -> tuple[Values, Values]:
+    own, num = iter(grads), loss.cut.num_pieces(place)
+    add = _added_row_by_row if loss.cut.unrolled else _added_to_first
+    of_layers = [add(total, *itertools.islice(own, num)) for total in layers]
+    return of_layers, [total + x[None].astype(total.dtype) for total, x in zip(shared, own, strict=True)]
 
 
 def _added_to_first(total: jax.Array, x: jax.Array) -> jax.Array:
+    x = x.astype(total.dtype)
     return total + x if x.shape == total.shape else total.at[: x.shape[0]].add(x)
+
+
+def _added_row_by_row(total: jax.Array, *rows: jax.Array) -> jax.Array:
+    """Add to a stack in place: XLA does not see that a scatter to a known row is a slice of the stack."""
+    for number, x in enumerate(rows):
+        row = jax.lax.slice_in_dim(total, number, number + 1) + x[None].astype(total.dtype)
+        total = jax.lax.dynamic_update_slice_in_dim(total, row, number, 0)
+    return total

@@ -45,14 +45,14 @@ class StagePrograms:
     @functools.cached_property
     def layer_specs(self) -> list[P]:
         """How layers are split: over the stages, and as the layout splits the leaf that they are made of."""
-        return self._specs_in_pieces(self.loss.cut.most_pieces)
-
-    def _specs_in_pieces(self, num_pieces: int) -> list[P]:
         return [
             P(self._axis) if dims is None else P(self._axis, *without_axis(dims, self._axis)[1:])
             for dims in self.loss.layer_dims
-            for _ in range(num_pieces)
         ]
+
+    def _specs_in_pieces(self, num_pieces: int) -> list[P]:
+        """Return the same for each array of layers, as stages are given them."""
+        return [spec for spec in self.layer_specs for _ in range(num_pieces)]
 
     @functools.cached_property
     def shared_specs(self) -> dict[int, P]:
@@ -78,14 +78,15 @@ class StagePrograms:
         layers, _, consts, parts = handed
         on_all = functools.partial(NamedSharding, self._mesh)
         return (
-            [[on_all(spec) for spec in self.layer_specs] for _ in layers],
+            [[on_all(spec) for spec in self._specs_in_pieces(self.loss.cut.most_pieces)] for _ in layers],
             [on_all(self.shared_specs[number]) for number in self.loss.shared],
             [on_all(P()) for _ in consts],
             [[on_all(spec) for spec in self.sample_specs] for _ in parts],
         )
 
+    @functools.cached_property
     def sums_of_all(self) -> tuple[list[list[Any]], list[Any]]:
-        """Return the sums of all stages as one, as shapes on all devices; see `StageSums`."""
+        """The sums of all stages as one, as shapes on all devices; see `StageSums`."""
         layers, common = sum_shapes(self.loss)
         num = len(self._stages)
 
@@ -107,8 +108,12 @@ class StagePrograms:
     def _on(self, place: int) -> Callable[[P], NamedSharding]:
         return functools.partial(NamedSharding, self._stages[place % len(self._stages)])
 
-    def arguments_at(self, place: int) -> list[NamedSharding]:
-        """Return where a place takes its arguments, before what moves."""
+    @functools.cached_property
+    def arguments_at(self) -> list[list[NamedSharding]]:
+        """Where each place takes its arguments, before what moves."""
+        return [self._arguments_at(place) for place in range(len(self.loss.functions))]
+
+    def _arguments_at(self, place: int) -> list[NamedSharding]:
         taken, on = self.loss.functions[place].taken, self._on(place)
         others = [P()] * self.loss.first_sample + self.sample_specs
         own = self._specs_in_pieces(self.loss.cut.num_pieces(place))
@@ -201,7 +206,7 @@ class StagePrograms:
             jax.ShapeDtypeStruct((*in_front, *x.shape) if number < function.num_layers else x.shape, x.dtype)
             for number, x in enumerate(function.forward.in_avals)
         ]
-        at_values = [*self.arguments_at(place), *self.moving_at(place)]
+        at_values = [*self.arguments_at[place], *self.moving_at(place)]
         at_moved = [] if function.is_last else [*map(on, self.moving_specs)]
 
         def lower(name: str, arguments: Any, at: Any, at_results: Any, donated: tuple[int, ...]) -> Any:
@@ -218,12 +223,8 @@ class StagePrograms:
         back, at_back = function.sent_back, [] if function.is_last else self.moving_at(place, back=True)
         at_given = [at for at, one in zip(self.moving_at(place), function.is_moved_back, strict=True) if one]
         numbers = [self.loss.shared.index(number) for number in function.taken.shared]
-        own = [*self.loss.pieces_of(place)]
-        sums = [layers[number] for number in own], [common[number] for number in numbers]
-        at_sums = (
-            [on(self.layer_specs[number]) for number in own],
-            [on(self._common_specs[number]) for number in numbers],
-        )
+        sums = layers, [common[number] for number in numbers]
+        at_sums = [*map(on, self.layer_specs)], [on(self._common_specs[number]) for number in numbers]
         if "backward" in kinds:
             lower("backward", (held, back, *sums), (at_held, at_back, *at_sums), (at_given, *at_sums), (2, 3))
         if "inputs" in kinds:
@@ -261,7 +262,7 @@ class _OnDevices(CalledStages):
         """Return what a place takes for its forward pass, before what moves, as its devices have it already."""
         loss, stage, first = self._loss, place % self._loss.schedule.num_stages, self._loss.first_sample
         function, layers = loss.functions[place], self._layers_of(place)
-        taken, at = function.taken, self._programs.arguments_at(place)[len(layers) :]
+        taken, at = function.taken, self._programs.arguments_at[place][len(layers) :]
         names = [("value", 0, number) for number in (*taken.shared, *(n for n in taken.others if n < first))]
         names += [("sample", part, number - first) for number in taken.others if number >= first]
         return [*layers, *(self._on_stage(name, stage, sharding) for name, sharding in zip(names, at, strict=True))]
@@ -272,9 +273,9 @@ class _OnDevices(CalledStages):
             return self._own_layers[place]
         loss = self._loss
         cut = loss.cut
-        size, at = cut.most_layers // cut.most_pieces, self._programs.arguments_at(place)
+        size, at = cut.most_layers // cut.most_pieces, self._programs.arguments_at[place]
         of_repeat = self._layers[place // loss.schedule.num_stages]
-        whole = [of_repeat[number] for number in loss.pieces_of(place)]
+        whole = [of_repeat[number] for number in loss.pieces[place]]
         layers = [seen_on(x, where, (size, *x.shape[1:])) for x, where in zip(whole, at, strict=False)]
         if ("take", place) in self._compiled:
             layers = self._compiled["take", place](layers)

@@ -83,12 +83,12 @@ class StagedLoss:
         """Which parameters are stacked layers."""
         return [*self.cut.is_stack[len(self.consts) :][: len(self.paths)]]
 
-    @property
+    @functools.cached_property
     def shared(self) -> list[int]:
         """The numbers, among all arguments, of the parameters besides layers that a place takes."""
         return sorted({number for each in self.functions for number in each.taken.shared})
 
-    @property
+    @functools.cached_property
     def others(self) -> list[int]:
         """The numbers of the constants that a place takes."""
         taken = {number for each in self.functions for number in each.taken.others}
@@ -113,13 +113,13 @@ class StagedLoss:
         ]
         return layers, [values[number] for number in self.shared]
 
-    def pieces_of(self, place: int) -> list[int]:
-        """Return which of the arrays of layers, as stages are given them, a place has."""
+    @functools.cached_property
+    def pieces(self) -> list[list[int]]:
+        """Which of the arrays of layers, as stages are given them, each place has."""
         most = self.cut.most_pieces
+        first = range(0, len(self.layer_dims) * most, most)
         return [
-            first + n
-            for first in range(0, len(self.layer_dims) * most, most)
-            for n in range(self.cut.num_pieces(place))
+            [at + n for at in first for n in range(self.cut.num_pieces(place))] for place in range(len(self.functions))
         ]
 
     def _as_in_state(self, x: Any, dims: Dims | None) -> Any:
