@@ -62,12 +62,18 @@ class StageExchange:
             compiled: the program, compiled.
             values: what moves; nothing where this process has no devices of the source.
         """
-        waiting = self._waiting if self._receives else [None] * len(self._at)
-        given = values or [None] * len(self._at)
-        received = compiled([self._on(*each) for each in zip(self._shapes, self._on_both, given, waiting, strict=True)])
+        received = compiled(self._given(values) if values else self._given_nothing)
         if not self._receives:
             return []
         return [seen_on(x, at, x.shape) for x, at in zip(received, self._at, strict=True)]
+
+    def _given(self, values: Sequence[jax.Array | None]) -> Values:
+        waiting = self._waiting if self._receives else [None] * len(self._at)
+        return [self._on(*each) for each in zip(self._shapes, self._on_both, values, waiting, strict=True)]
+
+    @functools.cached_property
+    def _given_nothing(self) -> Values:
+        return self._given([None] * len(self._at))
 
     def _on(self, like: Any, on: NamedSharding, *parts: jax.Array | None) -> jax.Array:
         """Return arrays of one stage each as one on the devices of both."""
