@@ -97,6 +97,8 @@ def both(target, words, layout, mesh):
     from outlay.search.analytic_cost import expect
     from outlay.search.screening import plan_of
 
+    if "--accumulate" not in words:  # a search would try several
+        words = [*words, "--accumulate", "1"]
     question = ask("lm", words, target, layouts=[layout], meshes=[mesh])
     (candidate,) = question.candidates
     work, chosen = question.workload_of(candidate), question.layouts[candidate.layout]
