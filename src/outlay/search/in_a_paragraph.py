@@ -34,7 +34,10 @@ def in_a_paragraph(layout: Layout, mesh: str, price: Price, next_best: Sequence[
 
 def _of_mesh(layout: Layout, mesh: MeshSpec, price: Price) -> Iterator[str]:
     roles = []
-    crossing = {axis for axes in price.crossing for axis in axes.split("+")}
+    # Axes that cross together need not cross alone, which the exchanges over one of them show.
+    crossing = {
+        axis for axes in price.crossing for axis in axes.split("+") if axis == axes or axis not in price.bytes_by_axes
+    }
     for axis, size in mesh.axes:
         if size == 1:
             continue

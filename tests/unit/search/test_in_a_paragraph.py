@@ -33,3 +33,10 @@ def test_fsdp_over_tokens_too_leaves_an_axis_its_role():
     text = in_a_paragraph(over_both, "data=2,context=4,stage=2", price(2.0))
     assert "over context=4 (inside a host) tokens are split, with an exchange by ring" in text
     assert "over stage=2 (inside a host) arrays are split" in text
+
+
+def test_axes_that_cross_together_need_not_cross_alone():
+    where = {"crossing": ("data", "data+context"), "bytes_by_axes": {"data+context": 2 * GIB, "context": GIB}}
+    text = in_a_paragraph(CONTEXT, "data=2,context=8", price(2.0, **where))
+    assert "Over data=2 (across hosts)" in text
+    assert "over context=8 (inside a host)" in text
