@@ -1,8 +1,7 @@
 """Programs by arithmetic, which orders a search, and compiled: memory and seconds of each, and how the orders agree.
 
 The bars: Spearman's rank correlation of at least 0.8 for memory and for seconds. Three models on three meshes of GPUs
-that are not here, with each kind of layout and of recomputation: an hour on two cores the first time, seconds once
-what was compiled is kept.
+that are not here, with each kind of layout and of recomputation: eight minutes on two cores, all compiled anew.
 
     python benchmarks/screening.py [--only h100:1x8]
 """
