@@ -42,8 +42,8 @@ def _of_mesh(layout: Layout, mesh: MeshSpec, price: Price) -> Iterator[str]:
         if size == 1:
             continue
         # Several rules may speak of an axis, as one of FSDP does of the axis over which another splits tokens.
-        said = (_in_words(rule.placement, axis, size) for rule in layout if axis in rule.axes)
-        what = next(filter(None, said), "") or _ROLES.get(axis, "arrays are split")
+        roles_by_rule = (_in_words(rule.placement, axis, size) for rule in layout if axis in rule.axes)
+        what = next(filter(None, roles_by_rule), "") or _ROLES.get(axis, "arrays are split")
         where = "across hosts" if axis in crossing else "inside a host"
         roles.append(f"over {axis}={size} ({where}) {what}")
     if roles:
