@@ -137,7 +137,8 @@ class _Products:
                 return jax.tree.unflatten(jax.tree.structure(results), self._run(jaxpr, jax.tree.leaves(args), origins))
 
             taken = gradient if around is None else functools.partial(around, gradient)
-            if (history := current_history.get()) is None:
+            history = current_history.get()
+            if history is None or not self.planned.layout.keeps_scales:
                 return taken(in_fp8, params, samples)
             return self._with_scales(history, root, taken, in_fp8, params, samples)
 
@@ -156,7 +157,9 @@ class _Products:
 
         zeros = jnp.zeros((*scales.shape, len(SCALES)), jnp.float32)
         grads, totals, carried = taken(with_scales, Beside.of(params, zeros), samples)
-        history.values = after(history.values, grads.array)
+        # Gradients of each example by itself have a dim in front.
+        tallies = jnp.sum(grads.array.reshape(-1, *zeros.shape), axis=0)
+        history.values = after(history.values, tallies)
         return grads.params, totals, carried
 
     def run_step(self, step: Step, state: Any, batch: Any) -> Any:

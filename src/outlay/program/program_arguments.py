@@ -60,16 +60,18 @@ def no_stages(mode: str) -> ProgramError:
 
 def with_history(init: Callable[[Any], Any], layout: Layout) -> Callable[[Any], Any]:
     """Return an init whose state has room for what the layout has a step keep; see `begun`."""
-    return functools.wraps(init, updated=())(lambda key: begun(init(key), layout)) if layout.keeps_scales else init
+    if not layout.keeps_scales:
+        return init
+    return functools.wraps(init, updated=())(lambda key: begun(init(key), layout, is_new=True))
 
 
-def begun(state: Any, layout: Layout) -> Any:
+def begun(state: Any, layout: Layout, *, is_new: bool = False) -> Any:
     """Return a state with room for what the layout has a step keep, such as scales of products in FP8."""
     if not layout.keeps_scales:
         return state
     from outlay.program.fp8 import delayed_scaling
 
-    return delayed_scaling.begun(state, layout)
+    return delayed_scaling.begun(state, layout, is_new=is_new)
 
 
 def with_key(init: Any) -> Any:

@@ -214,7 +214,24 @@ def test_only_a_layout_with_delayed_scaling_has_a_place_for_it():
     step, init = outlay.train_step(stacked, SGD), outlay.init_state(stack, SGD)
     plain = outlay.program(step, init, X, layout=SPLIT, mesh="data=8")
     assert plain.state_shapes.scaling is None
-    assert plain.with_layout(outlay.Layout([RULE]) + SPLIT).state_shapes.scaling.shape == (2, 3, 1024)
+    for pattern, num in (("**.kernel", 2), ("params.head.kernel", 1), ("**.kernel", 2)):
+        plain = plain.with_layout(outlay.Layout([(pattern, outlay.layout.fp8("delayed"))]) + SPLIT)
+        assert plain.state_shapes.scaling.shape == (num, 3, 1024)
+    # Made with few of them, a program has room for more under another layout.
+    few = outlay.Layout([("params.head.kernel", outlay.layout.fp8("delayed"))]) + SPLIT
+    made_with_few = outlay.program(step, init, X, layout=few, mesh="data=8")
+    assert made_with_few.with_layout(outlay.Layout([RULE]) + SPLIT).state_shapes.scaling.shape == (2, 3, 1024)
+
+
+def test_gradients_of_each_example_have_scales_together():
+    aggregate = optax.contrib.differentially_private_aggregate(1e6, 0.0, jax.random.key(0))
+    step = outlay.train_step(weighed, aggregate, per_example_gradients=True)
+    init = outlay.init_state(lambda key: {"kernel": jnp.asarray(W)}, aggregate)
+    batch = {"x": X, "c": C}
+    layout = outlay.Layout([RULE]) + outlay.data_parallel()
+    program = outlay.program(step, init, batch, layout=layout, mesh="data=8")
+    state, _ = program(program.init(jax.random.key(0)), batch)
+    np.testing.assert_array_equal(state.scaling[0, :, 0], [needed(X), needed(W), needed(C, "e5m2")])
 
 
 class Model(nnx.Module):

@@ -34,18 +34,19 @@ OTHER, PARAMETER, GRADIENT = range(3)
 """The rows of a leaf: what it is multiplied with, the leaf itself, the gradient that comes in."""
 
 
-def begun(state: Any, layout: Layout) -> Any:
-    """Return a state with room for the scales of the rules with delayed scaling; where it has some, these stay.
+def begun(state: Any, layout: Layout, *, is_new: bool) -> Any:
+    """Return a state with room for the scales of the rules with delayed scaling.
 
     Args:
         state: the state.
         layout: the layout.
+        is_new: whether no step has been taken; otherwise scales that it has stay.
 
     Raises:
         ProgramError: the state has no place for them.
     """
     nodes, structure = flatten_paths(state, is_leaf=_keeps_history)
-    with_room = [_with_room(node, path, layout) if _keeps_history(node) else node for path, node in nodes]
+    with_room = [_with_room(node, path, layout, is_new) if _keeps_history(node) else node for path, node in nodes]
     if not any(_keeps_history(node) and node.scaling is not None for node in with_room):
         raise no_place(layout)
     return structure.unflatten(with_room)
@@ -55,11 +56,11 @@ def _keeps_history(node: Any) -> bool:
     return isinstance(node, KeepsHistory)
 
 
-def _with_room(node: Any, path: str, layout: Layout) -> Any:
-    if node.scaling is not None:
+def _with_room(node: Any, path: str, layout: Layout, is_new: bool) -> Any:
+    if node.scaling is not None and not is_new:
         return node
     num = len(delayed_leaves(node.params, under(path, "params"), layout))
-    return dataclasses.replace(node, scaling=jnp.zeros((num, 3, LENGTH), jnp.float32)) if num else node
+    return dataclasses.replace(node, scaling=jnp.zeros((num, 3, LENGTH), jnp.float32) if num else None)
 
 
 def delayed_leaves(params: Any, root: str, layout: Layout) -> list[str]:
