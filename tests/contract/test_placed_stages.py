@@ -166,3 +166,28 @@ def test_stages_of_any_schedule_learn_what_one_device_learns(name: str) -> None:
         assert program.peak_held == (2, 1)
     if "list" not in name:  # a stack of which stages have equal parts lies on them
         assert (left.params["layers"]["w"].sharding.spec[0] == "stage") == (name != "unequal")
+
+
+def test_unequal_stages_of_16_bits_in_a_loop_learn_what_one_device_learns():
+    """Sums of gradients are in float32, and layers that a smaller stage takes are not."""
+
+    def mean(params, batch):
+        x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch.astype(jnp.bfloat16), params["layers"])
+        return jnp.mean(x.astype(jnp.float32) ** 2, axis=-1)
+
+    kernels = (np.random.default_rng(0).normal(size=(11, 16, 16)) / 4).astype(jnp.bfloat16)
+    batch = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
+    rule = ("params.layers", outlay.layout.pipeline("stage", microbatches=4, cut=(6, 5)))
+    program = outlay.program(
+        outlay.train_step(lambda params, batch, keys: (mean(params, batch), {}), optax.sgd(0.1)),
+        outlay.init_state(lambda key: {"layers": jnp.asarray(kernels)}, optax.sgd(0.1)),
+        batch,
+        layout=outlay.Layout([rule]) + outlay.data_parallel(),
+        mesh=outlay.mesh(stage=2, data=4),
+        mode="placed",
+    )
+    state, metrics = program(program.init(jax.random.key(0)), batch)
+    value, grads = jax.jit(jax.value_and_grad(lambda params: mean(params, batch).mean()))({"layers": kernels})
+    np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+    expected = kernels.astype(np.float32) - 0.1 * np.asarray(grads["layers"], np.float32)
+    np.testing.assert_allclose(np.asarray(state.params["layers"], np.float32), expected, atol=2**-8)

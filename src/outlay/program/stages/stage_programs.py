@@ -151,7 +151,9 @@ class StagePrograms:
             if self.runs(place) and count < self.loss.cut.most_layers and not self.loss.cut.unrolled:
                 at = [*map(self._on(place), self.layer_specs)]
                 first = functools.partial(jax.tree.map, lambda x, count=count: x[:count])
-                lowered["take", place] = jax.jit(first, in_shardings=(at,), out_shardings=at).lower(_layers)
+                sums_and_layers = zip(_layers, self.loss.cut.scanned_layers, strict=True)  # of the same shapes
+                own = [jax.ShapeDtypeStruct(x.shape, var.aval.dtype) for x, var in sums_and_layers]
+                lowered["take", place] = jax.jit(first, in_shardings=(at,), out_shardings=at).lower(own)
         for place in range(len(self.loss.functions)):
             kinds = {
                 action.kind
