@@ -24,6 +24,9 @@ class AttentionCall:
         window: a query attends to this many keys, itself included; None for all.
         segment_ids: (B, T): a query attends only to keys of its own segment.
         scale: the factor of the scores.
+        terms: what else is said of the scores, each (B or 1, heads or 1, T or 1, S or 1): where one of bool is False
+            the score is hidden, others are added. A query that attends to nothing gets the mean of all values, as
+            from a softmax of equal scores.
         not_split: what else it was given, in words; it cannot be computed with its tokens split.
     """
 
@@ -35,6 +38,7 @@ class AttentionCall:
     window: int | None
     segment_ids: Any
     scale: float
+    terms: tuple[Any, ...] = ()
     not_split: tuple[str, ...] = ()
 
 

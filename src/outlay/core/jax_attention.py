@@ -6,14 +6,18 @@ Private JAX: the functions that it calls are replaced for the block, as modules 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.nn import functions
 
 from outlay.core.attention_calls import AttentionCall, attended
 from outlay.core.jax_kernels import replaced
+from outlay.core.library_attention import taking_modules
 
 NAME = "dot_product_attention"
 _XLA, _CUDNN = "_dot_product_attention_xla", "cudnn_dot_product_attention"
@@ -21,44 +25,77 @@ _XLA, _CUDNN = "_dot_product_attention_xla", "cudnn_dot_product_attention"
 
 @contextlib.contextmanager
 def taking_calls() -> Iterator[None]:
-    """Let a program compute the calls of `jax.nn.dot_product_attention` that are traced in the block."""
+    """Let a program compute the calls of `jax.nn.dot_product_attention`, and of libraries, that the block traces."""
     by_xla, by_cudnn = getattr(functions, _XLA), getattr(functions, _CUDNN)
 
     def xla(query: Any, key: Any, value: Any, bias: Any, mask: Any, **options: Any) -> Any:
         lengths = options["q_seqlen"], options["kv_seqlen"]
-        of = _call(query, key, value, (bias, mask, *lengths), options["is_causal"], options["local_window_size"])
-        return _taken(of(options), lambda: by_xla(query, key, value, bias, mask, **options))
+        call = _Given(query, key, value, bias, mask, lengths, options["is_causal"], options["local_window_size"])
+        return call.taken(options, lambda: by_xla(query, key, value, bias, mask, **options))
 
     def fused(
-        query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *lengths: Any, **options: Any
+        query: Any, key: Any, value: Any, bias: Any, mask: Any, q_seqlen: Any, kv_seqlen: Any, **options: Any
     ) -> Any:
         is_causal = options["mask_type"] in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL)
         window = options["sliding_window_length"]
         local = None if window is None else (window - 1, 0)
-        of = _call(query, key, value, (bias, mask, *lengths), is_causal, local)
-        return _taken(of(options), lambda: by_cudnn(query, key, value, bias, mask, *lengths, **options))
+        call = _Given(query, key, value, bias, mask, (q_seqlen, kv_seqlen), is_causal, local)
+        return call.taken(options, lambda: by_cudnn(query, key, value, bias, mask, q_seqlen, kv_seqlen, **options))
 
-    with replaced(functions, **{_XLA: xla, _CUDNN: fused}):
+    with replaced(functions, **{_XLA: xla, _CUDNN: fused}), taking_modules():
         yield
 
 
-def _taken(call: AttentionCall, own: Callable[[], Any]) -> Any:
-    outputs = attended(call)
-    return own() if outputs is None else outputs
+@dataclass(frozen=True)
+class _Given:
+    """What JAX's function was given, with 4 dims each; `lengths` and `local` are of queries and of keys."""
 
+    query: Any
+    key: Any
+    value: Any
+    bias: Any
+    mask: Any
+    lengths: tuple[Any, Any]
+    is_causal: bool
+    local: tuple[int, int] | None
 
-def _call(
-    query: Any, key: Any, value: Any, others: tuple[Any, ...], is_causal: bool, local: tuple[int, int] | None
-) -> Callable[[dict[str, Any]], AttentionCall]:
-    names = ("a bias", "a mask", "query_seq_lengths", "key_value_seq_lengths")
-    given = [name for name, one in zip(names, others, strict=False) if one is not None]
-    window = None if local is None else int(local[0]) + 1
-    if local is not None and local[1] and not is_causal:
-        given.append(f"local_window_size={local} without is_causal")
+    def taken(self, options: dict[str, Any], own: Callable[[], Any]) -> Any:
+        """Return the outputs as a program computes them; else as the function itself does."""
+        extra = ("return_residual",) if options.get("return_residual") else ()
+        outputs = attended(self._call(float(options["scale"]), extra))
+        if outputs is None:
+            return own()
+        if self.lengths[0] is None:
+            return outputs
+        return outputs * self._is_within(0)[:, :, None, None].astype(outputs.dtype)
 
-    def of(options: dict[str, Any]) -> AttentionCall:
-        extra = ["return_residual"] if options.get("return_residual") else []
-        causal = is_causal or window is not None
-        return AttentionCall(NAME, query, key, value, causal, window, None, float(options["scale"]), (*given, *extra))
+    def _call(self, scale: float, not_split: tuple[str, ...]) -> AttentionCall:
+        terms = [x for x in (self.bias, self.mask) if x is not None]
+        if self.lengths[0] is not None:
+            terms.append(self._is_within(0)[:, None, :, None])
+        if self.lengths[1] is not None:
+            terms.append(self._is_within(1)[:, None, None, :])
+        causal, window = self.is_causal, None
+        is_behind_only = self.local is not None and (self.is_causal or self.local[1] == 0)
+        if self.query.shape[1] != self.key.shape[1] or (self.local is not None and not is_behind_only):
+            terms += self._by_positions()
+            causal = False
+        elif self.local is not None:
+            causal, window = True, int(self.local[0]) + 1
+        return AttentionCall(
+            NAME, self.query, self.key, self.value, causal, window, None, scale, tuple(terms), not_split
+        )
 
-    return of
+    def _is_within(self, which: int) -> Any:
+        """Return whether a token of the queries, or of the keys, is within its sample's length: (B, tokens)."""
+        num_tokens = (self.query, self.key)[which].shape[1]
+        return jnp.arange(num_tokens)[None] < self.lengths[which][:, None]
+
+    def _by_positions(self) -> list[Any]:
+        """Return as a mask, each device its own rows, what only tokens of one sequence say by their order."""
+        queries, keys = (jnp.arange(x.shape[1]) for x in (self.query, self.key))
+        ahead = keys[None] - queries[:, None]
+        seen = [ahead <= 0] if self.is_causal else []
+        if self.local is not None:
+            seen += [-ahead <= self.local[0], ahead <= self.local[1]]
+        return [functools.reduce(jnp.logical_and, seen)[None, None]] if seen else []

@@ -31,6 +31,11 @@ from outlay.program.passes import Planned
 from outlay.program.place_inside import placing
 from outlay.program.source_names import is_readable, line_in, names_of_frame
 
+_NO_CALLS = (
+    "the step calls none: give the model outlay.attention or jax.nn.dot_product_attention, or a module of attention of "
+    "Flax or Equinox; one of Flax NNX only without dropout"
+)
+
 NAME = "split_attention"
 """The name of the pass; its note says what each call exchanges."""
 
@@ -128,7 +133,7 @@ class _Calls:
         for rank, rule in enumerate(self.rules):
             if rank not in self.used and not rule.optional:
                 what = "no call of attention in this step is, or is made by, what it names"
-                near = did_you_mean(rule.pattern, self.seen) if self.seen else "the step calls no attention"
+                near = did_you_mean(rule.pattern, self.seen) if self.seen else _NO_CALLS
                 fix = f"{near}\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
                 of.append(Problem("unused rule", rule.written, what, fix))
         if of:

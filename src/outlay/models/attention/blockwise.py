@@ -133,7 +133,7 @@ def _backward(mask: Mask, scale: float, block: int, residuals: Any, grad: jax.Ar
     query, key, value, segments, mixed, log_sums = residuals
     blocks = Blocks(query, key, value, segments, mask, scale, block)
     grads = blocks.padded_queries(grad)
-    totals = blocks.gradients(grads, log_sums, row_sums(grads, blocks.padded_queries(mixed)))
+    totals, _ = blocks.gradients(grads, log_sums, row_sums(grads, blocks.padded_queries(mixed)))
     gradients = zip(totals, (query, key, value), strict=True)
     return *(total[:, : x.shape[1]].reshape(x.shape).astype(x.dtype) for total, x in gradients), None
 
@@ -173,6 +173,7 @@ class Blocks:
         block: the queries and keys of a block.
         ahead_by: the position of the first query, where the first key is at 0; or that of each sample, (B,), and then
             no pair of blocks is left out.
+        terms: changes the scores of two blocks, and adds up its own gradients.
     """
 
     def __init__(
@@ -185,10 +186,11 @@ class Blocks:
         scale: float,
         block: int,
         ahead_by: Any = 0,
+        terms: Any = None,
     ) -> None:
         self.num_keys = key.shape[1]
         self.num_rows, self.num_cols = min(block, query.shape[1]), min(block, self.num_keys)
-        self.mask, self.scale, self._ahead_by = mask, scale, ahead_by
+        self.mask, self.scale, self._ahead_by, self.terms = mask, scale, ahead_by, terms
         self._groups = key.shape[2]
         self.query = self.padded_queries(query)
         self.key, self.value = (_filled(x, self.num_cols) for x in (key, value))
@@ -235,7 +237,8 @@ class Blocks:
         if self.segments is not None:
             of_queries, of_keys = self.queries_of(self.segments[0], i), self.keys_of(self.segments[1], j)
             seen = seen & (of_queries[:, None, None, :, None] == of_keys[:, None, None, None])
-        return jnp.where(seen, scores, HIDDEN), seen
+        scores = jnp.where(seen, scores, HIDDEN)
+        return (scores, seen) if self.terms is None else self.terms.applied(scores, i, j)
 
     def mixed(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
         """Compute the outputs (B, padded T, kv_heads, shared, head_dim), and each query's log-sum-exp.
@@ -285,8 +288,8 @@ class Blocks:
         (mixed, log_sums, *_), _ = jax.lax.scan(add, self.alike(start), self.pairs)
         return mixed, log_sums
 
-    def gradients(self, grads: jax.Array, log_sums: jax.Array, delta: jax.Array) -> tuple[jax.Array, ...]:
-        """Compute the gradients of queries, keys and values, padded and in float32.
+    def gradients(self, grads: jax.Array, log_sums: jax.Array, delta: jax.Array) -> tuple[Any, Any]:
+        """Compute the gradients of queries, keys and values, and of terms, padded and in float32.
 
         Args:
             grads: the gradients of the outputs, padded, (B, padded T, kv_heads, shared, head_dim).
@@ -303,7 +306,8 @@ class Blocks:
             exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
             value_grads = exact("bkgqs,bqkgd->bskd", weights.astype(grads.dtype), own_grads)
             score_grads = exact("bqkgd,bskd->bkgqs", own_grads, values) - self.rows_of(delta, i, axis=3)[..., None]
-            score_grads = (weights * score_grads * self.scale).astype(self.query.dtype)
+            of_scores = weights * score_grads
+            score_grads = (of_scores * self.scale).astype(self.query.dtype)
             query_grads = exact("bkgqs,bskd->bqkgd", score_grads, keys)
             key_grads = exact("bkgqs,bqkgd->bskd", score_grads, queries)
             pieces = (
@@ -311,9 +315,12 @@ class Blocks:
                 (key_grads, j * self.num_cols),
                 (value_grads, j * self.num_cols),
             )
-            return tuple(_added(total, x, at) for total, (x, at) in zip(carry, pieces, strict=True)), None
+            totals, of_terms = carry
+            totals = [_added(total, x, at) for total, (x, at) in zip(totals, pieces, strict=True)]
+            return (totals, of_terms if self.terms is None else self.terms.added(of_terms, of_scores, i, j)), None
 
-        start = tuple(jnp.zeros(x.shape, jnp.float32) for x in (self.query, self.key, self.value))
+        start = [jnp.zeros(x.shape, jnp.float32) for x in (self.query, self.key, self.value)]
+        start = start, () if self.terms is None else self.terms.zeros()
         totals, _ = jax.lax.scan(add, self.alike(start), self.pairs)
         return totals
 

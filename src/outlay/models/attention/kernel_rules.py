@@ -26,6 +26,10 @@ _RULES = {
         "keys and values come from other devices piece by piece, and no kernel takes pieces",
         'context("AXIS", "all_to_all"), with which a device has all tokens of some heads',
     ),
+    "terms": (
+        "a bias, a mask or lengths are given, and no kernel takes them by blocks",
+        "is_causal=, or segment_ids= of outlay.attention, which say what a mask says",
+    ),
     "platform": ("there is none for {0}", "use another target"),
     "capability": (
         "the cuDNN kernel needs compute capability 8.0 or higher, but this GPU has {0}.{1}",

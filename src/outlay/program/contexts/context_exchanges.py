@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,11 +44,19 @@ def numbers_sent(call: AttentionCall, ring: Ring) -> dict[Exchange, float]:
     sent: dict[Exchange, float] = {}
     if not any(_problems_of_heads(call, num)):
         repeated = max(key_heads, num) if key_heads % num else key_heads
-        sent["all_to_all"] = 2 * (heads + repeated) * (num - 1) / num
+        sent["all_to_all"] = (2 * (heads + repeated) + _rows(call, num)) * (num - 1) / num
     if 2 * num * key_heads <= heads:
-        sent["gather"] = 2 * key_heads * (num - 1) + (heads if is_mirrored else 0)
-    sent["ring"] = 2 * key_heads * ring.num_hops(tokens) + (heads + key_heads if is_mirrored else 0)
+        sent["gather"] = 2 * key_heads * (num - 1) + (heads + _rows(call) / 2 if is_mirrored else 0)
+    halves = heads + key_heads + _rows(call) / 2 if is_mirrored else 0
+    sent["ring"] = 2 * key_heads * ring.num_hops(tokens) + halves
     return sent
+
+
+def _rows(call: AttentionCall, copies: int = 1) -> float:
+    """Return how many times a head's numbers a token's row of masks and biases is, times copies if heads share it."""
+    num_tokens, dim = call.query.shape[0] * call.query.shape[1], call.query.shape[3]
+    rows = [term for term in call.terms if term.shape[2] > 1]
+    return sum(term.size * (copies if term.shape[1] == 1 else 1) for term in rows) / num_tokens / dim
 
 
 def problems(call: AttentionCall, exchange: Exchange | None, ring: Ring, at: str) -> Iterator[Problem]:
@@ -63,14 +72,7 @@ def problems(call: AttentionCall, exchange: Exchange | None, ring: Ring, at: str
     tokens, keys = call.query.shape[1], call.key.shape[1]
     for given in call.not_split:
         what = f"the call has {given}, and each device has only some tokens"
-        fix = (
-            "say it by causal=, window= or segment_ids= of outlay.attention, or write a rule that leaves this call out"
-        )
-        yield Problem("not by tokens", at, what, fix)
-    if (call.causal or call.segment_ids is not None) and tokens != keys:
-        what = f"{tokens} queries attend to {keys} keys with a mask, which only tokens of one sequence can"
-        yield Problem("other lengths", at, what, "leave the mask out, or write a rule that leaves this call out")
-        return
+        yield Problem("not by tokens", at, what, "leave it out, or write a rule that leaves this call out")
     if exchange == "all_to_all":
         yield from (Problem("uneven heads", at, *of) for of in _problems_of_heads(call, num, axis))
     is_mirrored = exchange != "all_to_all" and ring.is_mirrored(tokens)
@@ -94,11 +96,18 @@ def _problems_of_heads(call: AttentionCall, num: int, axis: str = "") -> Iterato
 
 def computed(call: AttentionCall, exchange: Exchange, ring: Ring) -> jax.Array:
     """Return the outputs of a call whose tokens are split."""
-    if exchange == "all_to_all":
-        return _by_heads(call, ring)
+    return _by_heads(call, ring) if exchange == "all_to_all" else _in_pieces(call, ring)
+
+
+def _in_pieces(call: AttentionCall, ring: Ring) -> jax.Array:
     segments = None if call.segment_ids is None else (call.segment_ids,) * 2
-    with jax.named_scope("attention"), jax.named_scope(Refusal("ring").scope):
-        return ring_attention(call.query, call.key, call.value, segments, ring)
+    with jax.named_scope("attention"), jax.named_scope(Refusal("ring" if ring.num > 1 else "terms").scope):
+        outputs: Any = ring_attention(call.query, call.key, call.value, segments, call.terms, ring)
+        mixed, is_seen = outputs
+        if not call.terms:
+            return mixed
+        mean = call.value.astype(jnp.float32).mean(axis=1, keepdims=True).astype(mixed.dtype)
+        return jnp.where(is_seen[..., None], mixed, jnp.repeat(mean, mixed.shape[2] // mean.shape[2], axis=2))
 
 
 def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
@@ -118,14 +127,24 @@ def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
         parts = ring.place(jnp.swapaxes(parts, 2, 3), P(P.UNCONSTRAINED, None, axis))
         return parts.reshape(x.shape)
 
-    with within(current_attend, None):
-        mixed = attention(
-            *map(to_heads, (call.query, call.key, call.value)),
-            causal=call.causal,
-            window=call.window,
-            segment_ids=call.segment_ids,
-            scale=call.scale,
-        )
+    def of_heads(term: jax.Array) -> jax.Array:
+        """Give each device what is said of its heads."""
+        if term.shape[1] == 1:
+            return term
+        parts = term.reshape(len(term), key_heads // num, num, -1, *term.shape[2:])
+        return ring.place(jnp.swapaxes(parts, 1, 2), P(P.UNCONSTRAINED, axis)).reshape(term.shape)
+
+    given = [to_heads(x) for x in (call.query, call.key, call.value)]
+    if call.terms:  # of which no kernel knows: a ring of one device computes its heads block by block
+        of_one = dataclasses.replace(ring, num=1, place=lambda x, spec: x)
+        query, key, value = given
+        terms = tuple(map(of_heads, call.terms))
+        mixed = _in_pieces(dataclasses.replace(call, query=query, key=key, value=value, terms=terms), of_one)
+    else:
+        with within(current_attend, None):
+            mixed = attention(
+                *given, causal=call.causal, window=call.window, segment_ids=call.segment_ids, scale=call.scale
+            )
     parts = mixed.reshape(*mixed.shape[:2], num, key_heads // num, shared, mixed.shape[3])
     parts = ring.place(parts, P(P.UNCONSTRAINED, None, axis))
     return ring.place(jnp.swapaxes(parts, 2, 3).reshape(mixed.shape), P(P.UNCONSTRAINED, axis))

@@ -23,13 +23,19 @@ from jax.ad_checkpoint import checkpoint_name
 
 from outlay.models.attention.blockwise import HIDDEN, row_sums
 from outlay.program.contexts.ring_chunks import Chunks, Pick, Ring, over, picked
+from outlay.program.contexts.ring_terms import Terms
 from outlay.program.contexts.ring_turns import go_round
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def ring_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, segments: tuple[jax.Array, jax.Array] | None, ring: Ring
-) -> jax.Array:
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: tuple[jax.Array, jax.Array] | None,
+    terms: tuple[jax.Array, ...],
+    ring: Ring,
+) -> tuple[jax.Array, jax.Array]:
     """Compute attention as `blockwise` does, its tokens split over the devices of a mesh axis.
 
     Args:
@@ -37,13 +43,20 @@ def ring_attention(
         key: (B, S, kv_heads, head_dim).
         value: like `key`.
         segments: the segments of queries (B, T) and of keys (B, S).
+        terms: what else is said of the scores, as an `AttentionCall` has it.
         ring: how.
+
+    Returns:
+        The outputs, and whether a query attends to anything, (B, T, heads).
     """
-    return _forward(query, key, value, segments, ring)[0]
+    return _forward(query, key, value, segments, terms, ring)[0]
 
 
-def _forward(query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, ring: Ring) -> tuple[jax.Array, Any]:
+def _forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, terms: tuple[jax.Array, ...], ring: Ring
+) -> tuple[Any, Any]:
     chunks = Chunks(ring, query, key, segments)
+    split = Terms(chunks, terms, key.shape[2])
     queries, moving = chunks.split(query), chunks.keys(key, value)
     groups = key.shape[2]
     start = []
@@ -53,7 +66,7 @@ def _forward(query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, 
 
     def add(states: Any, hop: Any, moving: Any) -> tuple[Any, None]:
         for step in chunks.steps(hop):
-            mixed, log_sums = chunks.mixed(step, queries, moving)
+            mixed, log_sums = chunks.mixed(step, queries, moving, split.at(step, hop))
             before = picked(states, step.query)
             states = _replaced(states, step.query, _merged(*before, mixed, log_sums))
         return [chunks.placed(state) for state in states], None
@@ -62,30 +75,37 @@ def _forward(query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, 
     mixed = chunks.joined([mixed.astype(query.dtype) for mixed, _ in states]).reshape(query.shape)
     log_sums = chunks.joined([log_sums for _, log_sums in states])
     mixed, log_sums = (checkpoint_name(x, "attention") for x in (mixed, log_sums))
-    return mixed, (query, key, value, segments, mixed, log_sums)
+    is_seen = (log_sums > HIDDEN / 2).reshape(query.shape[:3])
+    return (mixed, is_seen), (query, key, value, segments, terms, mixed, log_sums)
 
 
-def _backward(ring: Ring, residuals: Any, grad: jax.Array) -> tuple[Any, ...]:
-    query, key, value, segments, mixed, log_sums = residuals
+def _backward(ring: Ring, residuals: Any, grads: tuple[jax.Array, Any]) -> tuple[Any, ...]:
+    query, key, value, segments, terms, mixed, log_sums = residuals
+    grad, _ = grads
     chunks = Chunks(ring, query, key, segments)
+    split = Terms(chunks, terms, key.shape[2])
     grouped = (*grad.shape[:2], key.shape[2], -1, grad.shape[3])
     delta = jnp.moveaxis(row_sums(grad.reshape(grouped), mixed.reshape(grouped)), 3, 1)
     rows = [chunks.split(x) for x in (grad.reshape(grouped), log_sums, delta)]
     queries, moving = chunks.split(query), chunks.keys(key, value)
 
-    def add(of_queries: Any, hop: Any, moving: Any) -> tuple[Any, Any]:
+    def add(state: Any, hop: Any, moving: Any) -> tuple[Any, Any]:
+        of_queries, of_terms = state
         of_keys = [chunks.zeros(x) for x in moving[0]], [chunks.zeros(x) for x in moving[1]]
         for step in chunks.steps(hop):
             given = [picked(x, step.query) for x in rows]
-            to_query, *to_keys = chunks.gradients(step, queries, moving, given)
+            here = split.at(step, hop)
+            (to_query, *to_keys), to_terms = chunks.gradients(step, queries, moving, given, here)
             of_queries = _added(of_queries, step.query, to_query)
             of_keys = tuple(_added(x, step.key, one) for x, one in zip(of_keys, to_keys, strict=True))
-        return [chunks.placed(x) for x in of_queries], of_keys
+            of_terms = split.added(of_terms, step, hop, here.cropped(to_terms) if here else [])
+        return ([chunks.placed(x) for x in of_queries], of_terms), of_keys
 
-    start = [chunks.zeros(x) for x in queries]
-    of_queries, of_keys = go_round(chunks, add, start, moving)
+    start = [chunks.zeros(x) for x in queries], split.zeros()
+    (of_queries, of_terms), of_keys = go_round(chunks, add, start, moving)
     totals = zip((of_queries, *of_keys), (query, key, value), strict=True)
-    return *(chunks.joined([x.astype(one.dtype) for x in of]).reshape(one.shape) for of, one in totals), None
+    of_tokens = (chunks.joined([x.astype(one.dtype) for x in of]).reshape(one.shape) for of, one in totals)
+    return *of_tokens, None, split.joined(of_terms)
 
 
 ring_attention.defvjp(_forward, _backward)

@@ -41,6 +41,8 @@ class Ring:
 
     def is_mirrored(self, num_tokens: int) -> bool:
         """Return whether devices exchange halves: a window of up to half the tokens is nearly equal work as it is."""
+        if self.num == 1:
+            return False
         return self.mask.causal and (self.mask.window is None or 2 * self.mask.window > num_tokens)
 
     def num_hops(self, num_tokens: int) -> int:
@@ -146,34 +148,37 @@ class Chunks:
         )
         return Step(query, key, self.ring.mask, (first - second) * self.size)
 
-    def mixed(self, step: Step, queries: Any, moving: Any) -> tuple[jax.Array, jax.Array]:
+    def mixed(self, step: Step, queries: Any, moving: Any, terms: Any) -> tuple[jax.Array, jax.Array]:
         """Return outputs (n, B, tokens, kv_heads, shared, head_dim) of one piece and log-sum-exps, without the last."""
 
-        def one(ahead_by: Any, query: Any, *of_keys: Any) -> tuple[jax.Array, jax.Array]:
-            blocks = self._blocks(step.mask, ahead_by, query, *of_keys)
+        def one(ahead_by: Any, query: Any, *of_keys: Any) -> Any:
+            blocks = self._blocks(step.mask, ahead_by, query, *of_keys, terms=terms)
             mixed, log_sums = blocks.mixed(jnp.float32)
             size = query.shape[1]
-            return mixed[:, :size], jnp.moveaxis(log_sums[..., :size], 3, 1)
+            return (mixed[:, :size], jnp.moveaxis(log_sums[..., :size], 3, 1)), ()
 
-        mixed, log_sums = self._mapped(one, step, queries, moving)
+        (mixed, log_sums), _ = self._mapped(one, step, queries, moving)
         if step.is_there is not None:
             log_sums = jnp.where(over(step.is_there, log_sums), log_sums, HIDDEN)
         return mixed, log_sums
 
-    def gradients(self, step: Step, queries: Any, moving: Any, rows: Sequence[jax.Array]) -> list[jax.Array]:
-        """Return the gradients of the queries, keys and values of one piece, in float32."""
+    def gradients(
+        self, step: Step, queries: Any, moving: Any, rows: Sequence[jax.Array], terms: Any
+    ) -> tuple[list[jax.Array], Any]:
+        """Return the gradients of queries, keys and values of one piece in float32, and what terms have added up."""
 
-        def one(ahead_by: Any, query: Any, key: Any, *others: Any) -> list[jax.Array]:
+        def one(ahead_by: Any, query: Any, key: Any, *others: Any) -> Any:
             *of_blocks, grads, log_sums, delta = others
-            blocks = self._blocks(step.mask, ahead_by, query, key, *of_blocks)
+            blocks = self._blocks(step.mask, ahead_by, query, key, *of_blocks, terms=terms)
             of_rows = [jnp.moveaxis(blocks.padded_rows(x), 1, 3) for x in (log_sums, delta)]
-            totals = blocks.gradients(blocks.padded_rows(grads), *of_rows)
-            return [total[:, : x.shape[1]].reshape(x.shape) for total, x in zip(totals, (query, key, key), strict=True)]
+            totals, of_terms = blocks.gradients(blocks.padded_rows(grads), *of_rows)
+            pairs = zip(totals, (query, key, key), strict=True)
+            return [total[:, : x.shape[1]].reshape(x.shape) for total, x in pairs], of_terms
 
-        totals = self._mapped(one, step, queries, moving, *rows)
-        if step.is_there is None:
-            return totals
-        return [jnp.where(over(step.is_there, x), x, 0.0) for x in totals]
+        totals, of_terms = self._mapped(one, step, queries, moving, *rows)
+        if step.is_there is not None:
+            totals = [jnp.where(over(step.is_there, x), x, 0.0) for x in totals]
+        return totals, of_terms
 
     def _mapped(self, one: Callable[..., Any], step: Step, queries: Any, moving: Any, *rows: Any) -> Any:
         keys, values, key_segments = moving
@@ -187,12 +192,14 @@ class Chunks:
         num, batch = given[0].shape[:2]
         ahead_by = step.ahead_by if isinstance(step.ahead_by, int) else jnp.repeat(step.ahead_by, batch)
         merged = jax.tree.map(lambda x: x.reshape(num * batch, *x.shape[2:]), (given, segments, rows))
-        results = one(ahead_by, *merged[0], *merged[1], *merged[2])
-        return jax.tree.map(lambda x: self.place(x.reshape(num, batch, *x.shape[1:])), results)
+        of_samples, of_terms = one(ahead_by, *merged[0], *merged[1], *merged[2])
+        return jax.tree.map(lambda x: self.place(x.reshape(num, batch, *x.shape[1:])), of_samples), of_terms
 
-    def _blocks(self, mask: Mask, ahead_by: Any, query: Any, key: Any, value: Any, own: Any, other: Any) -> Blocks:
+    def _blocks(
+        self, mask: Mask, ahead_by: Any, query: Any, key: Any, value: Any, own: Any, other: Any, *, terms: Any
+    ) -> Blocks:
         segments = None if own is None else (own, other)
-        return Blocks(query, key, value, segments, mask, self.ring.scale, self.ring.block, ahead_by)
+        return Blocks(query, key, value, segments, mask, self.ring.scale, self.ring.block, ahead_by, terms)
 
 
 def over(of_devices: jax.Array, x: jax.Array) -> jax.Array:
