@@ -1,17 +1,23 @@
 """Published collectives, products and copies beside what a target says of them."""
 
 import csv
+import io
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.cost.links import NETWORK_SHARE, collective_seconds
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Event, Schedule
+from outlay.analysis.hlo.hlo_collectives import CollectiveKind
+from outlay.core.input_file import read_text
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware import known_hardware
 from outlay.devices.target import Target
+from outlay.errors import OutlayError
 
 LINKS = Path(__file__).parent / "data" / "published_links.csv"
 
@@ -85,45 +91,70 @@ def links(path: Path = LINKS) -> list[Link]:
     Raises:
         SystemExit: it is no such file, or rows of it cannot be priced; the message lists these with their lines.
     """
-    with open(path, newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path)), restval="")
         numbered = [(reader.line_num, row) for row in reader]
+    except (OSError, ValueError, csv.Error) as error:
+        raise SystemExit(f"{path} cannot be read as a file of links: {error}") from error
     if lacking := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
         raise SystemExit(f"{path} is not a file of links: it lacks the columns {', '.join(lacking)}")
-    if problems := [f"  line {line}: {problem}" for line, row in numbered for problem in _problems(row)]:
+    priced, problems = [], {}
+    for line, row in numbered:
+        try:
+            priced.append(_link(row))
+        except (OutlayError, ValueError) as problem:
+            problems[line] = problem
+    if problems:
         raise SystemExit(
-            "\n".join([f"{path}: {len(problems)} of its {len(numbered)} rows cannot be priced", *problems])
+            "\n".join(
+                [
+                    f"{path}: {len(problems)} of its {len(numbered)} rows cannot be priced",
+                    *(f"  line {line}: {problem}" for line, problem in problems.items()),
+                ]
+            )
         )
-    return [_link(row) for _, row in numbered]
+    return priced
 
 
-def _problems(row):
-    """Yield why a row cannot be priced."""
-    if not any(name in row["hardware"] for name, _ in HARDWARE):
-        yield f"hardware {row['hardware']!r} names none of {', '.join(name for name, _ in HARDWARE)}"
+def _check(row):
+    """Raise an error that lists why a row cannot be priced."""
+    problems = []
+    if not row["outlay_target"] and not any(name in row["hardware"] for name, _ in HARDWARE):
+        names = ", ".join(name for name, _ in HARDWARE)
+        problems.append(f"hardware {row['hardware']!r} names none of {names}, and outlay_target is empty")
     if row["unit"] not in UNITS:
-        yield f"the unit {row['unit']!r}: {did_you_mean(row['unit'], UNITS)}"
-    for name in ("measured", "measured_seconds", "payload_bytes", "devices"):
-        if row[name] and not _is_number(row[name]):
-            yield f"{name} is {row[name]!r}, not a number"
+        problems.append(f"the unit {row['unit']!r}: {did_you_mean(row['unit'], UNITS)}")
+    is_timed = bool(row["measured_seconds"])
+    if is_timed and _kind(row) not in get_args(CollectiveKind):
+        problems.append(f"the collective {_kind(row)!r}: {did_you_mean(_kind(row), get_args(CollectiveKind))}")
+    counts = ("measured_seconds", "payload_bytes", "devices") if is_timed else ("measured",)
+    problems += [f"{name} is {row[name]!r}, not a number above 0" for name in counts if not _is_number(row[name])]
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def _is_number(text):
     try:
-        return float(text) > 0
+        return 0 < float(text) < math.inf
     except ValueError:
         return False
 
 
+def _kind(row):
+    return row["what"].split(",")[0]
+
+
 def _link(row) -> Link:
-    key = next(key for name, key in HARDWARE if name in row["hardware"])
-    hardware = known_hardware()[key]
+    _check(row)
+    key = next((key for name, key in HARDWARE if name in row["hardware"]), "")
+    named = row["outlay_target"]
     if row["measured_seconds"]:
-        target = Target.parse(row["outlay_target"] or f"{key}:1x{row['devices']}")
-        kind, devices = row["what"].split(",")[0], range(int(row["devices"]))
-        seconds = collective_seconds(kind, float(row["payload_bytes"]), [devices], target)
+        target = Target.parse(named or f"{key}:1x{row['devices']}")
+        devices = range(int(float(row["devices"])))
+        seconds = collective_seconds(_kind(row), float(row["payload_bytes"]), [devices], target)
         published, middle, unit = float(row["measured_seconds"]), seconds, "s"
     else:
+        hardware = Target.parse(named).hardware if named else known_hardware()[key]
         published, middle, unit = float(row["measured"]), _speed(row["what"], hardware), row["unit"]
     return Link(row["id"], published, middle / ALONE, middle, middle * ALONE, unit)
 
@@ -144,7 +175,7 @@ def _speed(what, hardware):
         return GB / collective_seconds("collective-permute", GB, [(0, 1)], Target(hardware, (1, 2))) / 1e9
     if "DCN" in what:  # of two slices of a row; what crosses is a chip's share
         return hardware.scale_out_bandwidth * NETWORK_SHARE / 1e9
-    raise ValueError(f"{what!r} is not a collective, product or copy that is priced")
+    raise ValueError(f"{what!r} is no product or copy that is priced, and a collective counts by its measured_seconds")
 
 
 def _seconds(event, hardware):

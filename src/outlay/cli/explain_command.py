@@ -159,13 +159,10 @@ def _limits(
 
 
 def _asked(recipe: str, words: Sequence[str], options: ProgramOptions) -> str:
-    """Say what was asked for, and of which versions."""
+    """Return the command that asks for it."""
     import shlex
 
-    from outlay.core.runtime_flags import versions
-
-    installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax")).items() if version)
-    return f"{shlex.join([recipe, *words, *options.words()])} ({installed})"
+    return shlex.join(["outlay", "explain", recipe, *words, *options.words()])
 
 
 def _choice(path: Path, recipe: str, words: Sequence[str], options: ProgramOptions) -> Mapping[str, Any]:

@@ -20,12 +20,15 @@ from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.program.modes import Mode
+from outlay.program.program import Program
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe, name_of
 from outlay.recipes.layouts_to_try import ways_of_layouts
 from outlay.recipes.prepare import prepare
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
+from outlay.report.explain.explain import explain
+from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.compiled_price import Price, compiled_price
 from outlay.search.exchange_cost import in_pieces
@@ -255,6 +258,9 @@ def ask(
         )
         return asdict(job)
 
+    def explain_candidate(candidate: Candidate) -> Explanation:
+        return explain(_program(Job(**job_of(candidate))), target=target, cache=True)
+
     return Question(
         recipe=recipe,
         words=tuple(fixed),
@@ -268,6 +274,7 @@ def ask(
         ways_of=ways_of,
         # Without options of its own there is no program without them.
         compiler_options=compiler_options if target.has_host_memory else "preset",
+        explain=explain_candidate if target.is_compile_only else None,
     )
 
 
@@ -302,19 +309,22 @@ def answer(job: Job) -> dict[str, Any]:
         target = Target.parse(job.target)
         if not target.is_compile_only:
             simulate(target.num_devices)  # before the recipe's file can start JAX with one device
-        recipe = find_recipe(job.recipe, job.words)
-        prepared = prepare(
-            recipe,
-            layout=job.layout,
-            mesh=job.mesh,
-            mode=job.mode,
-            target=job.target,
-            compiler_options=job.compiler_options,
-        )
-        candidate_price, was_cached = compiled_price(prepared.program, target)
+        candidate_price, was_cached = compiled_price(_program(job), target)
     except OutlayError as error:
         return {"error": type(error).__name__, "message": str(error)}
     return {"price": candidate_price.to_dict(), "was_kept": was_cached}
+
+
+def _program(job: Job) -> Program:
+    prepared = prepare(
+        find_recipe(job.recipe, job.words),
+        layout=job.layout,
+        mesh=job.mesh,
+        mode=job.mode,
+        target=job.target,
+        compiler_options=job.compiler_options,
+    )
+    return prepared.program
 
 
 def main() -> None:

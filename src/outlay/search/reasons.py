@@ -85,6 +85,9 @@ def _communication(loser: Price, winner: Price, part: str) -> str:
     where = f"over {axes}" if axes else "between devices"
     where += " between hosts" if axes in loser.crossing else ""
     if not less:
+        in_all = sum(loser.bytes_by_axes.values()) - sum(winner.bytes_by_axes.values())
+        if in_all < sent / 2:  # the same, over axes of another name
+            return _other(loser, winner, part)
         return f"moves {format_bytes(sent)} {where}, where the first moves nothing"
     return f"moves {_times(sent, less)} the bytes {where} ({format_bytes(sent)} against {format_bytes(less)})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -14,6 +15,7 @@ from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
+from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.compiled_price import Price
 from outlay.search.in_a_paragraph import in_a_paragraph, of_all
@@ -53,6 +55,7 @@ class Question:
         ways_of: what should fit instead of a candidate that does not, excluding what was tried.
         several: the options for which the user gave several values, with these.
         compiler_options: those that were asked for; None for a preset, which may be left out.
+        explain: explains a candidate that was compiled; None where that needs other devices than are here.
     """
 
     recipe: str
@@ -66,6 +69,7 @@ class Question:
     ways_of: Callable[[Candidate, Price, Sequence[Candidate]], Sequence[object]] = lambda candidate, price, tried: ()
     several: Mapping[str, Sequence[int]] = field(default_factory=dict)
     compiler_options: str | None = "preset"
+    explain: Callable[[Candidate], Explanation] | None = None
 
 
 def search(question: Question, *, num_candidates: int, num_processes: int, timeout: float) -> Selection:
@@ -117,6 +121,7 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         considered=(*considered, *_not_compiled(left, capacity), *ruled_out),
         toml=_toml(question, chosen),
         seconds=time.monotonic() - start,
+        find_explanation=functools.partial(question.explain, chosen.candidate) if question.explain else None,
     )
 
 

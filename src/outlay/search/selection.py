@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from outlay.analysis.cost.estimate import segments_of_time
@@ -18,6 +19,7 @@ from outlay.render.page import (
     Chip,
     Code,
     Column,
+    Deferred,
     Details,
     Line,
     Notes,
@@ -31,6 +33,7 @@ from outlay.render.page import (
 )
 from outlay.render.pictures import Legend, Point, Scatter
 from outlay.render.report import Report, fields_as_json
+from outlay.report.explain.explanation import Explanation, asked_and_throughput, sections_of
 from outlay.search.analytic_cost import Expectation
 from outlay.search.candidate import Candidate
 from outlay.search.compiled_price import Price
@@ -92,6 +95,7 @@ class Selection(Report):
         seconds: how long the search took.
         compiler_options: those of every candidate without its own.
         explained: what the chosen one is, what it was chosen from and what comes next, as a paragraph.
+        find_explanation: explains the chosen one, for the page; None where that needs other devices than are here.
     """
 
     recipe: str
@@ -102,6 +106,7 @@ class Selection(Report):
     seconds: float
     compiler_options: str = "preset"
     explained: str = ""
+    find_explanation: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Considered]:
         return iter(self.considered)
@@ -163,7 +168,7 @@ class Selection(Report):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
-            **fields_as_json(self),
+            **fields_as_json(self, "find_explanation"),
             "chosen": self.chosen.to_dict(),
             "pareto": [str(each.candidate) for each in self.pareto],
             "commands": list(self.commands()),
@@ -191,18 +196,28 @@ class Selection(Report):
             chips=[Chip("compiled for the target, nothing was run")],
             blocks=[
                 *([Line(self.explained)] if self.explained else []),
+                Deferred(functools.partial(self._from_explanation, asked_and_throughput), medium="html"),
                 self._stats(price),
                 Notes(notes, is_warning=True, medium="html"),
+                Section("continue with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
                 *self._plot(),
                 Section("what was compiled", [self._table(limit), Legend(segments_of_time(price.parts))]),
                 Notes(self._from_earlier(), medium="html"),
                 *self._left_out(_NUM_REASONS if limit is None else limit),
                 Line("", medium="text"),
                 Notes([*notes, *self._from_earlier()], is_warning=True, medium="text"),
-                Section("continue with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
                 *([Section("its layout", [Code(self.toml)], medium="html")] if self.toml else []),
+                Deferred(functools.partial(self._from_explanation, sections_of), medium="html"),
             ],
         )
+
+    def _from_explanation(self, blocks: Callable[[Explanation], Iterator[Block]]) -> Iterator[Block]:
+        return blocks(self.explanation) if self.explanation else iter(())
+
+    @functools.cached_property
+    def explanation(self) -> Explanation | None:
+        """The chosen one, explained; its program is in the cache, since it was compiled for this choice."""
+        return self.find_explanation() if self.find_explanation else None
 
     def _stats(self, price: Price) -> Stats:
         return Stats(

@@ -42,12 +42,50 @@ def test_a_file_of_links_is_read_or_its_lines_are_refused(scripts, tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("\n".join(lines[:3]), encoding="utf-8")
     assert [one.unit for one in links.links(path)] == ["s", "s"]
-    wrong = lines[1].replace("GB/s bus", "Gbit/s bus"), lines[2].replace("A100", "A1000").replace("A1000", "P4")
+    wrong = lines[1].replace("GB/s bus", "Gbit/s bus"), lines[2].replace("A100", "P4").replace("a100-80gb:1x8", "")
     path.write_text("\n".join([lines[0], *wrong]), encoding="utf-8")
     with pytest.raises(SystemExit, match=r"mine.csv: 2 of its 2 rows cannot be priced") as error:
         links.links(path)
     assert "line 2: the unit 'Gbit/s bus': did you mean 'GB/s bus'?" in str(error.value)
     assert "line 3: hardware 'P4 SXM NVLink3' names none of GH200, GB200" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("a,P4,,all-reduce,8,1024,1,GB/s bus,1e-4", "hardware 'P4' names none of"),
+        ("a,H100,h1000:1x8,all-reduce,8,1024,1,GB/s bus,1e-4", "there is no hardware 'h1000', did you mean 'h100'"),
+        ("a,H100,,all-reduction,8,1024,1,GB/s bus,1e-4", "the collective 'all-reduction': did you mean 'all-reduce'"),
+        ("a,H100,,all-reduce,8,32 KiB,1,GB/s bus,1e-4", "payload_bytes is '32 KiB', not a number above 0"),
+        ("a,H100,,all-reduce,,1024,1,GB/s bus,1e-4", "devices is '', not a number above 0"),
+        ("a,H100,,all-reduce,8,1024,1,GB/s bus,", "a collective counts by its measured_seconds"),
+        ("a,H100,,matmul 512^3,1,,fast,TFLOPS,", "the unit 'TFLOPS': did you mean 'TFLOP/s'[?]; measured is 'fast'"),
+        ("a,H100", "the unit '': known: "),
+    ],
+)
+def test_each_row_of_links_that_cannot_be_priced_is_told_with_its_line(row, problem, scripts, tmp_path):
+    links = scripts("_published_links")
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join([",".join(links.COLUMNS), row, row]), encoding="utf-8")
+    with pytest.raises(SystemExit, match=rf"mine.csv: 2 of its 2 rows cannot be priced\n  line 2: .*{problem}"):
+        links.links(path)
+
+
+def test_a_row_of_links_may_name_any_target(scripts, tmp_path):
+    links = scripts("_published_links")
+    path = tmp_path / "mine.csv"
+    rows = "a,TPU v5p,tpu-v5p:2x2x1,all-gather,4,1e6,1,GB/s bus,1e-4", "b,L4,l4:1x8,matmul 512^3,1,,100,TFLOP/s,"
+    path.write_text("\n".join([",".join(links.COLUMNS), *rows]), encoding="utf-8")
+    assert [one.unit for one in links.links(path)] == ["s", "TFLOP/s"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"hello\n", b"\xff\xfe\x00"])
+def test_what_is_no_file_of_links_is_told(content, scripts, tmp_path):
+    path = tmp_path / "mine.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"mine.csv (is not|cannot be read as) a file of links: "):
+        scripts("_published_links").links(path)
 
 
 def test_every_row_is_expressed_or_says_why_not(rows, known):

@@ -24,6 +24,7 @@ FEW = ("--layout", "dp", "--layout", "fsdp", "--accumulate", "1", "--no-remat", 
 def test_gpus_that_are_not_here_are_chosen_for_with_their_own_compiler(tmp_path, own_cache):
     finished = command_here(
         *("choose", VARIED, "--target", "h100:1x2", "--layout", "tp", "--accumulate", "1", "--no-remat", "--json"),
+        *("--html", "page.html"),
         cwd=tmp_path,
     )
     assert finished.exit_code == 0, finished.stderr
@@ -32,6 +33,9 @@ def test_gpus_that_are_not_here_are_chosen_for_with_their_own_compiler(tmp_path,
     assert chosen["price"]["capacity"] > 70 * 2**30
     assert chosen["price"]["bytes_by_axes"]["model"] > 0
     assert chosen["price"]["crossing"] == []
+    page = (tmp_path / "page.html").read_text()
+    assert "priced: " in page
+    assert "A step in the order of execution" in page
 
 
 @pytest.fixture(scope="module")

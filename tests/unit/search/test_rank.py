@@ -88,6 +88,12 @@ def test_a_loser_that_moves_what_the_first_does_not():
     )
 
 
+def test_the_same_bytes_over_axes_of_another_name_are_no_reason():
+    """FSDP over data=256 and over data=128,context=2 moves the same parameters."""
+    loser, winner = moving(2, **{"data+context": (1.5, 9), "context": (0.2, 0.5)}), moving(1, data=(1, 9))
+    assert why_slower(loser, winner).endswith("spends 1.7 s against 1 s waiting for collectives")
+
+
 def test_a_loser_that_computes_more():
     assert why_slower(price(1.5, parts=parts(products=1.0), flops=1.33e12), price(1)) == (
         "1.50x the time: computes 1.33x as much on each device (1.33 TFLOP against 1 TFLOP)"

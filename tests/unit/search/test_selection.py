@@ -2,9 +2,13 @@ import json
 import re
 from dataclasses import replace
 
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from tests.unit.search.pretend import compiled, price, screened
 
+import outlay
 from outlay.core.error_types import ChooseError
 from outlay.devices.target import Target
 from outlay.search.brief_selection import BriefSelection
@@ -85,6 +89,31 @@ def test_the_page_shows_every_candidate_and_why_it_lost(selection):
         ("s2", "communication"),
     ]
     assert selection.commands()[0] in page
+
+
+def test_the_page_explains_the_chosen_one_too(selection):
+    """What was priced, the timeline, what if, evidence: as on the page of `outlay explain`."""
+    made = []
+
+    def explanation():
+        made.append(1)
+        optimizer = optax.adam(0.1)
+        program = outlay.program(
+            outlay.train_step(lambda params, batch, keys: ((batch @ params["w"]) ** 2, {}), optimizer),
+            outlay.init_state(lambda key: {"w": jnp.ones(4)}, optimizer),
+            np.ones((8, 4), np.float32),
+            layout=outlay.data_parallel(),
+            mesh=outlay.mesh(data=8),
+        )
+        return outlay.explain(program, target="h100:1x8", cache=False)
+
+    explained = replace(selection, find_explanation=explanation)
+    assert (str(explained), explained.to_dict(), made) == (str(selection), selection.to_dict(), [])
+    page = explained.to_html()
+    sections = ("priced: 4 parameters, 8 samples a step", "A step in the order of execution", "What if", "Evidence")
+    assert [part in page for part in sections] == [True] * 4
+    assert page.index(selection.commands()[0]) < page.index("Memory against time") < page.index("Evidence")
+    assert made == [1], "explained once"
 
 
 def test_as_data_it_is_json_with_every_candidate(selection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from outlay.layout.plan import Plan
 
 PARAMS, OPTIMIZER, BATCH, OTHER = "params", "optimizer", "batch", ""
 STATISTICS, RANDOM, METRICS = "batch statistics", "rng state", "metrics"
+_TOKENS = "batch.tokens"
 _STEP = re.compile(r"\.(\w+)|\['((?:[^'\\]|\\.)*)'\]|\[(\d+)\]|\[<flat index (\d+)>\]")
 
 
@@ -159,10 +161,14 @@ class LayoutFacts(OneLine):
     Attributes:
         names: the strategies and files that wrote its rules, in order; `own rules` for a user's.
         placed: the leaves, those of a part together, most bytes first.
+        num_parameters: the numbers that its parameters hold, each once.
+        batch: the dims of a step's batch: samples, and tokens of each if it has a leaf of that name; empty if unknown.
     """
 
     names: tuple[str, ...]
     placed: tuple[PlacedAlike, ...]
+    num_parameters: int = 0
+    batch: tuple[int, ...] = ()
 
 
 def layout_facts(layout: Layout, plan: Plan) -> LayoutFacts:
@@ -190,7 +196,18 @@ def layout_facts(layout: Layout, plan: Plan) -> LayoutFacts:
     }
     # Parts stay together, those that hold most first.
     placed.sort(key=lambda one: (-held[one.part], one.part, -one.bytes_per_device))
-    return LayoutFacts(tuple(names), tuple(placed))
+    params = (leaf for leaf in plan.state if role_by_path(leaf.path) == PARAMS)
+    return LayoutFacts(tuple(names), tuple(placed), sum(math.prod(leaf.shape) for leaf in params), batch_dims(plan))
+
+
+def batch_dims(plan: Plan) -> tuple[int, ...]:
+    """Return the dims of a batch that say how much a step takes: samples, and tokens of each; empty if unknown."""
+    batch = plan.of_kind("batch")
+    tokens = next((leaf.shape for leaf in batch if leaf.path == _TOKENS and len(leaf.shape) == 2), None)
+    if tokens is not None:
+        return tokens
+    first = {leaf.shape[0] if leaf.shape else 0 for leaf in batch}
+    return (first.pop(),) if len(first) == 1 else ()
 
 
 def roles_of(state: Any) -> dict[str, str]:

@@ -35,6 +35,7 @@ from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_tracing import operations
 from outlay.core.quantities import counted, format_bytes, listed, plural
+from outlay.core.runtime_flags import versions
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.mesh_info import MeshInfo
@@ -203,6 +204,7 @@ def _explanation(
         else None,
         nearest_published=_nearest_published(subject.program, target, work),
         layout=layout_facts(subject.program.layout, subject.program.plan) if subject.program else None,
+        versions=", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax")).items() if version),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from outlay.analysis.attribution.program_facts import (
     MemoryFacts,
     RecomputedFacts,
     Segment,
+    Verdict,
     WorkFacts,
 )
 from outlay.analysis.attribution.timeline import OperationFacts
@@ -28,17 +29,7 @@ from outlay.core.quantities import counted, format_bytes, format_flops, format_s
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
-from outlay.render.page import (
-    Block,
-    Chip,
-    Deferred,
-    Line,
-    Notes,
-    Page,
-    Section,
-    Stat,
-    Stats,
-)
+from outlay.render.page import Block, Chip, Deferred, Line, Notes, Page, Section, Stat, Stats, Style
 from outlay.render.report import Report, as_json, fields_as_json
 from outlay.report.explain.explain_findings import finding_blocks
 from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
@@ -52,13 +43,21 @@ from outlay.report.explain.explain_tables import (
     operations,
     recomputed,
 )
-from outlay.report.explain.throughput import Throughput, threshold_lines, thresholds_of, throughput_line
+from outlay.report.explain.throughput import (
+    Throughput,
+    priced_line,
+    threshold_lines,
+    thresholds_of,
+    throughput_line,
+)
 
 if TYPE_CHECKING:
     from outlay.analysis.attribution.live_memory import LiveMemory
     from outlay.analysis.cost.evidence import PublishedRun
     from outlay.report.explain.explain_front import Front
     from outlay.report.explain.explain_schedule import PricedStep
+
+_STYLES: Mapping[Verdict, Style] = {"fits": "good", "may not fit": "warning", "does not fit": "bad"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,8 @@ class Explanation(Report):
         recomputed: products that the backward pass recomputes, most FLOPs first.
         layout: the layout, and the leaves that are placed alike, with their dtypes; None if it is not a program's step.
         throughput: what the time of a step means; None without a target, or for what is not a program's step.
-        asked: what was asked for, in the words of the command line, and the versions; empty in Python.
+        asked: the command that asked for it; empty in Python.
+        versions: those of Outlay and JAX that made it.
         nearest_published: the published training runs that are most like this step, with what was measured and what is
             predicted of them; empty for simulated CPUs, and for what trains nothing.
         by_parts: in mode placed, the cost of each part and the traffic between parts; the facts about a single compiled
@@ -130,6 +130,7 @@ class Explanation(Report):
     throughput: Throughput | None = None
     nearest_published: tuple[PublishedRun, ...] = ()
     asked: str = ""
+    versions: str = ""
     by_parts: PlacedExplanation | None = None
     front: Front | None = None
 
@@ -215,13 +216,6 @@ class Explanation(Report):
 def _explain_page(facts: Explanation) -> Page:
     """Lay out the facts of an explanation as a page."""
     compiled = "" if facts.compile_seconds is None else f"Compiled in {format_seconds(facts.compile_seconds)}, "
-    assumed = facts.estimate.assumptions if facts.estimate else ()
-    sums = {
-        "by kind": facts.by_kind(),
-        "by axis": facts.by_axis(),
-        "by phase": facts.by_phase(),
-        "by module": facts.by_module(),
-    }
     return Page(
         title=f"{facts.name}: what the compiler made of it",
         headline=f"{facts.name} on {devices_in_words(facts.mesh, facts.target)}",
@@ -232,31 +226,45 @@ def _explain_page(facts: Explanation) -> Page:
             *compiler_options_line(facts),
             _stats(facts),
             *_of_cpus(facts),
-            # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and
-            # last there.
-            Notes(facts.incomplete, "incomplete", is_warning=True, medium="html"),
-            Deferred(functools.partial(_timeline, facts), medium="html"),
-            *_front(facts),
-            *finding_blocks(facts.findings, facts.estimate, medium="html"),
-            *collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None),
-            *layout_of(facts.layout, facts.work),
-            *memory_of_device(facts.memory),
-            Deferred(functools.partial(_memory_over_schedule, facts)),
-            *host_copies(facts.host_copies),
-            *operations(facts.operations),
-            *_work(facts.work),
-            *recomputed(facts.recomputed),
-            Deferred(functools.partial(_what_if, facts), medium="html"),
-            *_evidence(facts),
-            *finding_blocks(facts.findings, facts.estimate, medium="text"),
-            *([Section("assumed of the hardware", [Notes(assumed)], medium="html")] if assumed else []),
-            *([Line("", medium="text")] if facts.incomplete or facts.notes else []),
-            Notes(facts.incomplete, "incomplete", is_warning=True, medium="text"),
-            Notes(facts.notes),
+            *sections_of(facts),
         ],
         footer=f"All figures are per device and step. {compiled}{'read' if compiled else 'Read'} in "
         f"{format_seconds(facts.parse_seconds)}.",
     )
+
+
+def sections_of(facts: Explanation) -> Iterator[Block]:
+    """Yield all below the answer."""
+    assumed = facts.estimate.assumptions if facts.estimate else ()
+    sums = {
+        "by kind": facts.by_kind(),
+        "by axis": facts.by_axis(),
+        "by phase": facts.by_phase(),
+        "by module": facts.by_module(),
+    }
+    # A page is read from its top, a terminal from its last lines: so warnings and findings stand first here and last
+    # there.
+    yield Notes(facts.incomplete, "incomplete", is_warning=True, medium="html")
+    yield Deferred(functools.partial(_timeline, facts), medium="html")
+    yield from _front(facts)
+    yield from finding_blocks(facts.findings, facts.estimate, medium="html")
+    yield from collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None)
+    yield from layout_of(facts.layout, facts.work)
+    yield from memory_of_device(facts.memory)
+    yield Deferred(functools.partial(_memory_over_schedule, facts))
+    yield from host_copies(facts.host_copies)
+    yield from operations(facts.operations)
+    yield from _work(facts.work)
+    yield from recomputed(facts.recomputed)
+    yield Deferred(functools.partial(_what_if, facts), medium="html")
+    yield from _evidence(facts)
+    yield from finding_blocks(facts.findings, facts.estimate, medium="text")
+    if assumed:
+        yield Section("assumed of the hardware", [Notes(assumed)], medium="html")
+    if facts.incomplete or facts.notes:
+        yield Line("", medium="text")
+    yield Notes(facts.incomplete, "incomplete", is_warning=True, medium="text")
+    yield Notes(facts.notes)
 
 
 def _priced_step(facts: Explanation) -> PricedStep | None:
@@ -291,7 +299,8 @@ def _chips(facts: Explanation) -> Iterator[Chip]:
     of_simulated = "Compiled by XLA's CPU compiler, not by that of a GPU or TPU."
     yield from device_chips(facts.mesh, facts.target, of_simulated)
     if facts.fits is not None:
-        yield Chip("fits", "good") if facts.fits else Chip("does not fit", "bad")
+        verdict = (facts.fits and facts.memory and facts.memory.verdict) or "does not fit"
+        yield Chip(verdict, _STYLES[verdict])
 
 
 def _of_cpus(facts: Explanation) -> Iterator[Block]:
@@ -307,14 +316,13 @@ def verdict_lines(facts: Explanation) -> Iterator[Block]:
         peak = ""
         if memory and memory.capacity:
             peak = f": peak {format_bytes(memory.peak)}, a device has {format_bytes(memory.capacity)}"
-        yield Line(f"does not fit{peak}", "bad", medium="text")
+        yield Line(f"does not fit{peak}", _STYLES["does not fit"], medium="text")
     elif facts.fits and memory and memory.capacity:
-        is_tight = memory.verdict == "may not fit"
-        left = f"; JAX preallocates {format_bytes(memory.pool)}" if is_tight else ""
+        left = f"; JAX preallocates {format_bytes(memory.pool)}" if memory.verdict == "may not fit" else ""
         on_host = f", {format_bytes(memory.on_host)} on the host" if memory.on_host else ""
         peak = f"peak {format_bytes(memory.peak)} of {format_bytes(memory.capacity)} a device"
         share = f"{memory.peak / memory.capacity:.0%}"
-        style = "warning" if is_tight else "good"
+        style = _STYLES[memory.verdict or "fits"]
         yield Line(f"{memory.verdict}: {peak}, {share}{left}{on_host}", style, medium="text")
     elif memory:
         yield Line(f"peak {format_bytes(memory.peak)} a device", medium="text")
@@ -326,9 +334,11 @@ def verdict_lines(facts: Explanation) -> Iterator[Block]:
 
 
 def asked_and_throughput(facts: Explanation) -> Iterator[Block]:
-    """Say what was asked for, and what the time of a step means."""
+    """Say what was asked for, what was priced, and what the time of a step means."""
     if facts.asked:
         yield Line(facts.asked, "dim")
+    if facts.layout is not None and facts.throughput is not None:
+        yield from priced_line(facts.layout, facts.work, facts.recomputed, facts.versions)
     yield from throughput_line(facts.throughput)
     if facts.front is not None:
         yield Line(facts.front.in_words)

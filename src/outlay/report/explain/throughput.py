@@ -1,23 +1,25 @@
-"""What the time of a step means: samples and tokens a second, the share of the hardware that is used, device hours.
+"""What step was priced, and what its time means: tokens a second, the share of the hardware that is used, device hours.
 
 And from how many tokens on computing hides the exchanges over each mesh axis.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from outlay.analysis.attribution.leaves import LayoutFacts, batch_dims
 from outlay.analysis.attribution.program_facts import CollectiveFacts, RecomputedFacts, WorkFacts
 from outlay.analysis.cost.constants import product_speed
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.thresholds import Exchange, Threshold, thresholds
 from outlay.core.one_line import OneLine
+from outlay.core.quantities import counted
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 from outlay.render.page import Block, Line
 
-_TOKENS = "batch.tokens"
 _BILLION = 1e9
 
 
@@ -58,7 +60,8 @@ def throughput_of(
         work: what a device computes.
         recomputed: the products that are computed again.
     """
-    unit, num = _size(plan)
+    dims = batch_dims(plan)
+    num = math.prod(dims) if dims else 0
     if not num or not estimate.seconds:
         return None
     each, again = num / estimate.seconds, sum(one.flops_per_step for one in recomputed)
@@ -68,7 +71,7 @@ def throughput_of(
     hours = estimate.seconds * target.num_devices / 3600 * _BILLION / num
     own = min(work.flops or work.flops_compiled, work.flops_compiled - again)
     return Throughput(
-        unit,
+        "tokens" if len(dims) > 1 else "samples",
         each,
         each / target.num_devices,
         own / peak if peak else None,
@@ -86,16 +89,6 @@ def _price(hours: float, per_hour: str) -> str:
     return f"{_in_digits(hours * float(amount))} {currency}"
 
 
-def _size(plan: Plan) -> tuple[str, int]:
-    """Return what a step takes, and how many of that; 0 if its leaves do not agree."""
-    batch = plan.of_kind("batch")
-    tokens = next((leaf.shape for leaf in batch if leaf.path == _TOKENS and len(leaf.shape) == 2), None)
-    if tokens is not None:
-        return "tokens", tokens[0] * tokens[1]
-    first = {leaf.shape[0] if leaf.shape else 0 for leaf in batch}
-    return "samples", first.pop() if len(first) == 1 else 0
-
-
 def _in_digits(value: float) -> str:
     """Write four digits that count, and never a power of ten.
 
@@ -104,6 +97,24 @@ def _in_digits(value: float) -> str:
     """
     rounded = float(f"{value:.4g}")
     return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:.4g}"
+
+
+def priced_line(
+    layout: LayoutFacts, work: WorkFacts | None, recomputed: Sequence[RecomputedFacts], versions: str
+) -> Iterator[Block]:
+    """Say in a sentence what step was priced: its model, batch and layout, what it computes again, and the versions."""
+    words = [f"{layout.num_parameters:,} parameters"] if layout.num_parameters else []
+    if layout.batch:
+        samples, *tokens = layout.batch
+        size = (
+            f"{counted(samples, 'sequence')} of {counted(*tokens, 'token')}" if tokens else counted(samples, "sample")
+        )
+        words.append(f"{size} a step")
+    words.append(f"layout {' + '.join(layout.names)}")
+    again = sum(one.flops_per_step for one in recomputed)
+    share = again / work.flops_compiled if work and work.flops_compiled else 0.0
+    words.append(f"{share:.0%} of the products computed again" if again else "no product computed again")
+    yield Line(f"priced: {', '.join(words)} ({versions})")
 
 
 def throughput_line(facts: Throughput | None) -> Iterator[Block]:

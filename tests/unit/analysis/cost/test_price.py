@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from importlib import resources
 
 import pytest
 
@@ -352,3 +354,11 @@ def test_a_loop_of_unknown_length_widens_the_range_and_the_estimate_says_so():
     assert assumption.startswith("1 loop of unknown length (while.7) counted once")
     assert assumption.endswith("the range covers 0 to 10 iterations")
     assert known.seconds_high == pytest.approx(known.seconds * KNOWN.spread, rel=1e-3)
+
+
+def test_each_constant_says_where_it_is_from_and_since_when():
+    text = resources.files("outlay.analysis.cost").joinpath("constants.toml").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if re.match(r"\w+ = ", line)]
+    assert len(lines) == sum(map(len, built_in().values()))
+    told = re.compile(r"\w+ = \S+ # (fit|source|assumed)\b.*, 20\d\d-\d\d-\d\d")
+    assert [line for line in lines if not told.fullmatch(line)] == []

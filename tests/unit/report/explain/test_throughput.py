@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from importlib import metadata
 
 import jax
 import jax.numpy as jnp
@@ -43,11 +44,30 @@ def test_a_batch_of_tokens_is_counted_in_tokens(program):
     assert speed.hfu == pytest.approx(work.flops_compiled / estimate.seconds / target.hardware.peak_flops["tf32"])
     again = [RecomputedFacts("", None, 1, work.flops_compiled / 4)]
     assert throughput_of(program.plan, estimate, target, work, again).mfu == pytest.approx(0.75 * speed.hfu)
-    text = str(replace(facts, asked="lm --model tiny (jax 0)"))
-    assert "lm --model tiny (jax 0)" in text
+    text = str(replace(facts, asked="outlay explain lm --model tiny"))
+    assert "\noutlay explain lm --model tiny\n" in text
     assert re.search(r"\n[\d,.]+ tokens/s, [\d,.]+ a device; MFU", text), "digits, and no power of ten"
     assert speed.per_second > 1e5
     assert "device hours for a billion tokens" in facts.to_html()
+
+
+def test_a_sentence_says_what_was_priced(program):
+    """In Python too, where there is no command, and of a command that leaves its options as they are."""
+    facts = outlay.explain(program, target="h100:1x8", cache=False)
+    size = "64 sequences of 16 tokens a step, layout data_parallel"
+    of = f"(outlay {metadata.version('outlay')}, jax {jax.__version__})"
+    assert f"priced: {size}, no product computed again {of}" in " ".join(str(facts).split())
+    assert f"priced: {size}, no product computed again {of}" in facts.to_html()
+    again = [RecomputedFacts("", None, 1, facts.work.flops_compiled / 4)]
+    assert "25% of the products computed again" in " ".join(str(replace(facts, recomputed=tuple(again))).split())
+
+
+def test_the_page_says_too_that_it_may_not_fit(program):
+    facts = outlay.explain(program, target="h100:1x8", cache=False)
+    tight = replace(facts, memory=replace(facts.memory, needed=facts.memory.pool + 2**30))
+    for one, verdict, style in ((facts, "fits", "good"), (tight, "may not fit", "warning")):
+        assert f"\n{verdict}: peak" in str(one)
+        assert f'<span class="chip {style}">{verdict}</span>' in one.to_html()
 
 
 def test_each_axis_has_its_threshold():
