@@ -170,6 +170,8 @@ def print_refused(refused, failed):
         print("  rows  alone")
     for kind, names, alone in obstacles(refused):
         print(f"  {len(names):4} {len(alone):6}  {kind}: {_some(alone or names)}")
+    for name, error in refused.items():
+        print(f"  {name}: {error}{' alone' if len({one.kind for one in error.obstacles}) == 1 else ''}")
     if failed:
         print(f"\n{len(failed)} rows are not priced:")
     by_reason = {}

@@ -100,6 +100,21 @@ def test_every_row_is_expressed_or_says_why_not(rows, known):
     assert any(reason.startswith("MXFP8 products") for reason in refused)
 
 
+def test_each_row_that_cannot_be_expressed_is_told_with_what_stands_in_the_way(rows, scripts, known, capsys):
+    refused = {}
+    for name in ("megatron-t2-175b-ptd-384", "mbridge-26.04.01-llama3.1-405b-256xgb200-nvfp4"):
+        with pytest.raises(rows.CannotExpressError) as error:
+            rows.run_of(known[name])
+        refused[name] = error.value
+    scripts("published").print_refused(refused, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert "  megatron-t2-175b-ptd-384: a pipeline of 12 alone" in lines
+    (other,) = (line for line in lines if line.startswith("  mbridge-26.04.01-llama3.1-405b-256xgb200-nvfp4: "))
+    assert "NVFP4 products" in other
+    assert "a pipeline of 16" in other
+    assert not other.endswith("alone")
+
+
 @pytest.mark.parametrize("precision", ["float8 rowwise", "MXFP8", "NVFP4", "E4M3", "FP8-blockwise"])
 def test_a_row_of_narrow_products_is_refused_by_any_of_their_names(rows, known, precision):
     row = {**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "precision": precision}

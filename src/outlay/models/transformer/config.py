@@ -42,11 +42,13 @@ ELSEWHERE = {
     # torchtitan's selective_ac_option: attention, and every second of the products of a layer. By layer: all of them.
     "op": "queries,values,attention,gate,down",
     "layer": "full",
-    # Megatron's recompute-granularity and recompute-modules.
+    # Megatron's recompute-granularity.
     "selective": "attention",
-    "core_attn": "attention",
 }
 """Policies by the names that MaxText, torchtitan and Megatron give them, and what they are called here."""
+
+MODULES = {"core_attn": {"attention"}, "mlp": {"gate", "up", "down"}, "layernorm": set[str]()}
+"""Megatron's recompute-modules, some of which are a policy, and which values each computes again; norms always are."""
 
 TENSORS = {
     "decoder_layer_input": "residual",
@@ -205,11 +207,21 @@ def remat_of(remat: str) -> str:
 
     >>> remat_of("save_qkv_proj"), remat_of("layer"), remat_of("memory_budget:1")
     ('queries,keys,values', 'full', 'none')
+    >>> remat_of("core_attn,layernorm"), remat_of("mlp"), remat_of("core_attn,mlp")
+    ('attention', 'queries,keys,values,output,attention', 'queries,keys,values,output')
     """
     budget = remat_budget(remat)
     if budget in (0.0, 1.0):
         return "none" if budget else "full"
+    if _is_of_modules(remat):
+        again = set[str]().union(*(MODULES[name] for name in remat.split(",")))
+        by_name = ",".join(name for name in ELSEWHERE["minimal_flash"].split(",") if name not in again)
+        return by_name if again - {"attention"} else "attention" if again else "none"
     return ELSEWHERE.get(remat, remat)
+
+
+def _is_of_modules(remat: str) -> bool:
+    return set(remat.split(",")) <= {*MODULES}
 
 
 def remat_problems(remat: str, num_layers: int = 0) -> list[str]:
@@ -225,12 +237,12 @@ def remat_problems(remat: str, num_layers: int = 0) -> list[str]:
     if turns := remat_turns(remat):
         odd = num_layers % turns
         return [f"remat={remat!r} recomputes one of {turns} layers, which do not divide {num_layers}"] if odd else []
-    if remat in REMATS or remat in ELSEWHERE or remat_budget(remat) is not None:
+    if remat in REMATS or remat in ELSEWHERE or _is_of_modules(remat) or remat_budget(remat) is not None:
         return []
     if _LIKE_BUDGET.fullmatch(remat):
         return [f"remat={remat!r}: a budget is a number from 0 (full) to 1 (none), written memory_budget:0.5"]
     if "," not in remat and "=" not in remat and remat not in _known_values():
-        known = did_you_mean(remat, [*REMATS, *_known_values(), *ELSEWHERE, "memory_budget:0.5"])
+        known = did_you_mean(remat, [*REMATS, *_known_values(), *ELSEWHERE, *MODULES, "memory_budget:0.5"])
         return [f"remat={remat!r} is neither a policy nor a value of a layer: {known}"]
     parts = [part.partition("=") for part in remat.split(",")]
     wrong = [name for name, _, _ in parts if name not in _known_values()]

@@ -67,6 +67,8 @@ def test_stages_of_a_pipeline_save_what_one_device_saves(remat):
         ("save_qkv_proj", "query key value"),
         ("save_out_proj", "out"),
         ("op", "query value context wi_0 wo"),
+        ("mlp", "query key value context out"),  # Megatron's recompute-modules
+        ("core_attn,mlp", "query key value out"),
     ],
 )
 def test_a_policy_of_others_saves_the_products_that_theirs_saves(remat, products):
@@ -78,7 +80,7 @@ def test_a_policy_of_others_saves_the_products_that_theirs_saves(remat, products
 
 @pytest.mark.thorough  # policies of others are above
 def test_megatrons_selective_recomputation_is_that_of_attention():
-    assert remat_of("selective") == remat_of("core_attn") == "attention"
+    assert remat_of("selective") == remat_of("core_attn") == remat_of("layernorm,core_attn") == "attention"
     assert num_saved("selective") == num_saved("attention")
 
 
@@ -160,6 +162,7 @@ def test_what_others_keep_in_the_memory_of_the_host_goes_there(remat, products):
         ("memory_budget:nan", "written memory_budget:0.5"),
         ("memory_budget:-0.1", "written memory_budget:0.5"),
         ("budget=0.5", "written memory_budget:0.5"),
+        ("layer_norm", "did you mean 'layernorm'"),
         ("memory_budge", "did you mean 'memory_budget:0.5'"),
         ("layer:3", "remat='layer:3' recomputes one of 3 layers, which do not divide 4"),
     ],
