@@ -90,6 +90,11 @@ def test_no_page_scrolls_sideways(opened, pages):
         assert opened(name, width=400).run("document.scrollingElement.scrollWidth") == 400, name
 
 
+def test_all_dots_are_in_sight(opened):
+    box = "document.querySelector('.scroll:has(> .plot)')"
+    assert opened("choose", width=400).run(f"{box}.scrollWidth === {box}.clientWidth")
+
+
 def in_sight(browser, selector):
     """The texts of the cells that are wholly within a table's visible part, by head, without scrolling it."""
     script = f"""[...document.querySelector("{selector}").querySelectorAll('thead th')].filter((head) => {{

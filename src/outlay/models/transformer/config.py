@@ -100,8 +100,9 @@ class TransformerConfig:
             some of `KEPT`, as in `queries,keys,values`, each also with where MaxText's custom policy keeps it, as in
             `gate=offload,up=offload` for the host's memory. Or a policy by the name that MaxText, torchtitan or
             Megatron give it, such as `save_qkv_proj`, `minimal_offloaded`, `op`, `layer` (`layer:2`: of every second
-            layer) or `selective`. Or torchtitan's memory budget, `memory_budget:0.5`: of the bytes that a layer keeps
-            with `none` at most this share, for the values that cost most to compute again; 0 is `full`, 1 is `none`.
+            layer) or `selective`, or the modules that Megatron recomputes, as in `core_attn,mlp`. Or torchtitan's memory
+            budget, `memory_budget:0.5`: of the bytes that a layer keeps with `none` at most this share, for the values
+            that cost most to compute again; 0 is `full`, 1 is `none`.
         loss_chunks: the number of chunks in which the loss processes a sequence, so that only the logits of one chunk
             are in memory at a time.
         adapter_rank: the rank of low-rank adapters for the projections of a layer; 0 for none.
