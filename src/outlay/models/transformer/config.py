@@ -100,7 +100,7 @@ class TransformerConfig:
             some of `KEPT`, as in `queries,keys,values`, each also with where MaxText's custom policy keeps it, as in
             `gate=offload,up=offload` for the host's memory. Or a policy by the name that MaxText, torchtitan or
             Megatron give it, such as `save_qkv_proj`, `minimal_offloaded`, `op`, `layer` (`layer:2`: of every second
-            layer) or `selective`, or the modules that Megatron recomputes, as in `core_attn,mlp`. Or torchtitan's memory
+            layer) or `selective`, or Megatron's modules to recompute, as in `core_attn,mlp`. Or torchtitan's memory
             budget, `memory_budget:0.5`: of the bytes that a layer keeps with `none` at most this share, for the values
             that cost most to compute again; 0 is `full`, 1 is `none`.
         loss_chunks: the number of chunks in which the loss processes a sequence, so that only the logits of one chunk

@@ -107,7 +107,7 @@ def priced_line(
     if layout.batch:
         samples, *tokens = layout.batch
         size = (
-            f"{counted(samples, 'sequence')} of {counted(*tokens, 'token')}" if tokens else counted(samples, "sample")
+            f"{counted(samples, 'sequence')} of {counted(tokens[0], 'token')}" if tokens else counted(samples, "sample")
         )
         words.append(f"{size} a step")
     words.append(f"layout {' + '.join(layout.names)}")
