@@ -360,5 +360,5 @@ def test_each_constant_says_where_it_is_from_and_since_when():
     text = resources.files("outlay.analysis.cost").joinpath("constants.toml").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if re.match(r"\w+ = ", line)]
     assert len(lines) == sum(map(len, built_in().values()))
-    told = re.compile(r"\w+ = \S+ # (fit|source|assumed)\b.*, 20\d\d-\d\d-\d\d")
-    assert [line for line in lines if not told.fullmatch(line)] == []
+    form = re.compile(r"\w+ = \S+ # (fit|source|assumed)\b.*, 20\d\d-\d\d-\d\d")
+    assert [line for line in lines if not form.fullmatch(line)] == []
