@@ -18,9 +18,10 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from outlay.core.source_owner import OUTLAY, is_below
+from outlay.core.source_owner import OUTLAY, is_below, is_installed, is_standard
 
 _CORE = str(Path(__file__).parent)
+_PROGRAM = str(OUTLAY / "program")
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,23 @@ def frames_of_forward_pass(error: BaseException, ignoring: tuple[str, ...] = ())
 
 
 def source_line(eqn: Any) -> str:
-    """Return the user's `file:line` that an operation of a traced program comes from; empty if unknown."""
-    frames = (
-        source_info_util.raw_frame_to_frame(code, offset)
-        for code, offset in reversed(calls_to(eqn))
-        if _is_user_file(code.co_filename)
-    )
-    return next((f"{frame.file_name}:{frame.start_line}" for frame in frames), "")
+    """Return the `file:line` that an operation of a traced program comes from; empty if unknown.
+
+    It is the innermost line of the user's own; of an installed package, such as a library of layers, only where none of
+    the user's lies between that and Outlay.
+    """
+    of_package = ""
+    for code, offset in reversed(calls_to(eqn)):
+        file = code.co_filename
+        if of_package and is_below(file, _PROGRAM):
+            break
+        if not _is_user_file(file):
+            continue
+        line = f"{file}:{source_info_util.raw_frame_to_frame(code, offset).start_line}"
+        if not (is_installed(file) or is_standard(file)):
+            return line
+        of_package = of_package or line
+    return of_package
 
 
 def source_line_of_error(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 import outlay
@@ -323,3 +324,15 @@ def test_only_where_xla_places_values() -> None:
         made(scanned(plain_layer), mode="manual")
     with pytest.raises(ProgramError, match=r"automatic axes; this is a mesh with explicit"):
         made(scanned(plain_layer), explicit=True)
+
+
+def test_a_line_of_the_user_is_named_once_where_a_library_computes() -> None:
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        x, _ = nn.BatchNorm(use_running_average=False).init_with_output(jax.random.key(0), x)
+        return jnp.tanh(x @ w)
+
+    with pytest.raises(ProgramError) as error:
+        made(scanned(layer))
+    assert str(error.value).startswith(
+        f"1 problem with the pipeline of the layout:\n  not by microbatch: {line_of(layer, 'BatchNorm')}\n"
+    )

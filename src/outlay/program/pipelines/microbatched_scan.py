@@ -42,15 +42,17 @@ def scan_problems(scan: Any, of_few: Any) -> list[Problem]:
         for eqn in scan.params["jaxpr"].jaxpr.eqns
         if _draws_of_rbg(eqn)
     ]
+    first: dict[tuple[str, bool], str] = {}  # the first operation of each line, by whether it draws random numbers
     for eqn, line in mixing_operations(scan.params["jaxpr"], of_few.params["jaxpr"]):
-        name = eqn.primitive.name
-        if name == "random_bits":
+        first.setdefault((line or at, eqn.primitive.name == "random_bits"), eqn.primitive.name)
+    for (line, draws), name in first.items():
+        if draws:
             what = "it draws random numbers for all samples at once, so that a microbatch would draw others"
             fix = "draw for each sample from a key of its own: jax.vmap over the keys that train_step gives the loss"
         else:
             what = f"{name} takes samples of the batch together, or their number, and a microbatch has only some"
             fix = "compute statistics over features instead of samples (such as LayerNorm), or leave the pipeline out"
-        problems.append(Problem("not by microbatch", line or at, what, fix))
+        problems.append(Problem("not by microbatch", line, what, fix))
     return problems
 
 
