@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -129,3 +130,22 @@ def test_experts_that_do_not_divide_the_axis_are_named() -> None:
         outlay.layout.expert_parallel("data")
     with pytest.raises(LayoutError, match="takes the names of two axes of the mesh, and axis is 4"):
         outlay.layout.expert_parallel(4)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.any_jax
+def test_one_group_of_tokens_is_told_where_groups_come_from() -> None:
+    def flat(params: Any, batch: Any, keys: Any) -> Any:
+        tokens = batch.reshape(-1, 4)
+        y, _ = outlay.experts(lambda w, x: x @ w, params["experts"], tokens, tokens, capacity_factor=1.0)
+        return y.reshape(batch.shape).mean((1, 2)), {}
+
+    optimizer = optax.sgd(0.1)
+    init = outlay.init_state(lambda key: {"experts": jnp.ones((4, 4, 4))}, optimizer)
+    with pytest.raises(LayoutError, match=r"expert_tokens.sent(?s:.*)all samples at once(?s:.*)groups=8 or a multiple"):
+        outlay.program(
+            outlay.train_step(flat, optimizer),
+            init,
+            np.ones((16, 6, 4), np.float32),
+            layout=outlay.layout.expert_parallel("expert"),
+            mesh=outlay.mesh("data=2,expert=4"),
+        )

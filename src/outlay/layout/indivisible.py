@@ -24,6 +24,12 @@ def indivisible(assignment: LeafAssignment, dim: int, axes: tuple[str, ...], rul
         ways = [_settle(assignment)]
     else:
         ways = _batch_choices(assignment, dim, axes) if assignment.kind == "batch" else _choices(assignment, dim, axes)
+        if dim == 0 and assignment.path.startswith("expert_tokens."):
+            whole = "give outlay.experts all samples at once, (B, T, D), not one of them inside of jax.vmap"
+            ways = [
+                f"{whole}; of tokens (N, D), groups={pieces} or a multiple",
+                *(f"or {way.removeprefix('or ')}" for way in ways),
+            ]
     return Problem("indivisible dim", assignment.path, what, "\n".join(ways))
 
 

@@ -104,14 +104,14 @@ class _Products:
         rules: its rules for FP8.
         read: the leaves that products in FP8 read, each with the number of its rule.
         lines: the products, by where they are in the step.
-        beyond: the lines of operations that multiply such leaves and stay as they are.
+        beyond: what multiplies such leaves and stays as it is, with its line, and the leaves.
         rows: of leaves with delayed scaling the scales, and zeros that take what occurs.
     """
 
     planned: Planned
     read: dict[str, int] = field(default_factory=dict)
     lines: Counter[tuple[int, int, str]] = field(default_factory=Counter)
-    beyond: dict[str, frozenset[str]] = field(default_factory=dict)
+    beyond: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -201,7 +201,9 @@ class _Products:
         self._num_runs += 1
         # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
         self._has_gelu = next(operations(jaxpr, "tanh"), None) is not None
-        self.beyond |= {source_line(eqn): paths for eqn, paths in out_of_reach(jaxpr, origins)}
+        for eqn, what, paths in out_of_reach(jaxpr, origins):
+            at = (what, source_line(eqn))
+            self.beyond[at] = self.beyond.get(at, frozenset()) | paths
         return run_with_products(jaxpr, values, origins, self._multiply)
 
     def _multiply(self, eqn: Any, values: list[Any], origins: Origins, shared: dict[Any, Any]) -> list[Any]:
@@ -248,9 +250,11 @@ class _Products:
                 continue
             paths = [path for path, origin in self.origins.items() if origin.rule == number]
             what = f"no product of this step reads {listed(paths) if paths else 'what it names'}"
-            beyond = [line for line, taken in self.beyond.items() if taken & {*paths}]
+            beyond = [
+                f"{line} multiplies it in {kind}" for (kind, line), taken in self.beyond.items() if taken & {*paths}
+            ]
             if beyond:
-                what += f" where it can be changed; {listed(beyond)} multiplies it inside of a function of its own"
+                what += f" where it can be changed; {listed(beyond)}"
             fix = (
                 'name what is multiplied by @, jnp.einsum or a layer, such as ("**.kernel", outlay.layout.fp8())'
                 "\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
@@ -275,5 +279,5 @@ class _Products:
             left = [path for path, one in self.origins.items() if one.rule == number and path not in self.read]
             if left and paths:
                 lines.append(f"not in a product, so as they were: {listed(left)}")
-        lines += [f"as it was, in a function of its own: {line}" for line in self.beyond]
+        lines += [f"as it was, in {what}: {line}" for what, line in self.beyond]
         return "\n".join(lines)

@@ -112,12 +112,17 @@ def not_in_fp8(evidence: Evidence) -> Iterator[Finding]:
     if program is None or not program.fp8:
         return
     asked, *more = program.fp8.split("\n")
-    if beyond := [line.partition(": ")[2] for line in more if line.startswith("as it was, ")]:
-        text = (
-            f"the layout asks for {asked}, and products of a function with a derivative of its own stay in the model's "
-            f"dtype: {listed(beyond)}"
-        )
-        fix = "write the function without jax.custom_vjp, or name only what is multiplied outside of it in the rule"
+    beyond: dict[str, list[str]] = {}
+    for line in more:
+        if line.startswith("as it was, in "):
+            what, _, at = line.removeprefix("as it was, in ").partition(": ")
+            beyond.setdefault(what, []).append(at)
+    for what, lines in beyond.items():
+        who, fix = what, "name only what is multiplied by @, jnp.einsum or a dense layer in the rule"
+        if what == "a function of its own":
+            who = "what a function with a derivative of its own multiplies"
+            fix = "write the function without jax.custom_vjp, or name only what is multiplied outside of it in the rule"
+        text = f"the layout asks for {asked}, and {who} stays in the model's dtype: {listed(lines)}"
         yield Finding("not-in-fp8", text, fix, 0)
     if target is None or target.hardware.kind == "cpu":
         return

@@ -15,9 +15,25 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.jax_tracing import varying_axes
+from outlay.models.equal_blocks import is_stacked
 
 Expert = Callable[[Any, jax.Array], jax.Array]
 """`expert(params of one expert, tokens (N, D)) -> (N, D')`, each token by itself."""
+
+
+def without_settings(expert: Expert, params: Any) -> tuple[Expert, list[jax.Array]]:
+    """Return an expert that takes a list of arrays alone, and the stacks of these.
+
+    What else a tree holds, as an Equinox module its activation, is the same for all experts.
+    """
+    leaves, structure = jax.tree.flatten(params)
+    stacks = [leaf for leaf in leaves if is_stacked(leaf)]
+
+    def of_stacks(own: Any, tokens: jax.Array) -> jax.Array:
+        arrays = iter(own)
+        return expert(structure.unflatten([next(arrays) if is_stacked(leaf) else leaf for leaf in leaves]), tokens)
+
+    return of_stacks, stacks
 
 
 def by_blocks(expert: Expert, params: Any, blocks: jax.Array, experts: jax.Array) -> jax.Array:

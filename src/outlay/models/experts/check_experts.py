@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import jax
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.suggest import did_you_mean
+from outlay.models.equal_blocks import is_stacked
+from outlay.models.experts.blocks import without_settings
 from outlay.models.experts.routing import Gates
 from outlay.models.experts.slots import capacity_of
 
@@ -34,6 +36,8 @@ def check_experts(
     Raises:
         ProgramError: with all problems.
     """
+    if kinds := list(_of_kinds(expert, x, router, bias)):
+        raise ProgramError("\n  ".join(["experts cannot be run:", *kinds]))
     problems = list(_of_shapes(params, x, router, bias))
     num_experts = router.shape[-1] if router.ndim else 0
     if not problems:
@@ -48,6 +52,24 @@ def check_experts(
     return num_experts
 
 
+def _of_kinds(expert: Any, x: Any, router: Any, bias: Any) -> Iterator[str]:
+    if not callable(expert):
+        yield (
+            f"the first argument is the function of one expert, and this is {_kind(expert)}: "
+            "outlay.experts(expert, params, x, x @ kernel)"
+        )
+    if not is_stacked(x):
+        yield f"x is {_kind(x)}: give the tokens, an array (…, T, D)"
+    if not is_stacked(router):
+        yield f"router is {_kind(router)}: give the logits of each token, such as x @ kernel or model.router(x)"
+    if bias is not None and not is_stacked(bias):
+        yield f"bias is {_kind(bias)}: give an array, one number for each expert"
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
+
+
 def _of_shapes(params: Any, x: Any, router: Any, bias: Any) -> Iterator[str]:
     if x.ndim < 2:
         yield f"tokens are (…, T, D), and these have {x.ndim} dims: x[None] is one token"
@@ -57,16 +79,22 @@ def _of_shapes(params: Any, x: Any, router: Any, bias: Any) -> Iterator[str]:
     elif router.shape[:-1] != x.shape[:-1]:
         yield f"router is {router.shape}: make it the logits of each token, {x.shape[:-1]} and then the experts"
     num_experts = router.shape[-1] if router.ndim else 0
-    stacks = flatten_paths(params)[0]
+    stacks = [(path, leaf) for path, leaf in flatten_paths(params)[0] if is_stacked(leaf)]
     if not stacks:
         yield "params holds no array: give a tree of stacks, one entry of dim 0 for each expert"
-    for path, stack in stacks:
-        if not stack.ndim or stack.shape[0] != num_experts:
-            where = f"params.{path}" if path else "params"
-            yield (
-                f"{where} is {stack.shape}, and the router chooses among {num_experts} experts: "
-                f"make its dim 0 {num_experts}, or the last dim of router {stack.shape[0] if stack.ndim else 1}"
-            )
+    wrong = [(path, stack) for path, stack in stacks if not stack.ndim or stack.shape[0] != num_experts]
+    if wrong and isinstance(params, Sequence) and len(params) == num_experts:
+        yield (
+            f"params is a list of {num_experts} experts: stack them, "
+            "jax.tree.map(lambda *leaves: jnp.stack(leaves), *params), best where they are made, by jax.vmap"
+        )
+        return
+    for path, stack in wrong:
+        where = f"params.{path}" if path else "params"
+        yield (
+            f"{where} is {stack.shape}, and the router chooses among {num_experts} experts: "
+            f"make its dim 0 {num_experts}, or the last dim of router {stack.shape[0] if stack.ndim else 1}"
+        )
     if bias is not None and bias.shape != (num_experts,):
         yield f"bias is {bias.shape}: make it ({num_experts},), one number for each expert"
 
@@ -102,9 +130,10 @@ def _of_numbers(
 
 
 def _of_results(expert: Any, params: Any, x: Any) -> Iterator[str]:
-    one = jax.tree.map(lambda stack: jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype), params)
+    of_stacks, stacks = without_settings(expert, params)
+    one = [jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype) for stack in stacks]
     tokens = jax.ShapeDtypeStruct((8, x.shape[-1]), x.dtype)
-    result = jax.eval_shape(expert, one, tokens)
+    result = jax.eval_shape(of_stacks, one, tokens)
     shape = getattr(result, "shape", None)
     if shape is None or len(shape) != 2 or shape[0] != 8 or not jnp.issubdtype(result.dtype, jnp.inexact):
         what = f"of shape {shape}, {result.dtype}" if shape is not None else f"a {type(result).__name__}"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from outlay.core.constrain import name
 from outlay.core.primitives import EACH_TOKEN
-from outlay.models.experts.blocks import Expert, by_blocks
+from outlay.models.experts.blocks import Expert, by_blocks, without_settings
 from outlay.models.experts.check_experts import check_experts
 from outlay.models.experts.routing import Choices, Gates, Router, choose, num_choices
 from outlay.models.experts.routing_facts import Routing
@@ -44,7 +44,8 @@ def experts(
 
     Args:
         expert: `expert(params, tokens) -> results` of one expert, (N, D) to (N, D'); it treats each token by itself.
-        params: a tree of stacks, with one entry of dim 0 for each of E experts.
+        params: a tree of stacks, with one entry of dim 0 for each of E experts: arrays, or a stacked module of NNX or
+            Equinox, whose settings stay as they are.
         x: the tokens, (…, T, D). What comes before the last two dims, such as samples, counts groups.
         router: the logits of each token, (…, T, E), such as `x @ kernel`.
         top_k: the number of experts of a token.
@@ -84,6 +85,7 @@ def experts(
     num_experts = check_experts(
         expert, params, x, router, top_k, gates, bias, capacity_factor, max_dropped=max_dropped, groups=groups
     )
+    expert, params = without_settings(expert, params)
     leading = x.shape[:-2] if groups is None else (groups,)
     tokens = x.reshape(math.prod(leading), math.prod(x.shape[:-1]) // math.prod(leading), x.shape[-1])
     how = Router(top_k, gates, top_k > 1 if normalise is None else normalise, scale)

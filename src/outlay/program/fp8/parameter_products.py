@@ -92,10 +92,18 @@ def products_in(jaxpr: Any, origins: Origins) -> Iterator[Any]:
                 yield from products_in(inner, within)
 
 
-def out_of_reach(jaxpr: Any, origins: Origins) -> Iterator[tuple[Any, frozenset[str]]]:
-    """Yield operations on parameters that hold products out of reach, as functions with their own derivatives do.
+_OTHERS = {
+    _PRODUCT: "a product of other dtypes",
+    "conv_general_dilated": "a convolution",
+    "ragged_dot": "a ragged product",
+    "ragged_dot_general": "a ragged product",
+}
 
-    Each comes with the parameters that it takes.
+
+def out_of_reach(jaxpr: Any, origins: Origins) -> Iterator[tuple[Any, str, frozenset[str]]]:
+    """Yield operations that multiply parameters out of reach, such as convolutions and functions with derivatives.
+
+    Each comes with what it is, in words, and with the parameters that it takes.
     """
     for eqn, of in ORIGINS.operations(jaxpr, origins):
         if not any(of) or _is_product(eqn, of):
@@ -104,13 +112,13 @@ def out_of_reach(jaxpr: Any, origins: Origins) -> Iterator[tuple[Any, frozenset[
             for inner, within in ORIGINS.inside(eqn, of):
                 yield from out_of_reach(inner, within)
         elif _multiplies(eqn):
-            yield eqn, frozenset().union(*(one.paths for one in of if one is not None))
+            what = _OTHERS.get(eqn.primitive.name, "a function of its own")
+            yield eqn, what, frozenset().union(*(one.paths for one in of if one is not None))
 
 
 def _multiplies(eqn: Any) -> bool:
-    names = {_PRODUCT, "ragged_dot", "ragged_dot_general", "conv_general_dilated"}
-    return eqn.primitive.name in names or any(
-        one.primitive.name in names for inner in jaxprs_in_params(eqn.params) for one in operations(inner)
+    return eqn.primitive.name in _OTHERS or any(
+        one.primitive.name in _OTHERS for inner in jaxprs_in_params(eqn.params) for one in operations(inner)
     )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,3 +163,30 @@ def test_what_does_not_fit_is_all_named():
         expert(gated, params, x, logits, capacity_factor=0.5, max_dropped=0.1)
     with pytest.raises(ProgramError, match=r"returns of shape \(3,\), float32 for N = 8"):
         expert(lambda p, t: p["gate"][0], params, x, logits)
+
+
+def test_what_is_no_array_is_told_by_its_argument():
+    x, logits, params = jnp.ones((2, 6, 4)), jnp.ones((2, 6, 3)), params_of(3)
+    with pytest.raises(ProgramError, match="the function of one expert, and this is a dict") as error:
+        outlay.experts(params, gated, x, lambda x: x)
+    assert "router is a function: give the logits of each token" in str(error.value)
+    each = [jax.tree.map(lambda stack, number=number: stack[number], params) for number in range(3)]
+    with pytest.raises(ProgramError, match="params is a list of 3 experts: stack them"):
+        outlay.experts(gated, each, x, logits)
+
+
+@pytest.mark.parametrize("factor", [None, 1.0])
+def test_experts_are_stacked_modules_with_settings(factor):
+    def make(key):
+        return eqx.nn.MLP(4, 4, 5, 1, activation=jax.nn.gelu, key=key)
+
+    stacked = eqx.filter_vmap(make)(jax.random.split(jax.random.key(0), 3))
+    x, logits = (jax.random.normal(jax.random.key(number), (2, 6, size)) for number, size in ((1, 4), (2, 3)))
+
+    def alone(arrays, tokens):
+        (up, bias), (down, out) = arrays
+        return jax.nn.gelu(tokens @ up.T + bias[None]) @ down.T + out[None]
+
+    arrays = [(layer.weight, layer.bias) for layer in stacked.layers]
+    y, _ = outlay.experts(lambda one, tokens: jax.vmap(one)(tokens), stacked, x, logits, capacity_factor=factor)
+    np.testing.assert_allclose(y, outlay.experts(alone, arrays, x, logits, capacity_factor=factor)[0], rtol=1e-5)
