@@ -73,6 +73,12 @@ LAYOUTS = {
     "outlay.tensor_parallel(size=2)": "known: 'axis'",
     "outlay.Layout([('w', P('data'))]) | dp": "fix: layout + layout",
     "outlay.replicate('w')": '("params.bias", outlay.replicate())',
+    "outlay.layout.pipeline('stage', num_microbatches=4)": "fix: microbatches=",
+    "outlay.layout.pipeline('stage', microbatches=4, schedule='1f1b')": 'mode="placed", schedule="1f1b"',
+    "outlay.layout.pipeline()": "pipeline() lacks microbatches",
+    "outlay.layout.fp8(dtype='e4m3')": 'forward="e4m3"',
+    "outlay.layout.expert_parallel(size=4)": "known: 'axis'",
+    "outlay.experts(len, {}, batch, batch, k=2)": "fix: top_k=",
 }
 
 PROGRAMS = {

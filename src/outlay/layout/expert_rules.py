@@ -6,6 +6,7 @@ import dataclasses
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
@@ -14,6 +15,7 @@ AT_TOKENS, AT_EXPERTS = ("sent", "returned"), ("received", "computed")
 """What `outlay.experts` names of tokens (groups, experts, capacity, features), by where it is wanted."""
 
 
+@called_as('outlay.layout.expert_parallel("expert")')
 def expert_parallel(
     axis: str = "expert", *, pattern: str = "params.**.experts.**", dim: int = 0, data: str = "data"
 ) -> Layout:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Choice, LeafView
@@ -60,6 +61,12 @@ class Fp8:
         return f"products in FP8 ({self.scaling} scaling, {self.forward} forward, {self.backward} backward)"
 
 
+@called_as(
+    "outlay.layout.fp8()",
+    dtype='forward="e4m3", backward="e5m2"',
+    recipe='scaling="current", "delayed" or "blockwise"',
+    block_size='scaling="blockwise", of 128',
+)
 def fp8(scaling: Scaling = "current", forward: Float8 = "e4m3", backward: Float8 = "e5m2") -> Fp8:
     """Multiply matching parameters in FP8: both operands of their products are rounded to 8 bits, and scaled.
 

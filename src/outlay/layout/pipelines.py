@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 from outlay.core.paths import split_path
@@ -138,6 +139,14 @@ def is_in_list(path: str) -> bool:
     return any(part.isdigit() for part in split_path(path))
 
 
+@called_as(
+    'outlay.layout.pipeline("stage", microbatches=8)',
+    num_microbatches="microbatches=",
+    num_stages="the size of the mesh axis: outlay.mesh(stage=4, data=2)",
+    stages="the size of the mesh axis: outlay.mesh(stage=4, data=2)",
+    num_repeats="repeats=",
+    schedule='outlay.program(..., mode="placed", schedule="1f1b")',
+)
 def pipeline(
     axis: str = "stage", *, microbatches: int, repeats: int = 1, cut: str | tuple[int, ...] = "equal"
 ) -> Pipeline:

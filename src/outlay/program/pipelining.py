@@ -28,6 +28,7 @@ from outlay.program.pipelines.pipelined_function import (
     microbatch,
     num_microbatches,
     pipelines_of,
+    tracing_microbatch,
 )
 from outlay.program.pipelines.stacked_scans import Stack
 
@@ -102,7 +103,8 @@ def _runner(planned: Planned, around: Callable[..., Any] | None) -> Callable[...
             stacks = [Stack(frozenset([path]), 0) if path in pipelines else None for path in paths]
             few = microbatch(planned, samples, num_microbatches(pipelines))
             of_all, results = jax.make_jaxpr(sums, return_shape=True)(*args)
-            of_few = jax.make_jaxpr(sums)(params, few, carried)
+            with tracing_microbatch(samples, few):
+                of_few = jax.make_jaxpr(sums)(params, few, carried)
             function = PipelinedFunction(planned, of_all, of_few, stacks, pipelines)
             check_scans([function], pipelines)
             return jax.tree.unflatten(jax.tree.structure(results), function(jax.tree.leaves(args)))

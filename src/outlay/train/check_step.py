@@ -176,7 +176,11 @@ def called(
         raise ProgramError(f"the metrics {taken} have reserved names {RESERVED}\n  fix: rename them")
     values = {"loss": losses}
     if counts and isinstance(losses, tuple) and len(losses) == 2:
-        values = {"loss": losses[0], "weight": jax.lax.stop_gradient(jnp.asarray(losses[1]))}
+        count = losses[1]
+        if isinstance(count, int | float | np.number):  # as x.size is: each sample's part of it, added up
+            num = num_samples(batch)
+            count = jnp.sum(jnp.full(num, count / num, jnp.float32))
+        values = {"loss": losses[0], "weight": jax.lax.stop_gradient(jnp.asarray(count))}
         _check_one_per_example(values["weight"], {}, expected)
     _check_one_per_example(values["loss"], metrics, expected)
     rows = {name: jnp.shape(value)[len(expected) :] for name, value in metrics.items()}

@@ -44,7 +44,7 @@ def plain_layer(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def made(loss: Any, *, batch: Any = BATCH, accumulate: int = 1, mode: Any = "auto", explicit: bool = False, **of: Any):
-    rules = of.pop("rules", [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))])
+    rules = of.pop("rules", None) or [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))]
     mesh = outlay.mesh(stage=2, data=4, explicit=explicit)
     return outlay.program(
         outlay.train_step(loss, OPTIMIZER, accumulate=accumulate),
@@ -146,7 +146,7 @@ def test_layers_that_do_not_divide() -> None:
     [
         (8, 1, 3, r"a batch of 8 samples does not divide into 3 microbatches over data=4(?s:.*)microbatches=2"),
         (8, 1, 4, r"a batch of 8 samples does not divide into 4 microbatches over data=4(?s:.*)a batch of 16 samples"),
-        (16, 2, 4, r"a batch of 8 samples does not divide into 4 microbatches over data=4"),
+        (16, 2, 4, r"a batch of 8 samples, one of 2 parts (?s:.*)a smaller accumulate, or a batch of 32 samples"),
     ],
 )
 def test_microbatches_that_do_not_divide(batch: int, accumulate: int, microbatches: int, message: str) -> None:
@@ -336,3 +336,23 @@ def test_a_line_of_the_user_is_named_once_where_a_library_computes() -> None:
     assert str(error.value).startswith(
         f"1 problem with the pipeline of the layout:\n  not by microbatch: {line_of(layer, 'BatchNorm')}\n"
     )
+
+
+@pytest.mark.parametrize("mode", ["auto", "placed"])
+def test_a_model_that_knows_the_number_of_samples_is_told_so(mode: str) -> None:
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        start = batch + jnp.zeros((8, WIDTH))  # of BATCH
+        return jax.lax.scan(lambda x, w: (plain_layer(x, w), None), start, params["layers"])[0] @ params["head"], {}
+
+    with pytest.raises(
+        ProgramError, match="the batch of 8 samples does not run for a microbatch of 4: TypeErr"
+    ) as error:
+        made(loss, mode=mode)
+    assert str(error.value).startswith(line_of(loss, "jnp.zeros"))
+    assert "where the model has it as a number (8)" in str(error.value)
+
+
+def test_samples_are_not_split_over_stages() -> None:
+    rules = [("params.layers", outlay.layout.pipeline("stage", microbatches=2)), ("batch.**", P("stage"))]
+    with pytest.raises(ProgramError, match=r"samples are split over 'stage'(?s:.*)outlay.data_parallel\(\"data\"\)"):
+        made(scanned(plain_layer), rules=rules)

@@ -132,11 +132,17 @@ def sum_and_count(params: Any, batch: Any, keys: jax.Array) -> Any:
     return (losses.sum(), jnp.sum(batch[:, 0])), {}
 
 
+def sum_and_size(params: Any, batch: Any, keys: jax.Array) -> Any:
+    losses, _ = plain(params, batch, keys)
+    return (batch.shape[1] * losses.sum(), batch.size), {}
+
+
 @pytest.mark.any_jax
 def test_a_loss_whose_parts_do_not_add_up_is_refused_with_its_line() -> None:
     _refused(rf"{__file__}:\d+\n    sub takes samples together, .*fix: return one loss per sample", loss=mixing)
     _refused(r"takes samples together, .*\(sum, count\), metrics", loss=scaled, how={"reduction": "mean"})
     made(sum_and_count, how={"reduction": "mean"})
+    made(sum_and_size, how={"reduction": "mean"})
     _refused(r"reads layers after the scan, where the last stage has only its own", loss=regularized)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.core.called_as import called_as
 from outlay.core.constrain import name
 from outlay.core.primitives import EACH_TOKEN
 from outlay.models.experts.blocks import Expert, by_blocks, without_settings
@@ -18,6 +19,13 @@ from outlay.models.experts.slots import Slots, block_size, capacity_of, in_block
 from outlay.models.experts.token_shards import ROWS, token_shards
 
 
+@called_as(
+    "outlay.experts(expert, params, x, x @ kernel, top_k=2)",
+    k="top_k=",
+    num_experts="dim 0 of params, and the last dim of router",
+    capacity="capacity_factor=",
+    logits="router, the fourth argument",
+)
 def experts(
     expert: Expert,
     params: Any,

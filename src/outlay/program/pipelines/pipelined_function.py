@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.constrain import without_own_axes
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
-from outlay.core.jax_source import source_line
+from outlay.core.jax_source import source_line, source_line_of_error
 from outlay.core.quantities import counted, listed
 from outlay.layout.pipelines import Pipeline, is_in_list
 from outlay.layout.placement import dims_spec
@@ -76,12 +77,23 @@ def microbatch(planned: Planned, samples: Any, num: int) -> Any:
         )
     total, axes = sizes[0], sample_axes(planned)
     devices = math.prod(planned.mesh.shape[axis] for axis in axes)
+    if stages := {each.axis for each in pipelines_of(planned).values()} & {*axes}:
+        axis = min(stages)
+        what = (
+            f"it splits samples over {axis!r}, whose devices are the stages: each takes its layers' part of all samples"
+        )
+        problem = Problem("samples on stages", f"{axis}={planned.mesh.shape[axis]}", what, _OTHER_AXIS.format(axis))
+        raise ProgramError("the layout cannot run as a pipeline:", [problem])
     if total % (num * devices):
         over = f" over {'+'.join(axes)}={devices}" if devices > 1 else ""
         fits = [n for n in range(2, total + 1) if total % (n * devices) == 0]
-        up = -(-total // (num * devices)) * num * devices
-        what = f"a batch of {total} samples does not divide into {num} microbatches{over}"
+        # A step that accumulates takes the batch in parts, and each part in microbatches.
+        parts = max((leaf.shape[0] // total for leaf in planned.plan.of_kind("batch") if leaf.shape), default=1)
+        up = -(-total // (num * devices)) * num * devices * parts
+        part = f", one of {parts} parts (accumulate={parts})," if parts > 1 else ""
+        what = f"a batch of {total} samples{part} does not divide into {num} microbatches{over}"
         choices = f"microbatches={min(fits, key=lambda n: abs(n - num))}, or " if fits else ""
+        choices += "a smaller accumulate, or " if parts > 1 else ""
         problem = Problem("uneven microbatches", f"microbatches={num}", what, f"{choices}a batch of {up} samples")
         raise ProgramError("the batch cannot go through the pipeline:", [problem])
 
@@ -90,6 +102,33 @@ def microbatch(planned: Planned, samples: Any, num: int) -> Any:
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
     return jax.tree.map(one, samples)
+
+
+_OTHER_AXIS = 'outlay.data_parallel("data"), on a mesh such as outlay.mesh({}=2, data=-1)'
+
+
+@contextlib.contextmanager
+def tracing_microbatch(samples: Any, few: Any) -> Iterator[None]:
+    """Say of an error within the block that it is one of a microbatch: for the whole batch there was none.
+
+    Args:
+        samples: the samples of the batch.
+        few: those of a microbatch.
+
+    Raises:
+        ProgramError: in place of the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        (num, of_few) = (next(x.shape[0] for x in jax.tree.leaves(tree) if x.shape) for tree in (samples, few))
+        at = source_line_of_error(error)
+        raise ProgramError(
+            f"{at + ': ' if at else ''}what runs for the batch of {num} samples does not run for a microbatch of "
+            f"{of_few}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}\n"
+            f"  fix: take the number of samples from x.shape[0] where the model has it as a number ({num}), "
+            "and keep what is no sample out of the batch; or leave the pipeline rule out"
+        ) from error
 
 
 def sample_axes(planned: Planned) -> tuple[str, ...]:

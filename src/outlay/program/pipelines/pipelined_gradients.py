@@ -21,6 +21,7 @@ from outlay.program.pipelines.pipelined_function import (
     microbatch,
     num_microbatches,
     pipelines_of,
+    tracing_microbatch,
 )
 from outlay.program.pipelines.stacked_scans import STACKS, Stack
 from outlay.program.traced_gradients import of_arguments, traced_function, traced_gradients
@@ -43,7 +44,8 @@ class StepWithPipelines:
         paths = [*(path for path, _ in flatten_paths(state)[0]), *("" for _ in jax.tree.leaves(batch))]
         stacks = [Stack(frozenset([path]), 0) if path in self._pipelines else None for path in paths]
         whole, results, differentiated = traced_gradients(self._step, state, batch)
-        of_few, _, of_few_differentiated = traced_gradients(self._step, state, few)
+        with tracing_microbatch(batch, few):
+            of_few, _, of_few_differentiated = traced_gradients(self._step, state, few)
         if not differentiated:
             function = PipelinedFunction(self._planned, whole, of_few, stacks, self._pipelines)
             check_scans([function], self._pipelines)

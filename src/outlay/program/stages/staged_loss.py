@@ -30,6 +30,7 @@ from outlay.program.pipelines.pipelined_function import (
     num_microbatches,
     pipeline_error,
     pipelines_of,
+    tracing_microbatch,
 )
 from outlay.program.pipelines.stacked_scans import Stack, opened_to_scans, top_scans
 from outlay.program.place_inside import Place, placing
@@ -196,7 +197,9 @@ def staged(planned: Planned, gradient: Gradient, sums: Sums, params: Any, sample
         return [totals["loss"], *jax.tree.leaves(totals)]
 
     with scan_over_lists() if any(map(is_in_list, pipelines)) else contextlib.nullcontext():
-        of_all, of_few = (jax.make_jaxpr(computed)(params, each) for each in (part, few))
+        of_all = jax.make_jaxpr(computed)(params, part)
+        with tracing_microbatch(part, few):
+            of_few = jax.make_jaxpr(computed)(params, few)
     root = root_of(params, planned.plan)
     paths = [under(root, path) for path, _ in flatten_paths(params)[0]]
     stacks = [Stack(frozenset([path]), 0) if path in pipelines else None for path in paths]
@@ -300,14 +303,16 @@ def _problems(cut: CutLoss, rule: Pipeline, schedule: StageSchedule, num_fixed: 
     if not problems:
         whole, few = opened_calls(cut.of_all), opened_calls(cut.jaxpr)
         scans = [place for place, eqn in enumerate(few.jaxpr.eqns) if _is_same(eqn, cut.scan)]
+        first: dict[str, str] = {}  # the first operation of each line: what follows it is no sum either
         for eqn, line in not_added_up(whole, few, scans[0]):
-            name = eqn.primitive.name if eqn is not None else "it"
+            first.setdefault(line or "the loss", eqn.primitive.name if eqn is not None else "it")
+        for line, name in first.items():
             what = f"{name} takes samples together, so that the loss of a batch is not the sum of its microbatches'"
             fix = (
                 "return one loss per sample; or, with reduction=, (sum, count), metrics: what is summed, and by what "
                 'the sum is divided; or mode="auto"'
             )
-            problems.append(Problem("not a sum", line or "the loss", what, fix))
+            problems.append(Problem("not a sum", line, what, fix))
     return problems
 
 

@@ -151,6 +151,25 @@ def test_gradients_that_are_nothing_but_rounding_are_no_fault(against: Any) -> N
 
 
 @pytest.mark.compiles
+def test_a_gradient_that_is_always_zero_but_for_rounding_is_no_doubt() -> None:
+    def loss(params: Any, x: Any, keys: Any) -> Any:
+        queries, of_keys = x @ params["q"], x @ params["k"] + params["key_bias"][None, None]
+        y = jax.nn.softmax(queries @ of_keys.swapaxes(-1, -2)) @ x
+        return ((y - x[:, ::-1]) ** 2).mean((1, 2)), {}
+
+    def init(key: Any) -> Any:
+        return {"q": jax.random.normal(key, (8, 8)), "k": jax.random.normal(key, (8, 8)), "key_bias": jnp.zeros(8)}
+
+    x, optimizer = np.random.default_rng(0).normal(size=(16, 4, 8)).astype(np.float32), optax.sgd(0.1)
+    step, init_both = outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer)
+    program = outlay.program(step, init_both, x, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
+    verification = outlay.verify(program, batches=[x], steps=1)
+    assert verification.ok
+    (gradient,) = (check for check in verification.checks if check.path == "grads.key_bias")
+    assert gradient.note == "zero up to rounding"
+
+
+@pytest.mark.compiles
 def test_labels_of_made_up_batches_exist_and_weights_count() -> None:
     def loss(params: Any, batch: Any, keys: Any) -> Any:
         return optax.softmax_cross_entropy_with_integer_labels(batch["x"] @ params["w"], batch["label"]), {}
