@@ -149,6 +149,8 @@ def _is_local(local_eqn: Any, before: list[int | None], after: list[int | None])
             return _keeps_samples_first(shapes[0], dim, _shape(local_eqn.outvars[0]), result)
         case "transpose" | "squeeze" | "expand_dims":
             return True
+        case "iota":  # which counts along features, as `argsort` has it, and not samples
+            return params["dimension"] != result
         case _ if name in KINDS["reduces"]:
             return dim not in params["axes"]
         case _ if name in _ALONG:

@@ -44,13 +44,14 @@ def plain_layer(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def made(loss: Any, *, batch: Any = BATCH, accumulate: int = 1, mode: Any = "auto", explicit: bool = False, **of: Any):
-    rules = of.pop("rules", None) or [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))]
+    samples = outlay.data_parallel(of.pop("samples", "data"))
+    rules = [("params.layers", outlay.layout.pipeline(**{"microbatches": 2, **of}))]
     mesh = outlay.mesh(stage=2, data=4, explicit=explicit)
     return outlay.program(
         outlay.train_step(loss, OPTIMIZER, accumulate=accumulate),
         outlay.init_state(init, OPTIMIZER),
         batch,
-        layout=outlay.Layout(rules) + outlay.data_parallel(),
+        layout=outlay.Layout(rules) + samples,
         mesh=mesh,
         mode=mode,
     )
@@ -353,6 +354,18 @@ def test_a_model_that_knows_the_number_of_samples_is_told_so(mode: str) -> None:
 
 
 def test_samples_are_not_split_over_stages() -> None:
-    rules = [("params.layers", outlay.layout.pipeline("stage", microbatches=2)), ("batch.**", P("stage"))]
     with pytest.raises(ProgramError, match=r"samples are split over 'stage'(?s:.*)outlay.data_parallel\(\"data\"\)"):
-        made(scanned(plain_layer), rules=rules)
+        made(scanned(plain_layer), samples="stage")
+
+
+def test_a_layer_may_rank_the_features_of_each_sample() -> None:
+    def ranked(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.take_along_axis(x, jnp.argsort(x, axis=-1), axis=-1) @ w)
+
+    assert made(scanned(ranked)).passes == ("pipelining", "summed_once")
+
+    def by_number(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w) + jax.lax.broadcasted_iota(x.dtype, x.shape, 0)
+
+    with pytest.raises(ProgramError, match="iota takes samples of the batch together, or their number"):
+        made(scanned(by_number))

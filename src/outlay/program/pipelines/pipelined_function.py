@@ -79,9 +79,7 @@ def microbatch(planned: Planned, samples: Any, num: int) -> Any:
     devices = math.prod(planned.mesh.shape[axis] for axis in axes)
     if stages := {each.axis for each in pipelines_of(planned).values()} & {*axes}:
         axis = min(stages)
-        what = (
-            f"it splits samples over {axis!r}, whose devices are the stages: each takes its layers' part of all samples"
-        )
+        what = f"samples are split over {axis!r}, whose devices are the stages, and each stage takes all samples"
         problem = Problem("samples on stages", f"{axis}={planned.mesh.shape[axis]}", what, _OTHER_AXIS.format(axis))
         raise ProgramError("the layout cannot run as a pipeline:", [problem])
     if total % (num * devices):
