@@ -40,8 +40,6 @@ ON_THEIR_OWN = {
     "outlay.program.staged_gradients": "stages in one trace; what dispatches them has no need of it but its end",
     "outlay.program.contexts.ring_turns": "the order in which keys come, which knows nothing of attention",
     "outlay.analysis.verify.as_compiled.in_float64": "what is settled in float64, apart from how far rounding goes",
-    "outlay.models.experts.blocks": "a loop with a backward pass of its own, which knows nothing of routing",
-    "outlay.models.experts.check_experts": "what is asked of arguments",
     "outlay.models.transformer.expert_layer": "what only transformers with experts enter",
     "outlay.report.explain.explain_schedule": "what only the page of an explanation enters, and never its text",
     "outlay.report.metric_rows": "what only runs with metrics of several numbers import",

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Choice, LeafView
@@ -57,6 +58,7 @@ class Context:
         return f"tokens over {self.axis!r}" + (f", exchanged by {self.exchange}" if self.exchange else "")
 
 
+@called_as('outlay.layout.context("context", "ring")')
 def context(axis: str = "context", exchange: Exchange | None = None) -> Context:
     """Compute attention with its tokens split over a mesh axis, exactly, for sequences too long for one device.
 

@@ -314,23 +314,6 @@ def test_a_function_with_a_derivative_of_its_own_is_named_and_left():
         make([("a", outlay.layout.fp8())])
 
 
-def test_convolutions_stay_as_they_are_and_are_named_as_such():
-    def step(state, batch):
-        def loss(w):
-            y = jax.lax.conv(jnp.moveaxis(batch, -1, 1), w["conv"], (1,), "SAME")
-            return jnp.mean(jnp.moveaxis(y, 1, -1) @ w["dense"])
-
-        return jax.tree.map(lambda w, g: w - g, state, jax.grad(loss)(state)), None
-
-    state = {"conv": jnp.ones((16, 160, 3)), "dense": jnp.ones((16, 4))}
-    layout = outlay.Layout([("*", outlay.layout.fp8())]) + outlay.data_parallel()
-    program = outlay.program(step, lambda key: state, X, layout=layout, mesh=outlay.mesh(data=8))
-    assert re.search(r"as it was, in a convolution: .*test_fp8_products.py:\d+", program.fp8)
-    (finding,) = outlay.explain(program).of_kind("not-in-fp8")
-    assert re.search(r"a convolution stays in the model's dtype: .*test_fp8_products.py:\d+", finding.text)
-    assert "custom_vjp" not in finding.fix
-
-
 def test_a_rule_without_a_product_is_refused():
     with pytest.raises(outlay.errors.ProgramError, match=r"no product of this step reads params.scale"):
         trained(outlay.Layout([("params.scale", outlay.layout.fp8())]) + outlay.data_parallel(), steps=0)

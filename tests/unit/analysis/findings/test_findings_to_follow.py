@@ -156,3 +156,19 @@ def test_many_values_of_one_line_are_one_finding():
     assert joined.text == "y is gathered, 200 B a step; and 2 other values there, 500 B in all"
     assert (joined.num_alike, joined.cost_bytes, joined.seconds) == (3, 500, pytest.approx(0.5))
     assert alone == elsewhere
+
+
+def test_a_convolution_outside_of_fp8_is_no_function_to_rewrite():
+    def step(state, batch):
+        def loss(w):
+            return jnp.mean(jax.lax.conv(batch, w["conv"], (1,), "SAME") @ w["dense"])
+
+        return jax.tree.map(jnp.subtract, state, jax.grad(loss)(state)), None
+
+    state, batch = {"conv": jnp.ones((16, 24, 3)), "dense": jnp.ones((160, 4))}, np.ones((16, 24, 160), np.float32)
+    layout = outlay.Layout([("*", outlay.layout.fp8())]) + outlay.data_parallel()
+    program = outlay.program(step, lambda key: state, batch, layout=layout, mesh=outlay.mesh(data=8))
+    assert re.search(rf"as it was, in a convolution: {__file__}:\d+", program.fp8)
+    (finding,) = outlay.explain(program).of_kind("not-in-fp8")
+    assert re.search(rf"a convolution stays in the model's dtype: {__file__}:\d+", finding.text)
+    assert "custom_vjp" not in finding.fix
