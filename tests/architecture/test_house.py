@@ -46,6 +46,7 @@ ON_THEIR_OWN = {
     "outlay.launcher.stacks": "asking processes for their stacks, which knows nothing of verdicts",
     "outlay.layout.indivisible": "the alternatives for an uneven split, which only an error says",
     "outlay.program.compiler_aborts": "what is read of a program once its compiler has aborted, and never before",
+    "outlay.arrays.piece_exchange": "what is sent between processes, which knows nothing of arrays and places",
     "outlay.core.library_attention": "what is known of modules of libraries, with nothing of JAX's own",
     "outlay.program.gather_state": "fetching a state from several processes; program.py is as long as a file may be",
     "outlay.program.program_of_objects": "what only programs of NNX objects enter",

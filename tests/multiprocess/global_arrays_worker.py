@@ -196,6 +196,47 @@ def pencils(_: Path) -> Any:
     }
 
 
+def moved(_: Path) -> Any:
+    """States of one half of the devices, of all, of the middle, and where they go; a process has what lives with it."""
+    value = np.arange(128, dtype=np.float32).reshape(8, 16)
+    keys = jax.random.split(jax.random.key(3), 4)
+
+    def place(some: slice, spec: P) -> NamedSharding:
+        devices = jax.devices()[some]
+        return NamedSharding(mesh_of(x=len(devices), devices=devices), spec)
+
+    left, right, middle, whole = slice(4), slice(4, 8), slice(2, 6), slice(8)
+    places = {
+        "trainer to sampler": (place(left, P("x")), place(right, P(None, "x"))),
+        "to whole copies": (place(left, P("x")), place(right, P())),
+        "to more devices": (place(right, P("x")), place(whole, P("x"))),
+        "to the middle": (place(whole, P(None, "x")), place(middle, P("x"))),
+        "within a process": (place(left, P("x")), place(left, P(None, "x"))),
+    }
+    seen = {}
+    for name, (old, new) in places.items():
+        is_here = any(device.process_index == jax.process_index() for device in old.device_set)
+        state = {"w": value, "bits": value % 3 == 0, "step": np.int32(7)}
+        at = {"w": old, "bits": old, "step": NamedSharding(old.mesh, P())}
+        shapes = jax.tree.map(lambda x, to: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=to), state, at)
+        there = jax.tree.map(lambda x, to: outlay.arrays.put(x, to.sharding), state, shapes) if is_here else shapes
+        after = outlay.arrays.move({key: there[key] for key in ("w", "bits")}, new)
+        after |= outlay.arrays.move({"step": there["step"]}, NamedSharding(new.mesh, P()))
+        shards = [(shard.data, state[key][shard.index]) for key in after for shard in after[key].addressable_shards]
+        seen[name] = {
+            "own": [bool((np.asarray(data) == expected).all()) for data, expected in shards],
+            "spec": [after[key].sharding.is_equivalent_to(new, 2) for key in ("w", "bits")],
+            "bytes": outlay.arrays.plan_move(shapes["w"], new).bytes_moved,
+        }
+    rows, across = NamedSharding(mesh_of(x=2, devices=jax.devices()[3:5]), P("x")), place(whole, P())
+    after = outlay.arrays.move(outlay.arrays.put(keys, rows), across)
+    own = [shard.data for shard in after.addressable_shards]
+    seen["keys"] = {"own": [bool((jax.random.key_data(x) == jax.random.key_data(keys)).all()) for x in own]}
+    local = jax.device_put(value, jax.local_devices()[0])
+    seen["error"] = error_of(lambda: outlay.arrays.move({"w": local}, across))
+    return seen
+
+
 def fft(_: Path) -> Any:
     return runpy.run_path(str(EXAMPLES / "pencil_fft.py"))["error"]
 
@@ -306,8 +347,8 @@ def barrier(_: Path) -> Any:
 
 EXPERIMENTS = (
     file_by_slices, zarr_by_slices, file_missing_in_one, shard_shapes, devices_shown, local_array,
-    put_without_comparing, put_a_plan, written_later, pieces, pieces_of_wrong_shapes, fetching, gathered, pencils, fft,
-    sliced, from_one, values_that_come_in, halos, long_words, barrier,
+    put_without_comparing, put_a_plan, written_later, pieces, pieces_of_wrong_shapes, fetching, gathered, pencils,
+    moved, fft, sliced, from_one, values_that_come_in, halos, long_words, barrier,
 )  # fmt: skip
 
 

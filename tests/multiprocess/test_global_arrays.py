@@ -168,6 +168,36 @@ def test_redistribution_keeps_the_values(seen: Any) -> None:
         assert one["same"]
 
 
+# Of 8 x 16 values of 4 bytes: what the new devices need and do not hold, counted by hand.
+MOVED = {
+    "trainer to sampler": 512,  # everything, once
+    "to whole copies": 4 * 512,  # to each of four devices
+    "to more devices": 7 * 64,  # a row to each of eight, but for the last, which holds it
+    "to the middle": 512 - 4 * 16,  # each of four holds 2 x 2 of its 2 x 16 values
+    "within a process": 512 - 4 * 32,  # each of four holds 2 x 4 of its 8 x 4 values
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_state_moves_between_processes_with_no_byte_more_than_is_lacking(seen: Any, name: str) -> None:
+    for one in seen("moved"):
+        assert all(one[name]["own"] + one[name]["spec"])
+        assert one[name]["bytes"] == MOVED[name]
+    assert sum(len(one[name]["own"]) for one in seen("moved")) == 3 * {"to more devices": 8}.get(name, 4)
+
+
+def test_random_keys_move_between_processes(seen: Any) -> None:
+    assert [one["keys"]["own"] for one in seen("moved")] == 2 * [4 * [True]]
+
+
+def test_arrays_of_each_process_are_no_global_array_to_move(seen: Any) -> None:
+    first, second = seen("moved")
+    assert first["error"] == second["error"]
+    assert re.search(
+        r"(?s)1 leaf would be moved otherwise.*w.*process 1 has another.*outlay.arrays.put", first["error"]
+    )
+
+
 def test_fft_by_pencils_equals_numpys(seen: Any) -> None:
     assert max(seen("fft")) < 1e-5
 

@@ -1,4 +1,4 @@
-"""Move arrays between any shardings of this process's devices, in pieces that go straight from device to device.
+"""Move arrays between any shardings, in pieces that go straight from device to device.
 
 Where the devices of both shardings differ and a shard does not fit as it is, `jax.device_put` brings the array whole to
 the host.
@@ -8,6 +8,8 @@ Here each device gets only what it lacks, from a device that holds it.
 from __future__ import annotations
 
 import collections
+import functools
+import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
+from outlay.arrays.piece_exchange import Slab, exchanged, rounds
 from outlay.arrays.sharding_blocks import MOST_BYTES, Bounds, blocks, of_index, shape_of
 from outlay.arrays.shardings import given_arrays, target_shardings
 from outlay.core.array_leaves import merge_objects, split_objects
@@ -55,6 +58,11 @@ class MovedPiece(OneLine):
     def is_sent(self) -> bool:
         """Whether it leaves its device."""
         return self.source != self.device
+
+    @property
+    def crosses_processes(self) -> bool:
+        """Whether it leaves its process."""
+        return self.source.process_index != self.device.process_index
 
     @property
     def crosses_hosts(self) -> bool:
@@ -136,7 +144,7 @@ def plan_move(tree: Any, to: Plan | Sharding, mesh: Mesh | None = None) -> Plann
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: leaves live nowhere yet, or with other processes; every leaf is listed.
+        PlaceError: leaves live nowhere yet; every leaf is listed.
 
     Example:
         >>> mesh = outlay.mesh(x=8)
@@ -149,7 +157,7 @@ def plan_move(tree: Any, to: Plan | Sharding, mesh: Mesh | None = None) -> Plann
     """
     tree = flat_nodes(split_objects(tree)[1])
     targets = target_shardings(tree, to, mesh, is_run=False)
-    _check_here(tree)
+    _check_placed(tree)
     sent: collections.Counter[jax.Device] = collections.Counter()
     pieces = [
         piece
@@ -166,8 +174,10 @@ def move(tree: Any, to: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     device that does not need it, and no more bytes travel than `plan_move` says. A shard that stays where it is, is not
     copied: when a program donates the result, the original is gone too.
 
-    On the same devices `outlay.arrays.reshard` may be faster, since one program exchanges everything at once, and it
-    works across processes. Between jobs a checkpoint carries a state from one mesh to another.
+    Across processes all of them call it, with the same shapes and places. One that has no device of the old mesh gives
+    for each array a `jax.ShapeDtypeStruct` with its sharding. On the same devices `outlay.arrays.reshard` may be
+    faster, since one program exchanges everything at once. Between jobs a checkpoint carries a state from one mesh to
+    another, each device its own slices.
 
     Args:
         tree: JAX arrays; for a plan, with the paths, shapes and dtypes that it was made for.
@@ -176,8 +186,7 @@ def move(tree: Any, to: Plan | Sharding, mesh: Mesh | None = None) -> Any:
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: leaves are no JAX arrays, were donated, live with other processes, or shapes do not fit; every leaf
-            is listed.
+        PlaceError: leaves are no JAX arrays, were donated, or shapes do not fit; every leaf is listed.
         ProgramError: the mesh has compile-only devices.
 
     Example:
@@ -190,25 +199,54 @@ def move(tree: Any, to: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     objects, tree = split_objects(tree)
     tree = given_arrays(flat_nodes(tree))
     targets = target_shardings(tree, to, mesh)
-    _check_here(tree)
+    _check_placed(tree, is_run=True)
+    _check_agreed(tree, targets)
     leaves, structure = jax.tree.flatten(tree)
     sent: collections.Counter[jax.Device] = collections.Counter()
     moved = [_moved(leaf, target, sent) for leaf, target in zip(leaves, structure.flatten_up_to(targets), strict=True)]
     return merge_objects(objects, users_nodes(structure.unflatten(moved)))
 
 
-def _check_here(tree: Any) -> None:
-    """Raise if leaves have no place that this process reaches."""
+def _check_placed(tree: Any, *, is_run: bool = False) -> None:
+    """Raise if leaves live nowhere, or are to move and have no values here though they live here."""
     problems = []
     for path, leaf in flatten_paths(tree)[0]:
-        if getattr(leaf, "sharding", None) is None:
-            what, fix = f"a {type(leaf).__name__} lives on no device", "outlay.arrays.put places it"
-            problems.append(Problem("no array of JAX", path, what, fix))
-        elif isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            fix = "outlay.arrays.reshard on the same devices, or a checkpoint that the others restore"
-            problems.append(Problem("elsewhere", path, "other processes hold a part of it", fix))
+        sharding = getattr(leaf, "sharding", None)
+        is_missing = is_run and not isinstance(leaf, jax.Array) and sharding is not None
+        if sharding is None or (is_missing and any(map(_is_here, sharding.device_set))):
+            what = f"a {type(leaf).__name__} {'has no values' if is_missing else 'lives on no device'}"
+            problems.append(Problem("no array of JAX", path, what, "outlay.arrays.put places it"))
     if problems:
         raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be moved:", problems)
+
+
+def _check_agreed(tree: Any, targets: Any) -> None:
+    """Raise in every process if they mean different moves between processes, which would wait for each other."""
+    pairs = list(zip(flatten_paths(tree)[0], jax.tree.leaves(targets), strict=True))
+    devices = {device for (_, leaf), to in pairs for device in leaf.sharding.device_set | to.device_set}
+    if len({device.process_index for device in devices}) < 2:  # which others need not call
+        return
+    from outlay.arrays.process_agreement import exchange
+
+    meant = {path: _fingerprint(leaf, to) for (path, leaf), to in pairs}
+    of_all = exchange(meant)
+    problems = []
+    for path in dict.fromkeys(itertools.chain(*of_all)):
+        odd = [str(process) for process, one in enumerate(of_all) if one.get(path) != of_all[0].get(path)]
+        if odd:
+            what = f"process {', '.join(odd)} has another shape, dtype or place, old or new, than process 0"
+            fix = "give all processes the same global array, as outlay.arrays.put makes it"
+            problems.append(Problem("differs", path or "the tree itself", what, fix))
+    if problems:
+        raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} would be moved otherwise elsewhere:", problems)
+
+
+def _fingerprint(leaf: Any, target: Sharding) -> str:
+    places = (
+        [(bounds, [device.id for device in some]) for bounds, some in blocks(leaf.shape, sharding).items()]
+        for sharding in (leaf.sharding, target)
+    )
+    return hashlib.blake2b(f"{leaf.shape} {leaf.dtype} {list(places)}".encode(), digest_size=16).hexdigest()
 
 
 def _pieces(path: str, leaf: Any, target: Sharding, sent: collections.Counter[jax.Device]) -> Iterator[MovedPiece]:
@@ -238,62 +276,76 @@ def _common(one: Bounds, other: Bounds) -> Bounds | None:
     return both if all(start < stop for start, stop in both) or one == other else None
 
 
-def _moved(leaf: jax.Array, target: Sharding, sent: collections.Counter[jax.Device]) -> jax.Array:
-    """Assemble each new shard of a leaf on its device."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        words = _moved(jax.random.key_data(leaf), target, sent)
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
-    old = {shard.device: (shard.data, of_index(shard.index, leaf.shape)) for shard in leaf.addressable_shards}
-    parts: dict[jax.Device, list[MovedPiece]] = collections.defaultdict(list)
-    for piece in _pieces("", leaf, target, sent):
-        parts[piece.device].append(piece)
-    shards = [
-        _assembled(parts[device], bounds, old, SingleDeviceSharding(device, memory_kind=target.memory_kind))
-        for bounds, devices in blocks(leaf.shape, target).items()
-        for device in devices
-    ]
-    return jax.make_array_from_single_device_arrays(leaf.shape, target, shards)
-
-
-def _assembled(
-    parts: Sequence[MovedPiece],
-    bounds: Bounds,
-    old: dict[jax.Device, tuple[jax.Array, Bounds]],
-    place: SingleDeviceSharding,
-) -> jax.Array:
-    """Make one shard of its parts.
+def _moved(leaf: Any, target: Sharding, sent: collections.Counter[jax.Device]) -> jax.Array:
+    """Assemble each new shard of a leaf on its device.
 
     Args:
-        parts: where each part is now.
-        bounds: of the new shard in the array.
-        old: the shards that there are, by device, with their bounds.
-        place: where it is to live.
+        leaf: the array, or its shape and old sharding where only other processes hold it.
+        target: its new sharding.
+        sent: bytes that each device sends already.
     """
-    data, held = old[parts[0].source]
-    if held == bounds:
-        return jax.device_put(data, place)
-    on_device = SingleDeviceSharding(parts[0].device)
-    shard = jnp.zeros(shape_of(bounds), data.dtype, device=on_device)
-    for part in parts:
-        data, held = old[part.source]
-        if data.sharding.memory_kind != part.source.default_memory().kind:  # nothing is computed in a host's memory
-            data = jax.device_put(data, SingleDeviceSharding(part.source))
-        for slab in _slabs(part):
-            piece = jax.device_put(_cut(data, _within(slab, held), shape_of(slab)), on_device)
-            shard = _written(shard, piece, _within(slab, bounds))
-    return jax.device_put(shard, place)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_moved(_words(leaf), target, sent), impl=jax.random.key_impl(leaf))
+    old = {shard.device: (shard.data, of_index(shard.index, leaf.shape)) for shard in _own_shards(leaf)}
+    bounds_of = {device: bounds for bounds, some in blocks(leaf.shape, target).items() for device in some}
+    shards: dict[jax.Device, jax.Array] = {}
+    inside: list[Slab] = []
+    between: list[Slab] = []
+    for piece in _pieces("", leaf, target, sent):
+        data, held = old.get(piece.source, (None, None))
+        if piece.crosses_processes:
+            between += _slabs(piece)
+        elif data is not None and held == bounds_of[piece.device]:
+            shards[piece.device] = data
+        elif data is not None:
+            inside += _slabs(piece)
+    for device in (device for device in bounds_of if _is_here(device) and device not in shards):
+        shards[device] = jnp.zeros(shape_of(bounds_of[device]), leaf.dtype, device=device)
+    read = functools.partial(_read, old=old)
+    here = ((slab, jax.device_put(read(slab), SingleDeviceSharding(slab.device))) for slab in inside)
+    there = (arrived for some in rounds(between) for arrived in exchanged(some, leaf.dtype, read))
+    for slab, data in itertools.chain(here, there):
+        shards[slab.device] = _written(shards[slab.device], data, _within(slab.bounds, bounds_of[slab.device]))
+    places = {device: SingleDeviceSharding(device, memory_kind=target.memory_kind) for device in shards}
+    arrays = [jax.device_put(shard, places[device]) for device, shard in shards.items()]
+    return jax.make_array_from_single_device_arrays(leaf.shape, target, arrays, dtype=leaf.dtype)
 
 
-def _slabs(part: MovedPiece) -> Iterator[Bounds]:
+def _words(keys: Any) -> Any:
+    """Return random keys as integers; of a shape their shape."""
+    if isinstance(keys, jax.Array):
+        return jax.random.key_data(keys)
+    words = jax.eval_shape(jax.random.key_data, keys)
+    return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=keys.sharding)
+
+
+def _own_shards(leaf: Any) -> Sequence[Any]:
+    return leaf.addressable_shards if isinstance(leaf, jax.Array) else ()
+
+
+def _is_here(device: jax.Device) -> bool:
+    return device.process_index == jax.process_index()
+
+
+def _read(slab: Slab, old: dict[jax.Device, tuple[jax.Array, Bounds]]) -> jax.Array:
+    """Cut a slab out of the shard that its source holds."""
+    data, held = old[slab.source]
+    if data.sharding.memory_kind != slab.source.default_memory().kind:  # nothing is computed in a host's memory
+        data = jax.device_put(data, SingleDeviceSharding(slab.source))
+    return _cut(data, _within(slab.bounds, held), shape_of(slab.bounds))
+
+
+def _slabs(part: MovedPiece) -> Iterator[Slab]:
     """Cut a part along its longest dim, so that no slab has more than `MOST_BYTES` unless one row has."""
     if part.num_bytes <= MOST_BYTES:
-        yield part.bounds
+        yield Slab(part.source, part.device, part.bounds)
         return
     dim = max(range(len(part.bounds)), key=lambda i: part.bounds[i][1] - part.bounds[i][0])
     start, stop = part.bounds[dim]
     rows = max(1, MOST_BYTES * (stop - start) // part.num_bytes)
     for low in range(start, stop, rows):
-        yield (*part.bounds[:dim], (low, min(low + rows, stop)), *part.bounds[dim + 1 :])
+        bounds = (*part.bounds[:dim], (low, min(low + rows, stop)), *part.bounds[dim + 1 :])
+        yield Slab(part.source, part.device, bounds)
 
 
 def _within(inner: Bounds, outer: Bounds) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     """Move arrays from one plan or sharding on a mesh to another.
 
     No array is gathered on a device or on the host. The old arrays stay valid; drop them to free their memory. Arrays
-    of other devices of this process are moved in pieces, as `outlay.arrays.move` does.
+    of other devices are moved in pieces, as `outlay.arrays.move` does.
 
     Args:
         tree: JAX arrays; for a plan, with the paths, shapes and dtypes that it was made for.
@@ -101,7 +101,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         # One compiled identity function: XLA exchanges the pieces. device_put would send some of them through the host.
         with jax.set_mesh(None):  # the user may have set a mesh of other devices
             return merge_objects(objects, users_nodes(_identity(structure, tuple(leaves))(tree)))
-    if all(isinstance(leaf, jax.Array) and leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
+    if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(tree)):
         from outlay.arrays.moving import move
 
         return merge_objects(objects, users_nodes(move(tree, where, mesh)))
