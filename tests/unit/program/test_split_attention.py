@@ -125,6 +125,11 @@ def test_a_rule_that_names_no_call_is_refused_with_what_there_is() -> None:
         _program(attend, _shapes(), rule)
 
 
+def test_a_step_without_calls_is_told_which_calls_there_could_be() -> None:
+    with pytest.raises(ProgramError, match=r"(?s)the step calls none: give the model.*jax.nn.dot_product_attention"):
+        _program(lambda q, k, v: q @ k.mT @ v, _shapes())
+
+
 def test_a_rule_for_the_function_around_splits_its_calls_and_no_others() -> None:
     def inner(q: Any, k: Any, v: Any) -> Any:
         return outlay.attention(q, k, v)
