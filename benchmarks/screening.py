@@ -40,6 +40,8 @@ PROGRAMS = {
         ("dp", "data=8", "--remat none --accumulate 4"),
         ("cp:exchange=gather", "data=4,context=2", "--remat full"),
         ("fsdp+cp:exchange=ring", "data=2,context=4", "--remat none"),
+        ("pp+fsdp+cp:microbatches=8,exchange=all_to_all", "stage=2,data=2,context=2", "--remat full"),
+        ("pp+cp:microbatches=8,exchange=ring", "stage=2,data=2,context=2", "--remat full"),
     ),
     ("a100-80gb:2x8", GROUPED): (
         ("fsdp", "data=16", "--remat full"),
@@ -48,6 +50,11 @@ PROGRAMS = {
         ("fsdp+tp", "data=8,model=2", "--remat products"),
         ("pp+tp:microbatches=8", "stage=2@hosts,data=2,model=4", "--remat full"),
         ("fsdp+cp:exchange=all_to_all", "data=8,context=2", "--remat full"),
+        (
+            "pp+fsdp+tp+cp:microbatches=8,exchange=all_to_all",
+            "stage=2@hosts,data=2,context=2,model=2",
+            "--remat full",
+        ),
     ),
     ("h100:1x8", GPT): (
         ("dp", "data=8", "--remat none"),

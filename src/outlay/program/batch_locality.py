@@ -232,11 +232,17 @@ def _is_local_gather(local_eqn: Any, before: list[int | None]) -> bool:
 def _is_local_scatter(local_eqn: Any, before: list[int | None], result: int | None) -> bool:
     """Return whether each sample's updates go into its own array."""
     numbers, (operand, indices, updates) = local_eqn.params["dimension_numbers"], before
-    if operand is None or operand != result:
+    if operand is None or operand != result or updates is None:
         return False
-    given = [dim for dim in range(len(_shape(local_eqn.invars[2]))) if dim not in numbers.update_window_dims]
+    of_operand, _, of_updates = (_shape(atom) for atom in local_eqn.invars)
+    if indices is None:  # the same places for all samples, which are all there
+        inside = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+        window = [dim for dim in range(len(of_operand)) if dim not in inside]
+        pairs = zip(numbers.update_window_dims, window, strict=True)
+        return (updates, operand) in pairs and of_updates[updates] == of_operand[operand]
+    given = [dim for dim in range(len(of_updates)) if dim not in numbers.update_window_dims]
     batching = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
-    return indices is not None and (operand, indices) in batching and updates == given[indices]
+    return (operand, indices) in batching and updates == given[indices]
 
 
 def _is_independent(local_eqn: Any, before: list[int | None], after: list[int | None]) -> bool:

@@ -61,17 +61,12 @@ def wrap(step: Step, planned: Planned) -> Step:
 
 
 def check(planned: Planned) -> None:
-    """Raise for split tokens where XLA does not place values inside the step, and beside a pipeline."""
-    if planned.is_placed_by_xla and not planned.has_pipelines:
-        return
+    """Raise for split tokens where XLA does not place values inside the step."""
     if planned.is_placed_by_xla:
-        what = "the layout also has a pipeline, which takes samples through stages and cannot follow them in exchanges"
-        fix = "leave one of the two rules out"
-    else:
-        where = f"mode {planned.mode}" if planned.mode != "auto" else "a mesh with explicit axes"
-        what = f"attention with split tokens is for mode auto on automatic axes; this is {where}"
-        fix = 'mode="auto", or leave the rule out'
-    of = [Problem("not here", rule.written, what, fix) for rule in _rules(planned)]
+        return
+    where = f"mode {planned.mode}" if planned.mode != "auto" else "a mesh with explicit axes"
+    what = f"attention with split tokens is for mode auto on automatic axes; this is {where}"
+    of = [Problem("not here", rule.written, what, 'mode="auto", or leave the rule out') for rule in _rules(planned)]
     raise ProgramError(f"{counted(len(of), 'rule')} of the layout cannot be applied here:", of)
 
 

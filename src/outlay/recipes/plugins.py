@@ -31,7 +31,8 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "digits": ("dp", "replicated", "zero1", "zero2", "fsdp", "fsdp+tp"),
         "lm": (
             *("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"),
-            *("pp", "pp+tp", "pp+fsdp+tp", "cp", "fsdp+cp"),
+            *("cp", "fsdp+cp", "fsdp+tp+cp"),
+            *("pp", "pp+tp", "pp+fsdp+tp", "pp+cp", "pp+fsdp+cp", "pp+fsdp+tp+cp"),
         ),
         "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),

@@ -63,11 +63,14 @@ def expect(work: Workload, plan: Plan, target: Target, layout: Layout, leaves: L
     leaves = leaves or Leaves.of(work, plan, target, layout)
     parts = PlacedWork(work, leaves, Stages.of(layout, plan.mesh))
     layers = max((leaves.num_layers(leaf) for leaf in leaves.params), default=1)
-    runs, links = layers * work.microbatches, leaves.links
-    waited = _sent_of_activations(parts)
-    waited += context_seconds(work, plan, layout, links, runs) + expert_seconds(plan, links, runs)
-    if parts.stages is not None:
-        waited += _between_stages(parts, parts.stages)
+    runs, links, stages = layers * work.microbatches, leaves.links, parts.stages
+    waited = _sent_of_activations(parts) + expert_seconds(plan, links, runs)
+    if stages is None:
+        waited += context_seconds(work, plan, layout, links, runs)
+    else:
+        on_stage = runs * stages.ticks / stages.repeats / stages.size
+        waited += context_seconds(work, plan, layout, links, on_stage, stages.microbatches)
+        waited += _between_stages(parts, stages)
     away = max(plan.host_bytes_per_device.values(), default=0)
     # What is fetched from the host comes when the activations are gone, during the optimizer's update.
     held = leaves.certain + work.constants + leaves.gradient_bytes + max(int(activation_bytes(parts)), away)

@@ -43,7 +43,7 @@ def context_problems(work: Workload, layout: Layout, mesh: MeshInfo) -> Iterator
         yield from problems(call, context.exchange, _ring(call, context.context_axis, mesh), f"@{call.name}")
 
 
-def context_seconds(work: Workload, plan: Plan, layout: Layout, links: MeshLinks, runs: int) -> float:
+def context_seconds(work: Workload, plan: Plan, layout: Layout, links: MeshLinks, runs: float, parts: int = 1) -> float:
     """Return the time of the exchanges of attention in a step, if nothing overlaps.
 
     Args:
@@ -51,14 +51,15 @@ def context_seconds(work: Workload, plan: Plan, layout: Layout, links: MeshLinks
         plan: where the batch lives.
         layout: the layout.
         links: what times collectives.
-        runs: how often a layer runs forward: once for each microbatch.
+        runs: how often a device runs a layer forward: once for each microbatch, in a pipeline in each tick.
+        parts: in how many microbatches a pipeline takes the samples of a call.
     """
     context = context_of(layout, plan.mesh)
     if context is None:
         return 0.0
-    axis, samples = context.context_axis, 1
+    axis, samples = context.context_axis, parts
     for leaf in plan.of_kind("batch")[:1]:
-        samples = size_of(plan.mesh, (leaf.dims or ((),))[0])
+        samples *= size_of(plan.mesh, (leaf.dims or ((),))[0])
     return runs * sum(_call_seconds(call, context.exchange, axis, samples, plan.mesh, links) for call in work.attention)
 
 

@@ -204,14 +204,15 @@ class Leaves:
         width = min(num_bits(leaf.dtype), num_bits(self.dtype)) / 8
         yield Exchange("all-gather", gathered, (), in_stage, stacked), elements * width
         yield Exchange("reduce-scatter", gathered, (), in_stage, stacked), elements * width
-        once = tuple(axis for axis in summed if axis not in self._splitting)
+        once = tuple(axis for axis in summed if axis not in self._summed_each_time)
         gradient = elements * GRADIENT_BYTES / size_of(mesh, gathered)
         yield Exchange("all-reduce", summed, once, in_stage, stacked), gradient
 
     @functools.cached_property
-    def _splitting(self) -> frozenset[str]:
-        """The axes that split any parameter."""
-        return frozenset(axis for leaf in self.params for axis in axes_of(leaf))
+    def _summed_each_time(self) -> frozenset[str]:
+        """The axes that split any parameter, or something else of the batch than its samples, such as tokens."""
+        tokens = (axis for leaf in self.plan.of_kind("batch") for axes in leaf.dims[1:] for axis in axes)
+        return frozenset(tokens).union(*map(axes_of, self.params))
 
     @functools.cached_property
     def _of_weights(self) -> dict[tuple[int, ...], dict[int, tuple[str, ...]]]:

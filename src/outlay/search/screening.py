@@ -162,10 +162,12 @@ class _Plans:
 
 
 def _unnumbered(layout: Layout) -> object:
-    """Return the rules, their pipelines without the numbers that move nothing."""
+    """Return the rules, their pipelines and contexts without what moves nothing that a plan knows of."""
 
     def alike(placement: Any) -> Any:
-        return dataclasses.replace(placement, microbatches=2) if getattr(placement, "stage_axis", "") else placement
+        if getattr(placement, "stage_axis", ""):
+            return dataclasses.replace(placement, microbatches=2)
+        return dataclasses.replace(placement, exchange=None) if getattr(placement, "context_axis", "") else placement
 
     return tuple(dataclasses.replace(rule, placement=alike(rule.placement)) for rule in layout)
 

@@ -47,12 +47,14 @@ def variants(name: str, layout: Layout, mesh: MeshSpec, num_layers: int) -> Iter
         return
     own: Any = next((rule.placement for rule in layout if getattr(rule.placement, "stage_axis", "")), None)
     context: Any = next((rule.placement for rule in layout if getattr(rule.placement, "context_axis", "")), None)
-    sets: list[dict[str, Any]] = [{}]
+    numbers: list[dict[str, Any]] = [{}]
+    exchanges: list[dict[str, Any]] = [{}]
     if own is not None:
-        sets = list(_of_pipeline(own, mesh.axis_sizes.get(own.stage_axis, 1), num_layers))
-    elif context is not None and context.exchange is None:
-        sets = [{"exchange": exchange} for exchange in ("ring", "gather", "all_to_all")]
-    for options in sets:
+        numbers = list(_of_pipeline(own, mesh.axis_sizes.get(own.stage_axis, 1), num_layers))
+    if context is not None and context.exchange is None:
+        exchanges = [{"exchange": exchange} for exchange in ("ring", "gather", "all_to_all")]
+    for of_pipeline, of_context in itertools.product(numbers, exchanges):
+        options = {**of_pipeline, **of_context}
         yield name_with(name, options), with_options(layout, options, name)
 
 

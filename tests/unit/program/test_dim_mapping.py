@@ -41,3 +41,20 @@ def test_samples_stay_apart_where_arrays_are_stacked_and_taken_apart(axis):
 def test_samples_that_are_unstacked_are_taken_together():
     of_all, of_few = (jax.make_jaxpr(lambda x: sum(jnp.unstack(x, axis=0)[:2]))(jnp.ones((num, 3))) for num in (4, 2))
     assert [*mixing_operations(of_all, of_few)]
+
+
+def test_samples_that_write_to_the_same_places_of_their_own_arrays_stay_apart():
+    """`jax.vmap` makes a scatter of an update of a slice."""
+
+    def written(x):
+        return jax.lax.dynamic_update_slice_in_dim(x, x[:1], 1, 0)
+
+    of_all, of_few = (jax.make_jaxpr(jax.vmap(written))(jnp.ones((num, 5, 3))) for num in (4, 2))
+    assert "scatter" in str(of_all)
+    assert not [*mixing_operations(of_all, of_few)]
+
+
+def test_a_scatter_to_some_samples_takes_them_together():
+    of_all, of_few = (jax.make_jaxpr(lambda x: x.at[jnp.array([0, 1])].set(7.0))(jnp.ones((num, 3))) for num in (4, 2))
+    assert "scatter" in str(of_all)
+    assert [*mixing_operations(of_all, of_few)]

@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -147,15 +148,33 @@ def test_where_xla_does_not_place_values_it_is_refused() -> None:
         _program(lambda q, k, v: outlay.attention(q, k, v), _shapes(), mode="manual")
 
 
-def test_beside_a_pipeline_it_is_refused() -> None:
-    def step(state: Any, batch: Any) -> Any:
-        x, _ = jax.lax.scan(lambda x, w: (outlay.attention(x * w, x, x), None), batch, state["layers"])
-        return state, x
+def test_beside_stages_that_are_programs_of_their_own_it_is_refused() -> None:
+    def loss(params: Any, batch: Any, keys: Any) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (outlay.attention(x * w, x, x), None), batch, params["layers"])
+        return x.mean((1, 2, 3)), {}
 
-    rules = [("layers", outlay.layout.pipeline("stage", microbatches=2)), ("@attention", context()), ("batch.**", P())]
+    rules = [("params.layers", outlay.layout.pipeline("stage", microbatches=2)), ("@attention", context())]
+    layout, optimizer = outlay.Layout([*rules, ("batch.**", P(None, "context"))]) + outlay.replicate(), optax.sgd(0.1)
+    step, init = outlay.train_step(loss, optimizer), outlay.init_state(lambda key: {"layers": jnp.ones(4)}, optimizer)
     mesh = outlay.mesh(stage=2, context=2, devices=jax.devices()[:4])
-    with pytest.raises(ProgramError, match=r"(?s)the layout also has a pipeline.*leave one of the two rules out"):
-        outlay.program(step, lambda: {"layers": jnp.ones(4)}, _shapes()["q"], layout=outlay.Layout(rules), mesh=mesh)
+    with pytest.raises(ProgramError, match=r'(?s)@attention.*this is mode placed.*mode="auto"'):
+        outlay.program(step, init, _shapes()["q"], layout=layout, mesh=mesh, mode="placed")
+
+
+def test_what_cannot_be_split_is_named_once_in_a_pipeline_too() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return outlay.attention(x * w, x, x, causal=True), None
+
+        return state, jax.lax.scan(layer, batch, state["layers"])[0]
+
+    rules = [("layers", outlay.layout.pipeline("stage", microbatches=2)), ("@attention", context("context", "ring"))]
+    mesh = outlay.mesh(stage=2, context=2, devices=jax.devices()[:4])
+    layout = outlay.Layout([*rules, ("batch.**", P(None, "context"))])
+    line = step.__code__.co_firstlineno + 2
+    with pytest.raises(ProgramError, match=r"(?s)1 problem with.*30 tokens do not divide over 2 chunks") as refused:
+        outlay.program(step, lambda: {"layers": jnp.ones(4)}, _shapes(30)["q"], layout=layout, mesh=mesh)
+    assert f"test_split_attention.py:{line}" in str(refused.value)
 
 
 def test_on_one_device_of_its_axis_a_rule_changes_nothing() -> None:

@@ -98,6 +98,8 @@ def test_pipelines_and_contexts_are_tried_with_their_numbers_inside_hosts_and_ac
     assert {
         f"fsdp+cp{host}:exchange={each}" for host in ("", "+host") for each in ("ring", "gather", "all_to_all")
     } == (exchanges)
+    numbers = {each.layout for each in unasked.candidates if each.layout.startswith("pp+fsdp+cp:")}
+    assert {"pp+fsdp+cp:exchange=ring", "pp+fsdp+cp:microbatches=16,exchange=all_to_all"} <= numbers
     # Nobody needs to ask for pipelines.
     assert tried <= {(each.layout, each.mesh) for each in unasked.candidates}
     one_mesh = ask("lm", words, target, meshes=["stage=2,data=4"])

@@ -29,7 +29,11 @@ def recipe_and_shapes(request):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_shapes, layout):
     recipe, state = recipe_and_shapes
-    assert list(recipe.layouts) == [*LAYOUTS, "pp", "pp+tp", "pp+fsdp+tp", "cp", "fsdp+cp"]
+    contexts = ["cp", "fsdp+cp", "fsdp+tp+cp"]
+    assert list(recipe.layouts) == [
+        *(*LAYOUTS, *contexts),
+        *("pp", "pp+tp", "pp+fsdp+tp", *(f"pp+{each}" for each in contexts)),
+    ]
     plan = recipe.layouts[layout].plan(state, outlay.mesh(recipe.mesh_of(layout)), batch=recipe.data[0])
     kernels = [
         leaf

@@ -82,6 +82,16 @@ def test_gradients_of_microbatches_are_expected_to_be_summed_once():
     assert expected(halved, data_parallel()).sent == pytest.approx(sums)
 
 
+def test_gradients_of_tokens_are_expected_to_be_summed_in_each_microbatch():
+    """Devices that have other entries of a sample than its first dim are no region of their own."""
+    mesh = MeshSpec.parse("data=4,context=2")
+    split = Layout([("batch.x", jax.sharding.PartitionSpec("data", "context"))]) + outlay.replicate()
+    layer, apart = WHOLE / NUM_LAYERS, [0, 2, 4, 6]  # the devices of different hosts
+    each = 2 * NUM_LAYERS * collective_seconds("all-reduce", layer, [[0, 1]], TARGET)
+    once = collective_seconds("all-reduce", WHOLE, [apart], TARGET)
+    assert expected(worked(2), split, mesh).sent == pytest.approx(each + once)
+
+
 def test_fsdp_is_expected_to_gather_twice_and_to_scatter_once(work):
     layer = WHOLE / NUM_LAYERS
     gathers = 2 * NUM_LAYERS * collective_seconds("all-gather", layer, [range(8)], TARGET)

@@ -12,12 +12,13 @@ from outlay.analysis.cost.links import collective_seconds
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
+from outlay.search.analytic_cost import expect
 from outlay.search.exchange_cost import context_seconds, expert_seconds
 from outlay.search.mesh_links import MeshLinks
 from outlay.search.screening import Rejected, plan_of
 from outlay.search.workload import Workload, workload
 
-SAMPLES, TOKENS, HEADS, KEYS, DIM, LAYERS = 4, 64, 4, 2, 8, 3
+SAMPLES, TOKENS, HEADS, KEYS, DIM, LAYERS = 4, 64, 4, 2, 8, 4
 WIDTH = HEADS * DIM
 TARGET = Target.parse("h100:1x8")
 MESH = MeshSpec.parse("data=2,context=4")
@@ -80,6 +81,22 @@ def test_heads_are_exchanged_four_times_each_way(attention):
     assert of_one_call(attention, "all_to_all") == pytest.approx(2 * 4 * sent("all-to-all", 4))
     # Nothing was asked for: what sends least is taken, as the program does.
     assert of_one_call(attention, None) in [of_one_call(attention, each) for each in ("ring", "all_to_all")]
+
+
+def test_a_pipeline_exchanges_the_tokens_of_a_microbatch_in_each_tick(attention):
+    """Of 4 samples a device has one in each of 2 microbatches, and 2 of 4 layers in each of 3 ticks."""
+    mesh, stages = MeshSpec.parse("stage=2,data=2,context=2"), outlay.layout.pipeline("stage", microbatches=2)
+
+    def seconds(exchange) -> float:
+        layout = Layout([("params.w", stages)]) + layout_with(exchange)
+        return expect(attention, plan_of(attention, layout, mesh, TARGET), TARGET, layout).seconds
+
+    def one(kind, heads: float) -> float:
+        return collective_seconds(kind, heads * TOKENS / 2 * DIM * 4, [range(2)], TARGET)
+
+    by_ring = 2 * one("collective-permute", HEADS + KEYS) + 4 * one("collective-permute", 2 * KEYS)
+    by_heads = 4 * (one("all-to-all", HEADS) + one("all-to-all", KEYS))
+    assert seconds("ring") - seconds("all_to_all") == pytest.approx(2 * 3 * (by_ring - by_heads))
 
 
 def test_heads_that_do_not_divide_are_ruled_out(attention):

@@ -87,9 +87,10 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
     used = {axis for leaf in program.plan for axes in leaf.dims for axis in axes}
     if used - plain or program.plan.expert_axes:  # tensor parallelism or experts may need them
         return
+    of_attention = {(axis,) for axis in program.layout.context_axes}  # which may exchange tokens for heads
     at_line: dict[SourceLine | None, list[CollectiveFacts]] = {}
     for one in evidence.collectives:
-        if one.kind == "all-to-all":
+        if one.kind == "all-to-all" and one.axes not in of_attention:
             at_line.setdefault(one.source, []).append(one)
     for source, exchanges in at_line.items():
         cost = sum(one.bytes_per_step for one in exchanges)

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.attention_calls import AttentionCall, current_attend
 from outlay.core.context_values import within
 from outlay.core.error_types import Problem
+from outlay.core.primitives import EACH_TOKEN
 from outlay.layout.contexts import Exchange
 from outlay.models.attention.blockwise import Mask
 from outlay.models.attention.dot_product import attention
@@ -101,13 +102,19 @@ def computed(call: AttentionCall, exchange: Exchange, ring: Ring) -> jax.Array:
 
 def _in_pieces(call: AttentionCall, ring: Ring) -> jax.Array:
     segments = None if call.segment_ids is None else (call.segment_ids,) * 2
-    with jax.named_scope("attention"), jax.named_scope(Refusal("ring" if ring.num > 1 else "terms").scope):
-        outputs: Any = ring_attention(call.query, call.key, call.value, segments, call.terms, ring)
+
+    def each_token(query: Any, key: Any, value: Any, segments: Any, terms: Any) -> jax.Array:
+        outputs: Any = ring_attention(query, key, value, segments, terms, ring)
         mixed, is_seen = outputs
-        if not call.terms:
+        if not terms:
             return mixed
-        mean = call.value.astype(jnp.float32).mean(axis=1, keepdims=True).astype(mixed.dtype)
+        mean = value.astype(jnp.float32).mean(axis=1, keepdims=True).astype(mixed.dtype)
         return jnp.where(is_seen[..., None], mixed, jnp.repeat(mean, mixed.shape[2] // mean.shape[2], axis=2))
+
+    # Under this name it is known to treat each sequence by itself, though devices and sequences become one dim.
+    each_token.__name__ = EACH_TOKEN
+    with jax.named_scope("attention"), jax.named_scope(Refusal("ring" if ring.num > 1 else "terms").scope):
+        return jax.jit(each_token)(call.query, call.key, call.value, segments, call.terms)
 
 
 def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
@@ -141,10 +148,11 @@ def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
         terms = tuple(map(of_heads, call.terms))
         mixed = _in_pieces(dataclasses.replace(call, query=query, key=key, value=value, terms=terms), of_one)
     else:
+        segments = call.segment_ids
+        if segments is not None:  # of all tokens: XLA would rather gather the masks that are made of them
+            segments = ring.place(segments, P(P.UNCONSTRAINED, None))
         with within(current_attend, None):
-            mixed = attention(
-                *given, causal=call.causal, window=call.window, segment_ids=call.segment_ids, scale=call.scale
-            )
+            mixed = attention(*given, causal=call.causal, window=call.window, segment_ids=segments, scale=call.scale)
     parts = mixed.reshape(*mixed.shape[:2], num, key_heads // num, shared, mixed.shape[3])
     parts = ring.place(parts, P(P.UNCONSTRAINED, None, axis))
     return ring.place(jnp.swapaxes(parts, 2, 3).reshape(mixed.shape), P(P.UNCONSTRAINED, axis))

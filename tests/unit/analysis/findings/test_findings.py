@@ -27,6 +27,7 @@ from outlay.analysis.findings.findings import _with_what_they_cause, ranked
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.constrain import constrain
 from outlay.devices.build import mesh
+from outlay.layout.contexts import context
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp
@@ -109,6 +110,19 @@ def test_all_to_all_under_plain_fsdp():
     assert finding.source.line == line_of("# the line of every product", programs_file)
     assert finding.cost_bytes == sum(one.bytes_per_step for one in explanation.collectives if one.kind == "all-to-all")
     assert "outlay.constrain(x, P('data'))" in finding.fix
+
+
+@pytest.mark.any_jax
+def test_heads_that_attention_exchanges_for_tokens_are_no_finding():
+    def step(state, x):
+        heads = (x @ state["w"]).reshape(*x.shape[:2], 4, -1)
+        return state, attention(heads, heads, heads, causal=True).mean()
+
+    rules = [("@attention", context("context", "all_to_all")), ("batch", P("data", "context"))]
+    layout, on = Layout(rules) + fsdp(("data", "context"), min_size=8), mesh(data=4, context=2)
+    explanation = explain(program(step, lambda key: {"w": jnp.eye(64)}, shape(8, 32, 64), layout=layout, mesh=on))
+    assert "all-to-all" in explanation.by_kind()
+    assert "all-to-all-in-fsdp" not in named(explanation)
 
 
 @pytest.mark.any_jax
