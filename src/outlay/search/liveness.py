@@ -18,7 +18,7 @@ class Bytes:
     """Bytes of activations on all devices together, by whether tensor parallelism splits them.
 
     Attributes:
-        between: of values shaped as what goes from layer to layer, which it leaves whole.
+        between: of values that have the features of what goes from layer to layer, which it leaves whole.
         within: of all others, such as heads and hidden features.
     """
 
@@ -28,6 +28,27 @@ class Bytes:
     def on(self, between: float, within: float) -> float:
         """Return the bytes of a device, where these are split over so many."""
         return self.between / between + self.within / within
+
+
+@dataclass(frozen=True)
+class Between:
+    """The shapes of what goes between layers, and all others with the same samples in front and the same features last.
+
+    Such are the tokens that experts get and return: what splits hidden features does not split them.
+
+    Attributes:
+        shapes: the shapes of what goes between layers.
+
+    >>> (8, 64, 2, 512) in Between(frozenset({(8, 64, 512)})), (8, 64, 2048) in Between(frozenset({(8, 64, 512)}))
+    (True, False)
+    """
+
+    shapes: frozenset[tuple[int, ...]]
+
+    def __contains__(self, shape: object) -> bool:
+        return isinstance(shape, tuple) and any(
+            len(shape) >= len(one) and (shape[0], shape[-1]) == (one[0], one[-1]) for one in self.shapes
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
         sizes = [(atom.aval, _bytes(atom.aval, whole)) for atom in eqn.invars[num_consts + num_carried :]]
         if sum(size for _, size in sizes) >= sum((most.residuals.between, most.residuals.within)):
             shapes = frozenset(tuple(aval.shape) for aval in carried if getattr(aval, "ndim", 0) > 1)
-            between = sum(size for aval, size in sizes if tuple(aval.shape[1:]) in shapes)
+            between = sum(size for aval, size in sizes if tuple(aval.shape[1:]) in Between(shapes))
             most = LayerMemory(
                 eqn.params["length"],
                 shapes,
@@ -89,9 +110,9 @@ def layer_memory(jaxpr: Any, whole: Container[tuple[int, ...]], layers: Containe
 def _most_of(
     jaxpr: Any, whole: Container[tuple[int, ...]], layers: Container[int], shapes: frozenset[tuple[int, ...]]
 ) -> Bytes:
-    """Return the most bytes at one time, as far as a compiler writes them, by whether they have one of some shapes."""
+    """Return the most bytes at one time, as far as a compiler writes them, by whether they go between layers."""
     both = live_bytes(jaxpr, whole, layers, fuses=True)
-    within = live_bytes(jaxpr, _Either(whole, shapes), layers, fuses=True)
+    within = live_bytes(jaxpr, _Either(whole, Between(shapes)), layers, fuses=True)
     return Bytes(both - within, within)
 
 

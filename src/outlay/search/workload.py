@@ -24,7 +24,7 @@ from outlay.devices.target import Target
 from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step, over_arrays
 from outlay.program.modes import Mode
 from outlay.program.trace_on_mesh import in_context
-from outlay.search.liveness import LayerMemory, layer_memory
+from outlay.search.liveness import Between, LayerMemory, layer_memory
 from outlay.search.step_work import StepWork, step_work
 
 
@@ -121,7 +121,7 @@ def workload(
         sum(const.nbytes for const in jaxpr.consts if hasattr(const, "nbytes")),
         tuple(calls.values()),
         held,
-        step_work(jaxpr, _shapes(state), stacks, held.shapes),
+        step_work(jaxpr, _shapes(state), stacks, Between(held.shapes)),
     )
 
 

@@ -1,7 +1,7 @@
 import jax
 import jax.numpy as jnp
 
-from outlay.search.liveness import live_bytes
+from outlay.search.liveness import layer_memory, live_bytes
 from outlay.search.workload import product_dtype, scan_lengths
 
 X = jnp.ones((4, 8))  # 128 bytes
@@ -46,6 +46,23 @@ def test_recomputing_layers_holds_less():
     weights = jnp.ones((6, 8, 8))
     stored, recomputed = (of(jax.grad(loss(each)), weights) for each in (layer, jax.checkpoint(layer)))
     assert recomputed < stored / 2
+
+
+def test_tokens_at_their_experts_have_the_features_of_what_goes_between_layers():
+    """Tensor parallelism splits hidden features, not these: so much more of a step with experts is held."""
+
+    def layer(x, w):
+        tokens = x[:, :, None] * jnp.arange(1.0, 4.0)[None, None, :, None]  # (samples, tokens, experts, features)
+        return jnp.tanh(tokens @ w).sum((2, 3))[..., None] * x, None
+
+    def loss(w):
+        return jax.lax.scan(layer, jnp.ones((2, 5, 8)), w)[0].sum()
+
+    weights = jnp.ones((6, 8, 16))
+    held = layer_memory(jax.make_jaxpr(jax.grad(loss))(weights), {(6, 8, 16), (8, 16)}, {6}).residuals
+    carried, tokens, hidden = 6 * 2 * 5 * 8 * 4, 6 * 2 * 5 * 3 * 8 * 4, 6 * 2 * 5 * 3 * 16 * 4
+    assert held.between >= carried + tokens
+    assert held.within >= hidden
 
 
 def test_loops_are_found_at_any_depth():
