@@ -81,6 +81,32 @@ def test_the_gradient_of_a_layer_is_added_where_the_backward_loop_makes_it() -> 
     assert not re.search(rf"stablehlo.add .* : tensor<2x(1x)?{LAYERS // 2}x{WIDTH}x{WIDTH}xf32>", text)
 
 
+@pytest.mark.parametrize("data", [4, 1])
+def test_what_the_model_places_outside_of_its_layers_is_split_over_the_stages_too(data: int) -> None:
+    """An axis of one device among those of the samples is in nobody's way: all stages would compute the same."""
+
+    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (plain_layer(x, w), None), batch, params["layers"])
+        return outlay.constrain(x, P("data")) @ params["head"], {}
+
+    mesh = f"stage=2,data={data},model={4 // data}"
+    rules = [("params.layers", outlay.layout.pipeline(microbatches=2))]
+    program = outlay.program(
+        outlay.train_step(loss, OPTIMIZER),
+        outlay.init_state(init, OPTIMIZER),
+        BATCH,
+        layout=outlay.Layout(rules) + outlay.data_parallel(),
+        mesh=outlay.mesh(mesh),
+    )
+    text = program.lowered.as_text()
+    shape = f"tensor<{8 // data}x{WIDTH}xf32>"  # gradients are summed once over data, in a region of a device's samples
+    own = [
+        line for line in text.splitlines() if "sharding_constraint" in line and line.endswith(shape) and "?" not in line
+    ]
+    assert len(own) == 2, "of the value and of its gradient; what is not the model's own leaves a dim open"
+    assert all('[{"stage"}, {}]' in line for line in own), own
+
+
 def test_on_one_stage_the_step_stays_as_it_is() -> None:
     layout = outlay.Layout([("params.layers", outlay.layout.pipeline(microbatches=2))]) + outlay.data_parallel()
     program = outlay.program(

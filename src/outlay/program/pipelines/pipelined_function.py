@@ -228,7 +228,9 @@ class PipelinedFunction:
     def _constrained(self, constraint: Any, of_few: Any, x: Any) -> Any:
         """Return a value that the program places, its samples over the stages too; None if that cannot be."""
         sharding = constraint.params["sharding"]
-        if not isinstance(sharding, NamedSharding) or sharding.memory_kind is not None:
+        if not isinstance(sharding, NamedSharding):
+            return None
+        if sharding.memory_kind != NamedSharding(sharding.mesh, P()).memory_kind:  # not the one that it has by itself
             return None
         own = P(*sharding.spec, *[None] * (x.ndim - len(sharding.spec)))
         spec = self._with_stages(own, x.shape, of_few.outvars[0].aval.shape)
@@ -249,7 +251,8 @@ class PipelinedFunction:
             return None
         (dim,), over = dims, (*axes, min(stages))
         taken = {axis for one in (*spec[:dim], *spec[dim + 1 :]) for axis in spec_axes(one)}
-        is_free = spec[dim] is P.UNCONSTRAINED or {*spec_axes(spec[dim])} <= {*axes}
+        own = {axis for axis in spec_axes(spec[dim]) if mesh.shape[axis] > 1}
+        is_free = spec[dim] is P.UNCONSTRAINED or own <= {*axes}
         if not is_free or taken & {*over} or whole[dim] % math.prod(mesh.shape[axis] for axis in over):
             return None
         return P(*spec[:dim], over, *spec[dim + 1 :])
