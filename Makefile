@@ -99,7 +99,7 @@ types: $(VENV)
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Tables of many programs that are compiled for absent hardware take up to an hour, and one needs a GPU: each is started by itself.
-TABLES := benchmarks/gallery.py benchmarks/one_gpu.py benchmarks/long_sequences.py benchmarks/published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
+TABLES := benchmarks/gallery.py benchmarks/one_gpu.py benchmarks/long_sequences.py benchmarks/published.py benchmarks/chosen_against_published.py benchmarks/attention_layouts.py benchmarks/compiled_proofs.py
 
 bench: $(VENV)
 	@set -e; for benchmark in $(filter-out $(TABLES),$(wildcard benchmarks/[a-z]*.py)); do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from _published_rows import CannotExpressError, config_of, run_of
 
-from outlay.recipes.lm import lm_layouts
+from outlay.recipes.lm import lm_layouts, with_pipelines
 
 TIE = 1.05
 SIZES = {"7B": (6, 9), "70B": (60, 80), "405B": (380, 420)}
@@ -103,7 +103,7 @@ def best_configurations(rows):
         except CannotExpressError as error:
             yield Best(size, best, "", is_tried=False, why=str(error))
         else:
-            yield Best(size, best, layout, is_tried=layout in lm_layouts(config_of(best))[0])
+            yield Best(size, best, layout, is_tried=layout in with_pipelines(*lm_layouts(config_of(best)))[0])
 
 
 def lines(rows, priced):
@@ -123,7 +123,7 @@ def section(rows, priced):
     yield "## Experts' choices\n\nRuns of one model on as many devices that differ in layout, microbatch or "
     yield "recomputation: is the one that was fastest\npredicted first, or within 5 % of the first? That can be asked "
     yield f"of {len(decided)} of {len(groups)} groups, and in {sum(one.agrees for one in decided)} it is. "
-    yield "In the others the\nfastest or all others take what Outlay's `lm` cannot express, most often a pipeline.\n\n"
+    yield "In the others the\nfastest or all others take what Outlay's `lm` cannot express, or are not compiled.\n\n"
     yield "| runs | best published | predicted first or near |\n|---|---|---|\n"
     for one in groups:
         verdict = {True: "yes", False: "**no**", None: f"not asked: {one.why}"}[one.agrees]
@@ -132,8 +132,9 @@ def section(rows, priced):
     expressed = [one for one in best if one.layout]
     yield "\n### Best configurations\n\nThe fastest published run of each size on each kind and number of GPUs, from 8 "
     yield f"to 512. Of {len(best)}, {len(expressed)} can be expressed;\n`outlay choose lm` tries the layout of "
-    yield f"{sum(one.is_tried for one in expressed)} of them. The others multiply in 8 or 4 bits, and most have a "
-    yield "pipeline.\n\n| size | GPUs | best published | layout | tried by `choose` |\n|---|---|---|---|---|\n"
+    yield f"{sum(one.is_tried for one in expressed)} of them. The others multiply in 8 or 4 bits with scales of "
+    yield "blocks,\nor their layers do not divide into equal stages.\n\n"
+    yield "| size | GPUs | best published | layout | tried by `choose` |\n|---|---|---|---|---|\n"
     for one in best:
         tried = ("yes" if one.is_tried else "no, only as rules") if one.layout else f"no: {one.why}"
         gpus = f"{one.row['num_devices']} {one.row['hardware']}"

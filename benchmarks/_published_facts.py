@@ -141,11 +141,20 @@ def _where_arrays_live(run):
     from jax.sharding import PartitionSpec as P
 
     from outlay.layout.layout import Layout
+    from outlay.layout.pipelines import pipeline
+    from outlay.layout.placement import replicate
+    from outlay.layout.rule import Rule
     from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
     from outlay.recipes.lm import inside, megatron
 
     layout = run.layout
-    rules = Layout([])
+    rules, of_gradients = Layout([]), Layout([])
+    if layout.repeats:
+        rules += [("params.layers.**", pipeline("stage", microbatches=run.microbatches, repeats=layout.repeats))]
+        # Each stage has them, as the first and the last one of these frameworks have.
+        outside = ("positions",) if "model" in layout.mesh else ("positions", "embedding", "head")
+        rules += [] if layout.params else [Rule(f"params.{name}.**", replicate(), optional=True) for name in outside]
+        of_gradients += [("grads.layers.**", P("stage"))]
     if "model" in layout.mesh:
         rules += megatron(config_of(run.row)) + inside("table", P("model")) + inside("head", P(None, "model"))
     if layout.params:
@@ -154,8 +163,9 @@ def _where_arrays_live(run):
         rules += zero2(layout.optimizer)
     elif layout.optimizer:
         rules += _kernels(zero1, layout.optimizer, "opt_state")
-        whole = Layout([("grads.**", P())])
-        rules += (megatron(config_of(run.row), "grads") if "model" in layout.mesh else Layout([])) + whole
+        if "model" in layout.mesh:
+            of_gradients += megatron(config_of(run.row), "grads")
+        rules += of_gradients + Layout([("grads.**", P())])
     batch = layout.batch if len(layout.batch) > 1 else layout.batch[0]
     if run.target.startswith("tpu"):  # the compiler cannot split their attention kernel by itself
         rules += inside("queries", P(batch, None, "model" if "model" in layout.mesh else None))
@@ -209,6 +219,7 @@ def _asked(run):
     how += ["whole gradients"] if run.layout.optimizer and not run.layout.gradients else []
     how += ["keeps all"] if run.keeps_all else []
     how += ["products by rules"] if run.precision else []
+    how += [f"{run.microbatches} microbatches, {run.layout.repeats} times"] if run.layout.repeats else []
     asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 

@@ -101,6 +101,8 @@ class Layout:
         gradients: whether gradients are split as the optimizer's state is; if not, and that is split, they are whole
             while microbatches are added (ZeRO stage 1).
         sequence: whether the residual stream is split along the sequence over `model`.
+        repeats: how often a microbatch goes round the stages; 0 without a pipeline.
+        is_wide: whether the stages lie across hosts.
     """
 
     mesh: dict[str, int]
@@ -108,16 +110,24 @@ class Layout:
     optimizer: str = ""
     gradients: bool = False
     sequence: bool = False
+    repeats: int = 0
+    is_wide: bool = False
 
     @property
     def batch(self) -> tuple[str, ...]:
         """The axes that samples are split over."""
-        return tuple(axis for axis in self.mesh if axis != "model")
+        return tuple(axis for axis in self.mesh if axis not in ("model", "stage"))
+
+    @property
+    def replicas(self) -> int:
+        """Into how many parts samples are split."""
+        return math.prod(self.mesh[axis] for axis in self.batch)
 
     @property
     def text(self) -> str:
         """The mesh as text."""
-        return ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        wide = {"stage": "@hosts"} if self.is_wide else {}
+        return ",".join(f"{axis}={size}{wide.get(axis, '')}" for axis, size in self.mesh.items())
 
     @property
     def name(self) -> str:
@@ -125,7 +135,8 @@ class Layout:
         zero = "zero2" if self.gradients else "zero1" if self.optimizer else ""
         fully = ("hsdp" if "fsdp" in self.mesh else "fsdp") if self.params else zero
         tensor = "tp" if "model" in self.mesh else ""
-        return "+".join(filter(None, [fully, tensor, "sp" if self.sequence else ""])) or "dp"
+        names = ["pp" if self.repeats else "", fully, tensor, "sp" if self.sequence else ""]
+        return "+".join(filter(None, names)) or "dp"
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,7 @@ class Run:
         layout: how it is laid out.
         target: the hardware.
         assumed: what the source does not print.
+        microbatches: in how many parts its pipeline takes the batch; 1 without one.
     """
 
     row: dict[str, str]
@@ -145,6 +157,7 @@ class Run:
     layout: Layout
     target: str
     assumed: tuple[str, ...]
+    microbatches: int = 1
 
     @property
     def id(self) -> str:
@@ -189,8 +202,8 @@ class Run:
         if not self.keeps_all:
             return 0.0
         words = dict(zip(self.words[::2], self.words[1::2], strict=True))
-        replicas = math.prod(size for axis, size in self.layout.mesh.items() if axis != "model")
-        sequences = int(words["--batch"]) // replicas // int(words["--accumulate"])
+        pieces = int(words["--accumulate"]) * self.microbatches
+        sequences = int(words["--batch"]) // self.layout.replicas // pieces
         config = config_of(self.row)
         logits = sequences * int(words["--sequence"]) * config.vocabulary / self.layout.mesh.get("model", 1)
         return 2 * logits * (4 - 2)
@@ -235,10 +248,13 @@ def run_of(row) -> Run:
     """
     in_the_way, assumed = [*_not_expressed(row)], []
     if not any(one.kind == NOT_PRINTED for one in in_the_way):
-        layout, words, target = (_or_obstacles(make, in_the_way, row, assumed) for make in (_layout, _words, _target))
+        layout, words, target = (_or_obstacles(make, in_the_way, row, assumed) for make in (_layout, _words, target_of))
     if in_the_way:
         raise CannotExpressError(*dict.fromkeys(in_the_way))
-    return Run(row, words, layout, target, tuple(assumed))
+    if layout.repeats:
+        # Tensor parallelism and replicas come first inside a host, as Megatron numbers its processes.
+        layout = dataclasses.replace(layout, is_wide=Target.parse(target).num_islands > 1)
+    return Run(row, words, layout, target, tuple(assumed), _pieces(row, layout) if layout.repeats else 1)
 
 
 def _or_obstacles(make, in_the_way, *args):
@@ -256,7 +272,7 @@ NOT_PRINTED = "not printed"
 def _not_expressed(row):
     if any(narrow in row["precision"].upper() for narrow in NARROW) and not _is_fp8(row):
         yield Obstacle("products of 8 bits with scales of blocks, or of fewer", f"{row['precision']} products")
-    for column, what in (("pp", "a pipeline"), ("ep", "experts over devices"), ("cp", "context parallelism")):
+    for column, what in (("ep", "experts over devices"), ("cp", "context parallelism")):
         if _int(row, column, 1) > 1:
             yield Obstacle(what, f"{what} of {row[column]}")
     lacking = [name for name in ("layers", "width", "heads", "ffn_hidden", "seq_len", "num_devices") if not row[name]]
@@ -302,14 +318,19 @@ def config_of(row) -> TransformerConfig:
 
 
 def _layout(row, assumed=None) -> Layout:
+    stages, repeats = _int(row, "pp", 1), max(1, _int(row, "vp", 1))
+    if _int(row, "layers", 0) % (stages * repeats) and stages > 1:
+        rounds = f" x {repeats} rounds" if repeats > 1 else ""
+        raise _does_not_divide(f"{row['layers']} layers do not divide into {stages} equal stages{rounds}")
     # Those that stages and parts of sequences take are no replicas.
-    devices, model = _int(row, "num_devices", 1) // _int(row, "pp", 1) // _int(row, "cp", 1), _int(row, "tp", 1)
+    devices, model = _int(row, "num_devices", 1) // stages // _int(row, "cp", 1), _int(row, "tp", 1)
     data, stage = devices // model, row["zero_stage"]
     inside = _int(row, "fsdp", data if stage == "3" else 1)
     if inside * model > devices or devices % (inside * model):
         raise _does_not_divide(f"{devices} devices are not {inside} x {model} or a multiple of it")
     hybrid = 1 < inside < data
-    mesh = {"data": data // inside, "fsdp": inside} if hybrid else {"data": data}
+    mesh = {"stage": stages} if stages > 1 else {}
+    mesh |= {"data": data // inside, "fsdp": inside} if hybrid else {"data": data}
     # MaxText splits the features of the residual stream, where sequence parallelism splits its places: as many bytes.
     sequence = model > 1 and (row["sp"] == "1" or "MaxText" in row["framework"])
     split = "fsdp" if hybrid else "data"
@@ -319,6 +340,7 @@ def _layout(row, assumed=None) -> Layout:
         optimizer="data" if stage in ("1", "2") and data > 1 else "",
         gradients=stage == "2",
         sequence=sequence,
+        repeats=repeats if stages > 1 else 0,
     )
 
 
@@ -328,19 +350,7 @@ def _does_not_divide(text):
 
 def _words(row, assumed):
     config, layout = config_of(row), _layout(row)
-    replicas = math.prod(size for axis, size in layout.mesh.items() if axis != "model")
-    batch, micro, pieces = (_int(row, name, 0) for name in ("global_batch_seqs", "microbatch_seqs", "grad_accum"))
-    if not batch:
-        batch = micro * replicas * max(pieces, 1)
-    if batch % replicas:
-        raise _does_not_divide(f"a batch of {batch} does not divide over {replicas} replicas")
-    each = batch // replicas
-    if not micro and not pieces:
-        micro = next(size for size in range(min(MICROBATCH, each), 0, -1) if each % size == 0)
-        assumed.append(f"microbatch of {micro}")
-    pieces = pieces or max(1, each // micro)
-    if each % pieces:
-        raise _does_not_divide(f"{each} sequences of a replica are not {pieces} microbatches")
+    pieces = _pieces(row, layout, assumed)
     remat = REMAT.get(row["remat"], row["remat"])
     if problems := remat_problems(remat, config.num_layers):
         raise CannotExpressError(*(Obstacle("remat by a name that is unknown", problem) for problem in problems))
@@ -350,16 +360,62 @@ def _words(row, assumed):
         assumed.append("vocabulary of 51200")
     options = {
         "sequence": row["seq_len"],
-        "batch": batch,
-        "accumulate": pieces,
+        "batch": _batch(row, layout),
+        "accumulate": 1 if layout.repeats else pieces,
         "remat": remat,
-        "dtype": "bfloat16",
-        **_dtypes(row, assumed),
+        **_numbers(row, assumed),
     }
+    return (*_model_words(config), *_flags(options))
+
+
+def same_in_all_layouts(row, model=None):
+    """Return the options that a row has however it is laid out: the model, the batch and the numbers of its step.
+
+    Args:
+        row: the row.
+        model: the options of the model, where the row does not print its sizes.
+    """
+    options = {"sequence": row["seq_len"], "batch": row["global_batch_seqs"], **_numbers(row, [])}
+    return (*(_model_words(config_of(row)) if model is None else model), *_flags(options))
+
+
+def _numbers(row, assumed):
+    """Return in what numbers a row computes and keeps its state."""
+    numbers = {"dtype": "bfloat16", **_dtypes(row, assumed)}
     if _is_fp8(row):
-        options["precision"] = "fp8"
+        numbers["precision"] = "fp8"
         assumed.append("FP8 of all kernels of layers, scaled by their largest entries now")
-    return (*_model_words(config), *(word for name, value in options.items() for word in (_flag(name), str(value))))
+    return numbers
+
+
+def _flags(options):
+    return (word for name, value in options.items() for word in (_flag(name), str(value)))
+
+
+def _batch(row, layout):
+    micro, pieces = _int(row, "microbatch_seqs", 0), max(1, _int(row, "grad_accum", 1))
+    return _int(row, "global_batch_seqs", 0) or micro * layout.replicas * pieces
+
+
+def _pieces(row, layout, assumed=None):
+    """Return in how many microbatches each replica takes its sequences."""
+    batch, micro, pieces = _batch(row, layout), _int(row, "microbatch_seqs", 0), _int(row, "grad_accum", 0)
+    if batch % layout.replicas:
+        raise _does_not_divide(f"a batch of {batch} does not divide over {layout.replicas} replicas")
+    each = batch // layout.replicas
+    if not micro and not pieces:
+        # The more microbatches a pipeline has, the less of it is idle.
+        most = 1 if layout.repeats else MICROBATCH
+        micro = next(size for size in range(min(most, each), 0, -1) if each % size == 0)
+        if assumed is not None:
+            assumed.append(f"microbatch of {micro}")
+    pieces = pieces or max(1, each // micro)
+    if each % pieces:
+        raise _does_not_divide(f"{each} sequences of a replica are not {pieces} microbatches")
+    stages = layout.mesh.get("stage", 1)
+    if stages > 1 and pieces < (stages if layout.repeats > 1 else 2):
+        raise _does_not_divide(f"{pieces} microbatches are too few for {stages} stages")
+    return pieces
 
 
 def _dtypes(row, assumed):
@@ -398,14 +454,15 @@ def _flag(name):
     return f"--{name.replace('_', '-')}"
 
 
-def _target(row, assumed):
+def target_of(row, assumed=None):
     """Return the target of a row; A3 hosts have a network of their own, and a domain of GB200 and GB300 has 72 GPUs."""
     text, devices = row["outlay_target"].strip(" *"), _int(row, "num_devices", 1)
     if text.startswith("missing: "):
         key = text.removeprefix("missing: ")
         each = next(size for size in (72, 64, 36, 32, 16, 8, 4, 2, 1) if devices % size == 0 and _holds(key, size))
         text = f"{key}:{devices // each}x{each}"
-        assumed.append(f"hosts of {each}")
+        if assumed is not None:
+            assumed.append(f"hosts of {each}")
     if "A3" in row["hardware"] and text.startswith("h100:"):
         text = text.replace("h100:", "h100-a3:")
     try:

@@ -95,23 +95,23 @@ def test_every_row_is_expressed_or_says_why_not(rows, known):
             expressed += rows.run_of(row) is not None
         except rows.CannotExpressError as error:
             refused.add(str(error))
-    assert expressed == 187
-    assert "a pipeline of 12" in refused
+    assert expressed == 221
+    assert "126 layers do not divide into 16 equal stages x 4 rounds" in refused
     assert any(reason.startswith("MXFP8 products") for reason in refused)
 
 
 def test_each_row_that_cannot_be_expressed_is_told_with_what_stands_in_the_way(rows, scripts, known, capsys):
     refused = {}
-    for name in ("megatron-t2-175b-ptd-384", "mbridge-26.04.01-llama3.1-405b-256xgb200-nvfp4"):
+    for name in ("nemo2407-llama3.1-8b-8gpu", "mbridge-26.04.01-llama3.1-405b-256xgb200-nvfp4"):
         with pytest.raises(rows.CannotExpressError) as error:
             rows.run_of(known[name])
         refused[name] = error.value
     scripts("published").print_refused(refused, {})
     lines = capsys.readouterr().out.splitlines()
-    assert "  megatron-t2-175b-ptd-384: a pipeline of 12 alone" in lines
+    assert "  nemo2407-llama3.1-8b-8gpu: context parallelism of 2 alone" in lines
     (other,) = (line for line in lines if line.startswith("  mbridge-26.04.01-llama3.1-405b-256xgb200-nvfp4: "))
     assert "NVFP4 products" in other
-    assert "a pipeline of 16" in other
+    assert "126 layers do not divide into 16 equal stages x 8 rounds" in other
     assert not other.endswith("alone")
 
 
@@ -137,7 +137,7 @@ def test_of_each_obstacle_is_said_where_it_stands_alone(rows, known):
     changes = {
         "alone": {"precision": "MXFP8"},
         "both": {"precision": "MXFP8", "remat": "save_qkv_porj"},
-        "four": {"pp": "2", "num_devices": "16", "global_batch_seqs": "47", "outlay_target": "a100-90gb:2x8"},
+        "four": {"cp": "2", "num_devices": "16", "global_batch_seqs": "47", "outlay_target": "a100-90gb:2x8"},
     }
     refused = {}
     for name, change in changes.items():
@@ -149,7 +149,7 @@ def test_of_each_obstacle_is_said_where_it_stands_alone(rows, known):
     assert by_kind["remat by a name that is unknown"] == (["both"], [])
     assert "did you mean 'save_qkv_proj'" in str(refused["both"])
     assert {one.kind for one in refused["four"].obstacles} == {
-        "a pipeline",
+        "context parallelism",
         "sizes that do not divide",
         "no such target",
     }
@@ -171,6 +171,32 @@ def test_what_a_row_says_is_what_is_built(rows, known):
     assert (words["--param-dtype"], words["--optimizer-dtype"]) == ("bfloat16", "float32")
     hybrid = rows.run_of(known["maxtext-a3-llama2-7b-16"])
     assert (hybrid.target, hybrid.layout.name, hybrid.layout.text) == ("h100-a3:2x8", "hsdp", "data=2,fsdp=8")
+
+
+def test_a_row_with_a_pipeline_is_built_with_its_stages_across_hosts(scripts, rows, known):
+    run = rows.run_of(known["megatron-gpt3-175B-64-seqsel"])
+    assert (run.layout.name, run.layout.text) == ("pp+tp+sp", "stage=8@hosts,data=1,model=8")
+    assert (run.microbatches, run.layout.repeats) == (64, 3)
+    assert run.words[run.words.index("--accumulate") + 1] == "1", "the pipeline takes the microbatches"
+    rules = [str(rule) for rule in scripts("_published_facts").layout_of(run)]
+    assert any("pipeline over 'stage' (64 microbatches, 3 repeats)" in rule for rule in rules)
+    inside = rows.run_of(known["nanotron-1b-8gpu-dp2-tp1-pp4-mb2"])
+    assert (inside.layout.text, inside.microbatches) == ("stage=4,data=2", 256)
+    assert inside.held == 2 * 2 * 2 * 4096 * 50257, "logits of a microbatch of one replica"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"pp": "36", "vp": "1"}, "96 layers do not divide into 36 equal stages"),
+        ({"pp": "8", "vp": "5"}, "96 layers do not divide into 8 equal stages x 5 rounds"),
+        ({"global_batch_seqs": "4", "grad_accum": "4"}, "4 microbatches are too few for 8 stages"),
+    ],
+)
+def test_a_pipeline_that_does_not_divide_is_refused(rows, known, change, why):
+    row = {**known["megatron-gpt3-175B-64-seqsel"], **change}
+    with pytest.raises(rows.CannotExpressError, match=why):
+        rows.run_of(row)
 
 
 def test_a_batch_that_does_not_divide_is_refused(rows, known):
