@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.interpreters import mlir
 
@@ -30,6 +29,9 @@ LANES = 128
 
 MOST_ROWS = 512
 """The largest blocks of queries and keys, as MaxText sets them."""
+
+MOST_KEYS = 2048 * LANES
+"""The most numbers of keys that the backward pass takes at once, for which it writes one gradient of all queries."""
 
 # Reentrant: attention is traced while callbacks are lowered, and both replace names in modules of JAX.
 _patching = threading.RLock()
@@ -109,44 +111,42 @@ def splash_attention(
     *,
     causal: bool,
     window: int | None,
-    scale: float,
     interpret: bool = False,
 ) -> jax.Array:
     """Compute attention with the Pallas kernel for TPUs, for one device's samples and heads.
 
     Args:
-        query: (B, T, heads, head_dim); T and S are multiples of `LANES`.
-        key: (B, S, kv_heads, head_dim).
+        query: (B, heads, T, head_dim), times what scores are multiplied by; T and S are multiples of `LANES`.
+        key: (B, kv_heads, S, head_dim).
         value: as `key`.
         segment_ids: (B, T), where T is S: a query sees only keys of its own segment.
         causal: whether a query sees no key after itself.
         window: how many keys a query sees, itself among them; all if None.
-        scale: what scores are multiplied by.
         interpret: run it in Pallas's interpreter, for tests on other devices.
     """
     # Imported here: it is heavy, and only programs for TPUs need it.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    shape = (query.shape[1], key.shape[1])
+    shape = (query.shape[2], key.shape[2])
     mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
     if window is not None:
         mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0)
     rows, cols = (math.gcd(size, MOST_ROWS) for size in shape)
     sizes = splash.BlockSizes(
         **dict.fromkeys(("block_q", "block_q_dkv"), rows),
-        **dict.fromkeys(("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute"), cols),
+        **dict.fromkeys(("block_kv", "block_kv_compute", "block_kv_dkv_compute"), cols),
+        block_kv_dkv=max(cols, math.gcd(shape[1], MOST_KEYS // max(LANES, key.shape[3]))),
         use_fused_bwd_kernel=True,
     )
 
-    # The kernel takes no scale: it has to be in the queries.
-    queries, keys, values = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))
-    masks_of_heads = masks.MultiHeadMask([mask] * query.shape[2])
+    masks_of_heads = masks.MultiHeadMask([mask] * query.shape[1])
     kernel: Any = splash.make_splash_mha(
         masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret
     )
     segments = [] if segment_ids is None else [splash.SegmentIds(segment_ids, segment_ids)]
-    return jnp.swapaxes(jax.vmap(kernel)(queries, keys, values, *segments), 1, 2)
+    mixed: jax.Array = jax.vmap(kernel)(query, key, value, *segments)
+    return mixed
 
 
 @contextlib.contextmanager

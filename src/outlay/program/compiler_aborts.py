@@ -14,6 +14,8 @@ from outlay.core.user_code import is_library
 
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r'"([^"]+\.py)":(\d+)')
+_FROM_OUTSIDE = ("SIGTERM", "SIGKILL", "SIGHUP", "SIGINT")
+"""How the last words begin if nothing in the program ended the compiler."""
 _DETAILS = re.compile(r", (?:metadata|backend_config)=.*", re.DOTALL)
 
 
@@ -25,6 +27,11 @@ def abort_error(error: CompilerAbortError, lowered: jax.stages.Lowered) -> Compi
         lowered: the program that it compiled.
     """
     words = _DETAILS.sub("", str(error))
+    if words.startswith(_FROM_OUTSIDE):
+        return CompilerAbortError(
+            f"the compiler of TPUs was ended from outside while it compiled this program\n  {words}\n"
+            "  fix: compile it again; after SIGKILL see first whether the machine had memory left"
+        )
     name = _OP_NAME.search(str(error))
     line = _line_of(name[1], lowered) if name else None
     where = f" at {line}" if line else ""

@@ -18,6 +18,7 @@ from outlay.core.jax_compat import text_with_constants
 from outlay.core.jax_topologies import tpu_topology_devices
 from outlay.devices.compile_only import target_devices
 from outlay.errors import CompilerAbortError
+from outlay.program.compiler_aborts import abort_error
 
 pytestmark = [needs_tpu_compiler, pytest.mark.newest]
 TOPOLOGY = ("v5e:2x2", 1)
@@ -90,6 +91,15 @@ def test_an_abort_names_the_line_and_the_next_program_compiles():
     assert "SIGABRT: Check failed" in str(error.value)
     assert "fix: " in str(error.value)
     assert outlay.explain(aborting(np.zeros((32, 128), np.int32))).fits
+
+
+@pytest.mark.any_jax  # how it ended is the system's word
+@pytest.mark.parametrize(("last", "is_fault"), [("SIGTERM: Raising signal 15", False), ("SIGABRT: Check failed", True)])
+def test_a_compiler_that_was_ended_from_outside_is_not_at_fault(last, is_fault):
+    said = str(abort_error(CompilerAbortError(last), jax.jit(jnp.sin).lower(1.0)))
+    assert last in said
+    assert ("it is a fault of the compiler" in said) == is_fault
+    assert ("was ended from outside" in said) != is_fault
 
 
 @pytest.mark.thorough  # an abort is said above

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +89,9 @@ def attention(
         jax_kernels.warn_of_missed_kernel(f"attention runs block by block on {device.device_kind}: {no_kernel.why}")
     with jax.named_scope("attention"):
         if no_kernel is None:
-            given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
-            mixed: jax.Array = _fused(*given, segment_ids, _Kernel(mask, factor, split, key.shape[1]))
-            return mixed[..., : query.shape[-1]]
+            kernel = _Kernel(mask, factor, split, key.shape[1])
+            mixed: jax.Array = _fused(*kernel.operands(query, key, value), segment_ids, kernel)
+            return jnp.swapaxes(mixed, 1, 2) if device.platform == "tpu" else mixed[..., : query.shape[-1]]
         with jax.named_scope(no_kernel.scope):
             return blockwise(query, key, value, segments, mask, factor)
 
@@ -110,10 +111,20 @@ class _Kernel:
     split: PartitionSpec | None
     num_keys: int
 
+    def operands(self, query: jax.Array, key: jax.Array, value: jax.Array) -> Iterator[jax.Array]:
+        """Return queries, keys and values as the kernel takes them, which is what it keeps for its backward pass.
+
+        The TPU's takes no scale, and heads before tokens. If it were given queries as they are, it would keep a copy of
+        its own, beside what a remat policy saves.
+        """
+        if compiled_for().platform == "tpu":
+            return (jnp.swapaxes(x, 1, 2) for x in (query * self.scale, key, value))
+        return map(_filled_up, (query, key, value))
+
     def __call__(self, query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
-        how = {"causal": self.mask.causal, "window": self.mask.window, "scale": self.scale}
+        how = {"causal": self.mask.causal, "window": self.mask.window}
         if compiled_for().platform != "tpu":
-            return jax_kernels.cudnn_attention(query, key, value, **how)
+            return jax_kernels.cudnn_attention(query, key, value, **how, scale=self.scale)
         own = functools.partial(jax_kernels.splash_attention, **how)
         given = [query, key, value, *([] if segment_ids is None else [segment_ids])]
         if self.split is None or not any(self.split):
@@ -121,18 +132,20 @@ class _Kernel:
         # The compiler cannot partition a Pallas kernel, and compile-only TPUs lack the callbacks of custom_partitioning
         # (decision 22), hence shard_map. check_vma is off: the types of a Pallas kernel do not say over which axes its
         # outputs vary.
-        specs = (self.split, self.split, self.split, PartitionSpec(*self.split[:2]))[: len(given)]
+        batch, tokens, heads = (*self.split, None, None)[:3]
+        heads_first = PartitionSpec(batch, heads, tokens)
+        specs = (heads_first, heads_first, heads_first, PartitionSpec(batch, tokens))[: len(given)]
         inside = jax.sharding.get_abstract_mesh()
         axes = {axis for axis in inside.axis_names if axis not in inside.manual_axes}
-        return jax.shard_map(own, in_specs=specs, out_specs=self.split, axis_names=axes, check_vma=False)(*given)
+        return jax.shard_map(own, in_specs=specs, out_specs=heads_first, axis_names=axes, check_vma=False)(*given)
 
     def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which to trace the kernel, forward and backward."""
+        """Return the context in which to trace the kernel, forward and backward, for queries of a shape."""
         device = compiled_for()
         if device.platform != "tpu":
             return jax_kernels.as_if_attached(device)
-        heads = shape[2] // num_pieces(self.split, 2)
-        seen = heads * self.mask.num_seen(shape[1], self.num_keys)
+        heads = shape[1] // num_pieces(self.split, 2)
+        seen = heads * self.mask.num_seen(shape[2], self.num_keys)
         return jax_kernels.with_cost_estimate(2 * seen * shape[3], seen)
 
 

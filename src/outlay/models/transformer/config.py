@@ -19,7 +19,7 @@ REMATS = ("none", "full", "attention", "products")
 """The rematerialization policies, besides names of `KEPT`; see `TransformerConfig.remat`."""
 
 KEPT = (
-    *("branch_input", "queries", "keys", "values", "attention", "output", "branch_output", "residual"),
+    *("layer_input", "branch_input", "queries", "keys", "values", "attention", "output", "branch_output", "residual"),
     *("gate", "up", "down"),
 )
 """The values of a layer that `remat` can save by name."""
@@ -51,7 +51,7 @@ MODULES = {"core_attn": {"attention"}, "mlp": {"gate", "up", "down"}, "layernorm
 """Megatron's recompute-modules, some of which are a policy, and which values each computes again; norms always are."""
 
 TENSORS = {
-    "decoder_layer_input": "residual",
+    "decoder_layer_input": "layer_input",
     "query_proj": "queries",
     "key_proj": "keys",
     "value_proj": "values",

@@ -8,11 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from outlay.models.experts.mixture import experts
 from outlay.models.experts.routing_facts import Routing
 from outlay.models.transformer.expert_config import ExpertConfig
-from outlay.models.transformer.layer import Angles, Block, FeedForward, branch_input, branch_output, residual
+from outlay.models.transformer.layer import (
+    Angles,
+    Block,
+    FeedForward,
+    branch_input,
+    branch_output,
+    layer_input,
+    residual,
+)
 
 
 class ExpertBlock(Block):
@@ -29,7 +38,8 @@ class ExpertBlock(Block):
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> Any:
         """Apply it to activations (B, T, width); `angles` rotate queries and keys."""
-        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
+        x = layer_input(x)
+        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles), "output"))
         mixed, routing = self.feed_forward(branch_input(self.feed_forward_norm(x)))
         return residual(x + branch_output(mixed)), routing
 
@@ -58,7 +68,7 @@ class Mixture(nnx.Module):
         config = self.config
         definition, stacks = nnx.split(self.experts)
         mixed, routing = experts(
-            lambda params, tokens: nnx.merge(definition, params)(tokens),
+            lambda params, tokens: checkpoint_name(nnx.merge(definition, params)(tokens), "down"),
             stacks,
             x,
             self.router(x),

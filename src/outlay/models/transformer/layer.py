@@ -51,8 +51,9 @@ class Block(nnx.Module):
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
         """Apply it to activations (B, T, width); `angles` rotate queries and keys."""
-        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
-        return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))
+        x = layer_input(x)
+        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles), "output"))
+        return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x))), "down"))
 
 
 class Attention(nnx.Module):
@@ -84,7 +85,7 @@ class Attention(nnx.Module):
         mix = functools.partial(attention, causal=True, window=self.window, split=ruled_spec("queries"))
         mixed = (cheap(mix) if self.is_mixed_again else mix)(query, key, value)
         # For layouts alone: attention names its residuals for `remat`, this value among them; it would be saved twice.
-        return checkpoint_name(self.output(name(mixed, "attention")), "output")
+        return self.output(name(mixed, "attention"))
 
 
 class FeedForward(nnx.Module):
@@ -108,9 +109,9 @@ class FeedForward(nnx.Module):
         """Map (B, T, width) to the same shape."""
         activate, up = ACTIVATIONS[self.activation], named(self.up(x), "up")
         if self.gate is None:
-            return checkpoint_name(self.down(cheap(activate)(up)), "down")
+            return self.down(cheap(activate)(up))
         gate = named(self.gate(x), "gate")
-        return checkpoint_name(self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up)), "down")
+        return self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up))
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:
@@ -194,6 +195,14 @@ def named(x: jax.Array, value_name: str) -> jax.Array:
     return checkpoint_name(name(x, value_name), value_name)
 
 
+def layer_input(x: jax.Array) -> jax.Array:
+    """Name what goes into a layer (B, T, width), so that it can be kept on the host.
+
+    What a scan over layers carries, without a name inside the layer, is kept on the device.
+    """
+    return named(x, "layer_input")
+
+
 def residual(x: jax.Array) -> jax.Array:
     """Name the residual stream (B, T, width) between branches."""
     return named(x, "residual")
@@ -208,9 +217,15 @@ def branch_input(x: jax.Array) -> jax.Array:
     return named(name(x, "residual"), "branch_input")
 
 
-def branch_output(x: jax.Array) -> jax.Array:
-    """Name the output of a branch or of the embedding, which is added to the residual stream (B, T, width)."""
-    return named(x, "branch_output")
+def branch_output(x: jax.Array, saved_as: str = "branch_output") -> jax.Array:
+    """Name the output of a branch or of the embedding, which is added to the residual stream (B, T, width).
+
+    Args:
+        x: the output.
+        saved_as: its name for `TransformerConfig.remat`, as it is in the stream: what is saved of it is split as the
+            stream is, where each tensor-parallel device would otherwise keep all of it.
+    """
+    return checkpoint_name(name(named(x, "branch_output"), "residual"), saved_as)
 
 
 def _projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:

@@ -278,11 +278,24 @@ def test_there_is_no_warning_where_a_rule_gives_the_kernel_what_it_needs():
         )
 
 
+def test_the_pallas_kernel_writes_a_gradient_of_queries_for_every_2048_keys():
+    heads = jax.ShapeDtypeStruct((8, 8192, 2, 64), jnp.bfloat16)
+    loss = functools.partial(outlay.attention, causal=True, split=P("data"))
+    with jax.set_mesh(outlay.mesh(data=8, target="tpu-v5e:2x4")):
+        text = str(jax.make_jaxpr(jax.grad(lambda *heads: loss(*heads).sum()))(heads, heads, heads))
+    assert set(re.findall(r"bf16\[1,(\d+),2,8192,64\]", text)) == {"4"}
+
+
 @pytest.mark.compiles
 def test_the_pallas_kernel_keeps_segments_apart():
     given, mask, segments = inputs(128, heads=(2, 1)), Mask(causal=True, window=50), segments_of(128)
-    how = {"causal": True, "window": 50, "scale": 0.3, "interpret": True}
-    actual = with_gradients(lambda *heads: jax_kernels.splash_attention(*heads, segments[0], **how), *given)
+
+    def kernel(*given):
+        query, key, value = (jnp.swapaxes(x, 1, 2) for x in given)
+        own = functools.partial(jax_kernels.splash_attention, causal=True, window=50, interpret=True)
+        return jnp.swapaxes(own(0.3 * query, key, value, segments[0]), 1, 2)
+
+    actual = with_gradients(kernel, *given)
     for own, other in zip(actual, with_gradients(lambda *x: plain(*x, segments, mask, 0.3), *given), strict=True):
         np.testing.assert_allclose(own, other, atol=2e-5)
 

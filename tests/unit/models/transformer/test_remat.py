@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import outlay
 from outlay.models.transformer.config import TransformerConfig, remat_of
 from outlay.models.transformer.language_model import language_model
 from outlay.models.transformer.published import MODELS
+from outlay.recipes.find import find_recipe
 
 LAYERS, BATCH, LENGTH, WIDTH, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 3, 2, 16, 24, 4, 2, 8, 40
 CONFIG = TransformerConfig(11, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, dtype="float32", positions="none")
@@ -147,6 +150,38 @@ def test_what_others_keep_in_the_memory_of_the_host_goes_there(remat, products):
     stacked = re.findall(rf"\w+:f32<host>\[{LAYERS},{BATCH},{LENGTH}", str(jax.make_jaxpr(gradient)(params)))
     expected = len(products.split())  # of which the last product of a branch may not be needed again
     assert len(stacked) in {expected, expected - products.count("wo")}
+
+
+def test_the_input_of_a_layer_that_goes_to_the_host_is_not_on_the_device_too():
+    """Unless it has a name inside the layer, it is what the scan over layers saves by itself."""
+    gradient, params = gradient_of("decoder_layer_input=offload")
+    check_gradient(*gradient_of("decoder_layer_input=device"))
+    saved = re.findall(rf"f32(<host>)?\[{LAYERS},{BATCH},{LENGTH},{WIDTH}\]", str(jax.make_jaxpr(gradient)(params)))
+    assert set(saved) == {"<host>"}
+
+
+def test_on_tpus_that_are_not_here_a_policy_that_saves_attention_saves_no_copy_of_its_inputs():
+    """The kernel takes heads before tokens; in that order only its output is saved, beside the arguments."""
+    mesh, heads = outlay.mesh(data=8, target="tpu-v5e:2x4"), jax.ShapeDtypeStruct((8, 256, 4, 64), jnp.bfloat16)
+
+    @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("attention"))
+    def mixed(*heads):
+        return outlay.attention(*(jnp.sin(one) for one in heads), causal=True, split=P("data"))
+
+    with jax.set_mesh(mesh):
+        saved = jax.tree.leaves(jax.eval_shape(lambda *xs: jax.vjp(mixed, *xs)[1], heads, heads, heads))
+    assert sorted(leaf.shape for leaf in saved if leaf.size == heads.size) == [(8, 4, 256, 64), *[heads.shape] * 3]
+
+
+@pytest.mark.compiles
+def test_what_is_saved_of_a_branch_is_split_as_the_residual_stream_is():
+    """Under sequence parallelism a device keeps the output of its own tokens: half of them on two devices."""
+    sizes = {"--layers": 3, "--width": 64, "--sequence": 32, "--batch": 8}
+    words = [str(word) for pair in sizes.items() for word in pair]
+    recipe = find_recipe("lm", ["--model", "tiny", "--remat", "output,down", *words])
+    layout, mesh = recipe.layouts["fsdp+tp+sp"], outlay.mesh(data=4, model=2)
+    program = outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh)
+    assert set(re.findall(r"f32\[3,2,(\d+),64\]", program.compiled.as_text())) == {"16"}
 
 
 @pytest.mark.parametrize(
