@@ -295,7 +295,8 @@ def _int(row, column, default):
 def config_of(row) -> TransformerConfig:
     """Return the transformer of a row; what kind it is follows from the framework and from whether it has a gate."""
     gated, heads, width = row["ffn_gated"] == "1", _int(row, "heads", 0), _int(row, "width", 0)
-    maxtext = "MaxText" in row["framework"]
+    # MaxText's own sizes have no gate either; its GPT-3 is as everybody's.
+    maxtext = "MaxText" in row["framework"] and not row["model"].startswith("gpt")
     gpt = not gated and not maxtext
     return TransformerConfig(
         # Padded so that it can be split, as those who trained it did.

@@ -96,10 +96,10 @@ def test_an_abort_names_the_line_and_the_next_program_compiles():
 @pytest.mark.any_jax  # how it ended is the system's word
 @pytest.mark.parametrize(("last", "is_fault"), [("SIGTERM: Raising signal 15", False), ("SIGABRT: Check failed", True)])
 def test_a_compiler_that_was_ended_from_outside_is_not_at_fault(last, is_fault):
-    said = str(abort_error(CompilerAbortError(last), jax.jit(jnp.sin).lower(1.0)))
-    assert last in said
-    assert ("it is a fault of the compiler" in said) == is_fault
-    assert ("was ended from outside" in said) != is_fault
+    message = str(abort_error(CompilerAbortError(last), jax.jit(jnp.sin).lower(1.0)))
+    assert last in message
+    assert ("it is a fault of the compiler" in message) == is_fault
+    assert ("was ended from outside" in message) != is_fault
 
 
 @pytest.mark.thorough  # an abort is said above

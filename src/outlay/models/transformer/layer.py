@@ -196,10 +196,7 @@ def named(x: jax.Array, value_name: str) -> jax.Array:
 
 
 def layer_input(x: jax.Array) -> jax.Array:
-    """Name what goes into a layer (B, T, width), so that it can be kept on the host.
-
-    What a scan over layers carries, without a name inside the layer, is kept on the device.
-    """
+    """Name what goes into a layer (B, T, width); without a name, what a scan carries is kept on the device."""
     return named(x, "layer_input")
 
 
@@ -218,13 +215,7 @@ def branch_input(x: jax.Array) -> jax.Array:
 
 
 def branch_output(x: jax.Array, saved_as: str = "branch_output") -> jax.Array:
-    """Name the output of a branch or of the embedding, which is added to the residual stream (B, T, width).
-
-    Args:
-        x: the output.
-        saved_as: its name for `TransformerConfig.remat`, as it is in the stream: what is saved of it is split as the
-            stream is, where each tensor-parallel device would otherwise keep all of it.
-    """
+    """Name what is added to the residual stream (B, T, width); `remat` saves it split as the stream is, by its name."""
     return checkpoint_name(name(named(x, "branch_output"), "residual"), saved_as)
 
 
