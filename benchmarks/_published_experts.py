@@ -4,7 +4,8 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from _published_rows import CannotExpressError, config_of, run_of
+from _published_rows import CannotExpressError, run_of
+from _published_run import config_of
 
 from outlay.recipes.lm import lm_layouts, with_pipelines
 
@@ -132,8 +133,8 @@ def section(rows, priced):
     expressed = [one for one in best if one.layout]
     yield "\n### Best configurations\n\nThe fastest published run of each size on each kind and number of GPUs, from 8 "
     yield f"to 512. Of {len(best)}, {len(expressed)} can be expressed;\n`outlay choose lm` tries the layout of "
-    yield f"{sum(one.is_tried for one in expressed)} of them. The others multiply in 8 or 4 bits with scales of "
-    yield "blocks,\nor their layers do not divide into equal stages.\n\n"
+    yield f"{sum(one.is_tried for one in expressed)} of them. The others multiply with scales "
+    yield "of blocks, or in 4 bits.\n\n"
     yield "| size | GPUs | best published | layout | tried by `choose` |\n|---|---|---|---|---|\n"
     for one in best:
         tried = ("yes" if one.is_tried else "no, only as rules") if one.layout else f"no: {one.why}"

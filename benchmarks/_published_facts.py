@@ -16,18 +16,34 @@ from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
-from _published_rows import RUNS, Run, config_of, read_rows, run_of
+from _published_rows import RUNS, read_rows, runs_of
+from _published_run import Run, config_of
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "outlay" / "published"
 KNOWN = Path(__file__).parent / "data" / "published_facts.json.gz"
 TIMEOUT = 1800
+OUTSIDE = ("embedding", "positions", "head")
+"""What `lm` has outside of its layers."""
 _SIZES = ("argument_size", "output_size", "alias_size", "temp_size")
 MEMORY = (*_SIZES, *(f"host_{name}" for name in _SIZES), "peak_memory")
 """The compiler's figures of memory."""
 
 
 def cached_facts(run: Run, cache: Path):
-    """Return the facts of a run whose program is in the cache, or why there is none; None if it is not compiled yet."""
+    """Return the facts of a run whose programs are in the cache, or why there are none; None if it is not compiled yet.
+
+    A pipeline has those of its `programs`, as `programs`.
+    """
+    if run.programs == (run,):
+        return _cached_program(run, cache)
+    of = [_cached_program(program, cache) for program in run.programs]
+    if None in of:
+        return None
+    wrong = [one["error"] for one in of if "error" in one]
+    return {"asked": _asked(run)} | ({"error": wrong[0]} if wrong else {"programs": of})
+
+
+def _cached_program(run, cache):
     compiled = cache / f"{_name(run)}.compiled.gz"
     if not compiled.is_file():
         return None
@@ -40,6 +56,12 @@ def cached_facts(run: Run, cache: Path):
 def known_facts():
     """Return the facts that the repository has, by the row's name."""
     return _read(KNOWN) if KNOWN.is_file() else {}
+
+
+def known_run(known, row) -> Run:
+    """Return a row as it was built for the known facts; as it is tried first where there are none."""
+    ways = runs_of(row)
+    return next((run for run in ways if facts_in(known, run)), ways[0])
 
 
 def facts_in(known, run: Run):
@@ -63,23 +85,24 @@ def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
         source: the file that they stand in.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    waiting = [run for run in runs if not (cache / f"{_name(run)}.compiled.gz").is_file()]
+    programs = [program for run in runs for program in run.programs]
+    waiting = [run for run in programs if not (cache / f"{_name(run)}.compiled.gz").is_file()]
     total, running, done = len(waiting), {}, 0
     while waiting or running:
         while waiting and len(running) < jobs:
             run = waiting.pop(0)
-            command = [sys.executable, __file__, str(source), run.id, str(cache)]
-            with (cache / f"{run.id}.log").open("w") as log:
-                running[run.id] = run, subprocess.Popen(command, stdout=log, stderr=log), time.monotonic()
-        for name, (run, process, since) in list(running.items()):
+            command = [sys.executable, __file__, str(source), run.id, _asked(run), str(cache)]
+            with (cache / f"{_name(run)}.log").open("w") as log:
+                running[_name(run)] = run, subprocess.Popen(command, stdout=log, stderr=log), time.monotonic()
+        for name, (_, process, since) in list(running.items()):
             if process.poll() is None and time.monotonic() - since > TIMEOUT:
                 process.kill()
                 process.wait()
             if process.poll() is not None:
                 del running[name]
                 done += 1
-                if not (cache / f"{_name(run)}.compiled.gz").is_file():
-                    _write(cache / f"{_name(run)}.compiled.gz", {"error": _last_line(cache / f"{name}.log")})
+                if not (cache / f"{name}.compiled.gz").is_file():
+                    _write(cache / f"{name}.compiled.gz", {"error": _last_line(cache / f"{name}.log")})
                 print(f"{done}/{total} {name}: {time.monotonic() - since:.0f} s", file=sys.stderr, flush=True)
         time.sleep(0.5)
 
@@ -96,9 +119,11 @@ def compiled_of(run: Run):
         transformer.attention = scores_in_memory
     if run.keeps_all:
         transformer.FeedForward.__call__ = keeping_all
-    recipe = find_recipe("lm", list(run.words))
+    recipe = find_recipe(run.recipe, list(run.words))
     mesh = make_mesh(run.layout.text, target=run.target)
-    made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh)
+    made = make_program(
+        recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh, compiler_options=_options(run, mesh)
+    )
     start = time.perf_counter()
     compiled = made.compiled
     stats = compiled.memory_analysis()
@@ -108,6 +133,17 @@ def compiled_of(run: Run):
         "mesh": MeshInfo.of(mesh).to_dict(),
         "compile_seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def _options(run, mesh):
+    """Return the options of the compiler: for a pipeline more memory, as its schedule never holds so much at once."""
+    from outlay.program.compiler_options import compiler_options
+    from outlay.program.scheduler_memory import SCHEDULER_MEMORY
+
+    preset = compiler_options("preset", mesh)
+    if run.layout.stages == 1 or run.target.startswith("tpu"):
+        return preset
+    return {**preset.values, SCHEDULER_MEMORY: 5 * preset.values[SCHEDULER_MEMORY]}
 
 
 def scores_in_memory(query, key, value, *, causal, window, split):
@@ -130,10 +166,14 @@ def keeping_all(self, x):
 
 def layout_of(run: Run):
     """Return the rules of a run's layout, with those of its products."""
-    from outlay.recipes.lm_precision import in_precision
+    from outlay.examples.moe import kernels_in_fp8
+    from outlay.recipes.lm_precision import LAYERS, in_precision
 
     rules = _where_arrays_live(run)
-    return rules if run.precision is None else in_precision({run.layout.name: rules}, run.precision)[run.layout.name]
+    if run.precision is None:
+        return rules
+    kernels = kernels_in_fp8(config_of(run.row)) if run.recipe == "moe" else LAYERS
+    return in_precision({run.layout.name: rules}, run.precision, kernels)[run.layout.name]
 
 
 def _where_arrays_live(run):
@@ -141,42 +181,78 @@ def _where_arrays_live(run):
     from jax.sharding import PartitionSpec as P
 
     from outlay.layout.layout import Layout
-    from outlay.layout.pipelines import pipeline
-    from outlay.layout.placement import replicate
-    from outlay.layout.rule import Rule
     from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
     from outlay.recipes.lm import inside, megatron
 
     layout = run.layout
-    rules, of_gradients = Layout([]), Layout([])
-    if layout.repeats:
-        rules += [("params.layers.**", pipeline("stage", microbatches=run.microbatches, repeats=layout.repeats))]
-        # Each stage has them, as the first and the last one of these frameworks have.
-        outside = ("positions",) if "model" in layout.mesh else ("positions", "embedding", "head")
-        rules += [] if layout.params else [Rule(f"params.{name}.**", replicate(), optional=True) for name in outside]
-        of_gradients += [("grads.layers.**", P("stage"))]
-    if "model" in layout.mesh:
+    rules = _over_stages(run) + _over_contexts(run)
+    if "expert" in layout.mesh:
+        rules += _over_experts(run)
+    elif "model" in layout.mesh:
         rules += megatron(config_of(run.row)) + inside("table", P("model")) + inside("head", P(None, "model"))
     if layout.params:
         rules += _kernels(fsdp, layout.params, "params")
     if layout.gradients:
         rules += zero2(layout.optimizer)
+    elif "expert" in layout.mesh and layout.mesh["data"] == 1:
+        for name in ("attention.**.kernel", "embedding", "head.kernel"):
+            rules += zero1("expert", pattern=f"opt_state.**.{name}", min_size=1)
+    elif layout.optimizer and (layout.stages > 1 or "expert" in layout.mesh):
+        rules += _kernels(zero1, layout.optimizer, "opt_state")
     elif layout.optimizer:
         rules += _kernels(zero1, layout.optimizer, "opt_state")
-        if "model" in layout.mesh:
-            of_gradients += megatron(config_of(run.row), "grads")
-        rules += of_gradients + Layout([("grads.**", P())])
+        whole = Layout([("grads.**", P())])
+        rules += (megatron(config_of(run.row), "grads") if "model" in layout.mesh else Layout([])) + whole
     batch = layout.batch if len(layout.batch) > 1 else layout.batch[0]
+    tokens = "context" if "context" in layout.mesh else None
     if run.target.startswith("tpu"):  # the compiler cannot split their attention kernel by itself
         rules += inside("queries", P(batch, None, "model" if "model" in layout.mesh else None))
     if layout.sequence:
-        rules += inside("residual", P(batch, "model")) + inside("branch_input", P(batch))
-        rules += inside("branch_output", P(batch))
+        within = ("context", "model") if tokens else "model"
+        rules += inside("residual", P(batch, within)) + inside("branch_input", P(batch, tokens))
+        rules += inside("branch_output", P(batch, tokens))
     else:
-        rules += inside("residual", P(batch))
-    if len(layout.batch) == 1:
+        rules += inside("residual", P(batch, tokens))
+    if len(layout.batch) == 1 and not tokens:
         return rules + data_parallel()
-    return rules + Layout([("batch.**", P(batch))]) + Layout([*data_parallel().rules[1:]])
+    return rules + Layout([("batch.**", P(batch, tokens))]) + Layout([*data_parallel().rules[1:]])
+
+
+def _over_stages(run):
+    """Return the rule of the run's pipeline."""
+    from outlay.layout.layout import Layout
+    from outlay.layout.pipelines import pipeline
+    from outlay.layout.placement import replicate
+    from outlay.layout.rule import Rule
+
+    if run.layout.stages == 1:
+        return Layout([])
+    staged = pipeline("stage", microbatches=run.layout.microbatches, repeats=run.layout.repeats)
+    # The frameworks have embedding and head whole, at the first and the last stage.
+    outside = (
+        []
+        if "model" in run.layout.mesh
+        else [Rule(f"params.{name}.**", replicate(), optional=True) for name in OUTSIDE]
+    )
+    return Layout([*outside, ("params.layers.**", staged)])
+
+
+def _over_experts(run):
+    """Return the rules of a run's experts, and of its tensor parallelism."""
+    from outlay.examples.moe import EXPERTS, tensor_parallel
+    from outlay.layout.expert_rules import expert_parallel
+    from outlay.layout.layout import Layout
+
+    tensor = tensor_parallel(config_of(run.row)) if "model" in run.layout.mesh else Layout([])
+    return tensor + expert_parallel("expert", pattern=EXPERTS, dim=1)
+
+
+def _over_contexts(run):
+    """Return the rule of attention whose tokens are split: keys and values go round, as in the frameworks."""
+    from outlay.layout.contexts import context
+    from outlay.layout.layout import Layout
+
+    return Layout([("@attention", context("context", "ring"))] if "context" in run.layout.mesh else [])
 
 
 def _kernels(strategy, axis, root):
@@ -219,7 +295,8 @@ def _asked(run):
     how += ["whole gradients"] if run.layout.optimizer and not run.layout.gradients else []
     how += ["keeps all"] if run.keeps_all else []
     how += ["products by rules"] if run.precision else []
-    how += [f"{run.microbatches} microbatches, {run.layout.repeats} times"] if run.layout.repeats else []
+    how += ["experts"] if run.recipe == "moe" else []
+    how += [f"{run.layout.microbatches} x {run.layout.repeats}"] if run.layout.stages > 1 else []
     asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 
@@ -252,17 +329,18 @@ def _last_line(log):
 
 
 def main():
-    """Compile one row in this process: `_published_facts.py FILE ID CACHE`."""
+    """Compile a program of one row in this process: `_published_facts.py FILE ID ASKED CACHE`."""
     from outlay.core.error_types import OutlayError
 
-    source, name, cache = sys.argv[1:]
-    run = run_of(next(row for row in read_rows(source) if row["id"] == name))
+    source, name, asked, cache = sys.argv[1:]
+    ways = runs_of(next(row for row in read_rows(source) if row["id"] == name))
+    run = next(program for way in ways for program in way.programs if _asked(program) == asked)
     try:
         compiled = compiled_of(run)
     except (OutlayError, ValueError, RuntimeError) as error:
         compiled = {"error": str(error)[:2000]}
     _write(Path(cache) / f"{_name(run)}.compiled.gz", compiled)
-    cached_facts(run, Path(cache))
+    _cached_program(run, Path(cache))
 
 
 if __name__ == "__main__":

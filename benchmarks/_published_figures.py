@@ -4,47 +4,11 @@ import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
 BARS = {"median": 0.12, "near": 0.90, "inside": 0.80, "spearman": 0.90, "width": 1.6}
 NEAR, MEMORY_NEAR, APART = 1.35, 1.15, 1.02
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A published run and what is predicted of it.
-
-    Attributes:
-        run: the row.
-        seconds: of a step, as expected.
-        low: the least.
-        high: the most.
-        peak: bytes that a device needs.
-        fits: whether it is said to fit.
-        is_most: whether the peak is a sum of what is not all there at once, so that a device needs less.
-        schedule: what was priced.
-    """
-
-    run: object
-    seconds: float
-    low: float
-    high: float
-    peak: int
-    fits: bool
-    is_most: bool
-    schedule: object = None
-
-    @property
-    def ratio(self) -> float:
-        """Predicted over published."""
-        return self.seconds / self.run.seconds
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the published time lies in the range."""
-        return self.low <= self.run.seconds <= self.high
 
 
 def figures(results):

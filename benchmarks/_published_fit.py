@@ -5,16 +5,14 @@ at that one, as many of them are predicted too slow as too fast. And one number 
 takes for each doubling of the hosts. All other constants have sources of their own.
 """
 
-import dataclasses
 import math
 import statistics
 from collections import defaultdict
 
 import numpy as np
-from _published_figures import Priced, figures, option
+from _published_figures import figures, option
+from _published_price import repriced
 
-from outlay.analysis.cost.constants import built_in
-from outlay.analysis.cost.price import price
 from outlay.devices.target import Target
 
 # What products alone reach of the peak, best shape of a sweep (benchmarks/data/published_links.csv).
@@ -33,11 +31,16 @@ def family_of(run):
 def fit(results):
     """Return the constants that fit some runs, by kind of hardware: those of the families that have runs."""
     by_family = defaultdict(list)
-    for one in results:
+    for one in _whole(results):
         by_family[family_of(one.run)].append(one)
     fitted = {name: {"products": _share(name, some)} for name, some in by_family.items()}
     waiting = waiting_share(results)
     return fitted if waiting is None else {**fitted, "gpu": {**fitted.get("gpu", {}), "slowest": waiting}}
+
+
+def _whole(results):
+    """Return the runs of one program: a pipeline, priced by arithmetic on two, is no source of constants."""
+    return [one for one in results if one.run.layout.stages == 1]
 
 
 def _share(name, some):
@@ -67,7 +70,7 @@ def waiting_share(results):
     Of each series of runs that differ in the number of hosts only the slope is taken, and of these the median.
     """
     series = defaultdict(list)
-    for one in results:
+    for one in _whole(results):
         run = one.run
         hosts = Target.parse(run.target).num_hosts
         if hosts > 1 and not run.target.startswith("tpu"):
@@ -79,21 +82,6 @@ def waiting_share(results):
             ratios = [repriced(one, {"gpu": {"slowest": 0.0}}).ratio for _, one in members]
             slopes.append(-np.polyfit([math.log2(hosts) for hosts, _ in members], np.log(ratios), 1)[0])
     return round(float(statistics.median(slopes)), 4) if slopes else None
-
-
-def table_for(run, constants=None):
-    """Return the constants that a run is priced with: those of its attention kernel, and others by kind of hardware."""
-    table = dict(built_in())
-    for changes in (run.kernels, constants or {}):
-        for name, changed in changes.items():
-            table[name] = {**table.get(name, {}), **changed}
-    return table
-
-
-def repriced(one: Priced, constants) -> Priced:
-    """Price a run with other constants, by kind of hardware."""
-    estimate = price(one.schedule, one.run.target, constants=table_for(one.run, constants))
-    return dataclasses.replace(one, seconds=estimate.seconds, low=estimate.seconds_low, high=estimate.seconds_high)
 
 
 def without_its_source(results):

@@ -8,7 +8,7 @@ from _published_experts import section
 from _published_figures import APART, BARS, figures, memory_figures, pairs_in_order, plot, spearman_in_groups
 from _published_fit import left_out
 from _published_links import links
-from _published_rows import RUNS, obstacles, read_rows
+from _published_rows import RUNS, obstacles, read_rows, run_of
 
 NAME = "predicted_against_measured"
 LAYOUTS = ("dp", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp")
@@ -116,7 +116,9 @@ def _memory(results, failed):
     yield "gets that too\n([decision 78](../decisions/0078-memory-of-a-published-run.md)): nanotron keeps the output "
     yield "of every activation, whole float32\ngradients, and logits and their softmax in float32. Rows whose time "
     yield "cannot be used, for a reason that the file gives, count here only.\n"
-    yield "Of the 530B's peak, 9 GiB are gradients of one layer, which XLA keeps until the layer's end.\n\n"
+    yield "Of the 530B's peak, 9 GiB are gradients of one layer, which XLA keeps until the layer's end.\n"
+    yield "Of a pipeline, the peak is that of the first stage under 1F1B, interleaved where it has several parts.\n\n"
+    yield from _less_assumed(results)
     yield "| run | layout | published, GiB | predicted, GiB | ratio |\n|---|---|---|---|---|\n"
     for one in sorted((one for one in results if one.run.memory), key=lambda one: one.run.id):
         yield f"| `{one.run.id}` | {one.run.layout.name} | {one.run.memory / 2**30:.1f} | {one.peak / 2**30:.1f} | "
@@ -124,12 +126,23 @@ def _memory(results, failed):
     yield "\n"
 
 
+def _less_assumed(results):
+    """Yield the runs that are built with less than is assumed first, since a device did not hold that."""
+    less = [one.run for one in results if one.run != run_of(one.run.row)]
+    if less:
+        yield "Where a source does not say how much is recomputed, or how large a microbatch is, nothing and four "
+        yield "sequences\nare assumed; if a device does not hold that, less: "
+        yield ", ".join(f"`{run.id}` ({', '.join(run.assumed[-1:])})" for run in less) + ".\n\n"
+
+
 def _names(ids):
     return ", ".join(f"`{name}`" for name in ids) or "none"
 
 
 def _rows(results):
-    yield "## The runs\n\nTimes are seconds a step.\n\n"
+    yield "## The runs\n\nTimes are seconds a step. A pipeline is priced by two programs, with as many microbatches as "
+    yield "stages and with twice as many;\ntime and memory are linear in their number "
+    yield "([decision 246](../decisions/0246-published-pipelines.md)).\n\n"
     for name, some in _by_source(results).items():
         yield f"### {name}\n\n| run | layout | target | published | predicted | range | | memory, GiB |\n"
         yield "|---|---|---|---|---|---|---|---|\n"

@@ -15,10 +15,10 @@ import functools
 import os
 import re
 import sys
-import tempfile
-from pathlib import Path
 
-from _published_facts import layout_of
+import _published_price
+from _published_facts import CACHE, cached_facts, compile_rows
+from _published_price import Priced
 from _published_rows import RUNS, CannotExpressError, read_rows, run_of, same_in_all_layouts, target_of
 
 MODELS = {
@@ -27,9 +27,6 @@ MODELS = {
     "DeepSeek-V3": (r"deepseekv3", "h100", "moe"),
 }
 """A pattern of the model's name in the rows, the hardware, and the recipe."""
-
-EXPERTS = ("--model", "deepseek-v3-like")
-"""What stands for a model whose sizes the rows do not print."""
 
 SLACK = 1.01
 """What is chosen is no dearer than a published configuration if a step takes at most so many times as long."""
@@ -47,7 +44,7 @@ class Compared:
     """
 
     row: dict
-    priced: dict | None
+    priced: Priced | None
     why: str
     chosen: object
 
@@ -59,7 +56,7 @@ class Compared:
     @property
     def is_no_dearer(self) -> bool:
         """Whether what is chosen fits and is as fast, by price; as the published time, where there is no price."""
-        against = self.priced["seconds"] if self.priced else self.published
+        against = self.priced.seconds if self.priced else self.published
         return self.chosen.price.fits and self.chosen.price.seconds <= SLACK * against
 
 
@@ -78,9 +75,8 @@ def main():
     for row in read_rows(RUNS):
         recipe = recipe_of(row)
         if recipe is not None and (not asked.row or row["id"] in asked.row):
-            priced, why = price_of(row) if recipe == "lm" else (None, "its sizes are not printed")
-            words = same_in_all_layouts(row, None if recipe == "lm" else EXPERTS)
-            compared.append(Compared(row, priced, why, search(recipe, words, target_of(row))))
+            priced, why = price_of(row)
+            compared.append(Compared(row, priced, why, search(recipe, same_in_all_layouts(row), target_of(row))))
             print(line(compared[-1]), flush=True)
     for one in compared:
         if one.why:
@@ -100,18 +96,15 @@ def recipe_of(row):
 
 def price_of(row):
     """Return the price of a published configuration, or None and why it cannot be expressed."""
-    from outlay.layout.write_layout import write_layout
-    from outlay.recipes.choose import Job, answer
-
     try:
         run = run_of(row)
     except CannotExpressError as error:
         return None, str(error)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{run.layout.name}.toml"
-        path.write_text(write_layout(layout_of(run), mesh=run.layout.text), encoding="utf-8")
-        got = answer(Job("lm", run.words, str(path), run.layout.text, None, run.target))
-    return (got["price"], "") if "price" in got else (None, got["message"].partition("\n")[0])
+    compile_rows([run], CACHE, 2)
+    facts = cached_facts(run, CACHE)
+    if "error" in facts:
+        return None, facts["error"].partition("\n")[0]
+    return _published_price.price_of(run, facts), ""
 
 
 def chosen(num_candidates, timeout, recipe, words, target):
@@ -135,7 +128,7 @@ def chosen(num_candidates, timeout, recipe, words, target):
 def line(one):
     """Return a row of the table."""
     price, published = one.chosen.price, one.published
-    priced = f"{one.priced['seconds']:.2f} s" + ("" if one.priced["fits"] else ", does not fit") if one.priced else ""
+    priced = f"{one.priced.seconds:.2f} s" + ("" if one.priced.fits else ", does not fit") if one.priced else ""
     candidate = one.chosen.candidate
     cells = [
         f"`{one.row['id']}`",
@@ -144,7 +137,7 @@ def line(one):
         f"`{' '.join([candidate.layout, candidate.mesh, *candidate.all_words])}`",
         f"{price.seconds:.2f} s, {price.peak_bytes / 2**30:.1f} GiB",
         f"{price.seconds / published:.2f}",
-        f"{price.seconds / one.priced['seconds']:.2f}" if one.priced else "",
+        f"{price.seconds / one.priced.seconds:.2f}" if one.priced else "",
     ]
     return f"| {' | '.join(cells)} |"
 

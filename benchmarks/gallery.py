@@ -9,9 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from _published_facts import facts_in, known_facts
+from _published_facts import facts_in, known_facts, known_run
 from _published_page import LAYOUTS
-from _published_rows import RUNS, config_of, read_rows, run_of
+from _published_rows import RUNS, read_rows
+from _published_run import config_of
 
 from outlay.analysis.cost.constants import product_speed
 from outlay.analysis.cost.estimate import Estimate
@@ -121,7 +122,7 @@ def exhibits(models=None):
         SystemExit: there are no facts of some; the message has the command that compiles these.
     """
     rows, known = {row["id"]: row for row in read_rows(RUNS)}, known_facts()
-    chosen = [(model, run_of(rows[name])) for model, names in (models or MODELS).items() for name in names]
+    chosen = [(model, known_run(known, rows[name])) for model, names in (models or MODELS).items() for name in names]
     lacking = [run.id for _, run in chosen if "schedule" not in (facts_in(known, run) or {})]
     if lacking:
         listed = " ".join(f"--row {name}" for name in lacking)

@@ -12,24 +12,20 @@ from pathlib import Path
 
 from _published_evidence import write_evidence
 from _published_experts import lines
-from _published_facts import CACHE, KNOWN, cached_facts, compile_rows, facts_in, known_facts, write_known
+from _published_facts import CACHE, KNOWN, cached_facts, compile_rows, facts_in, known_facts, known_run, write_known
 from _published_figures import (
     APART,
     BARS,
-    Priced,
     figures,
     memory_figures,
     pairs_in_order,
     spearman_in_groups,
 )
-from _published_fit import fit, inside_share, left_out, table_for
+from _published_fit import fit, inside_share, left_out
 from _published_links import LINKS, links
 from _published_page import write_page
-from _published_rows import RUNS, CannotExpressError, obstacles, read_rows, run_of
-
-from outlay.analysis.cost.price import price
-from outlay.analysis.cost.schedule import Schedule
-from outlay.devices.target import Target
+from _published_price import fits, price_of
+from _published_rows import RUNS, CannotExpressError, obstacles, read_rows, runs_of
 
 NO_FACTS = "no facts in the repository"
 
@@ -38,9 +34,8 @@ def main():
     options = _options()
     if options.links:
         sys.exit(print_links(options.links))
-    runs, refused = expressed(options)
-    if not options.known:
-        compile_rows(runs, options.cache, options.jobs, options.runs)
+    ways, refused = expressed(options)
+    runs = [known_run(known_facts(), of[0].row) for of in ways] if options.known else settled(ways, options)
     results, failed = priced(runs, options)
     timed = [one for one in results if one.run.is_timed]
     print_runs(results)
@@ -92,20 +87,48 @@ def _options():
 
 
 def expressed(options):
-    """Return the chosen runs, in the order to compile them, and the reasons why others cannot be expressed."""
+    """Return the ways of the chosen rows, in the order to compile them, and why others cannot be expressed."""
     rows = read_rows(options.runs)
     if unknown := [name for name in options.row if name not in {row["id"] for row in rows}]:
         raise SystemExit(f"{options.runs} has no row {', '.join(unknown)}")
-    runs, refused = [], {}
+    ways, refused = [], {}
     for row in rows:
         is_chosen = row["id"] in options.row if options.row else row["quality"] in options.quality or _has_memory(row)
         if not is_chosen or (options.core and not row["core"]):
             continue
         try:
-            runs.append(run_of(row))
+            ways.append(runs_of(row))
         except CannotExpressError as error:
             refused[row["id"]] = error
-    return in_order(runs), refused
+    return in_order(ways), refused
+
+
+def settled(ways, options):
+    """Compile runs with what is assumed first; where a device does not hold that, with what is tried next."""
+    known = known_facts()
+    waiting = {of[0].id: untried(of, known) for of in ways}
+    runs = {}
+    while waiting:
+        runs |= {name: of[0] for name, of in waiting.items()}
+        compile_rows([of[0] for of in waiting.values()], options.cache, options.jobs, options.runs)
+        waiting = {
+            name: others
+            for name, (first, *others) in waiting.items()
+            if others and not is_held(first, cached_facts(first, options.cache))
+        }
+    return list(runs.values())
+
+
+def untried(ways, known):
+    """Return the ways of a row from the first on that the repository does not know to be too large."""
+    first, *others = ways
+    facts = facts_in(known, first)
+    return untried(others, known) if others and facts and not is_held(first, facts) else ways
+
+
+def is_held(run, facts):
+    """Return whether a device holds what was compiled of a run."""
+    return "error" not in facts and fits(run, facts)
 
 
 def _has_memory(row):
@@ -113,14 +136,15 @@ def _has_memory(row):
     return bool(row["memory_gib_per_device"])
 
 
-def in_order(runs):
+def in_order(ways):
     """Order runs: core rows, one of each source, model, hardware and layout, then the rest by how much is alike."""
     seen, ranked = {}, []
-    for run in sorted(runs, key=lambda run: not run.row["core"]):
+    for of in sorted(ways, key=lambda of: not of[0].row["core"]):
+        run = of[0]
         kind = (run.source, run.row["model"], run.target.split(":")[0], run.layout.name, run.row["remat"])
         seen[kind] = seen.get(kind, -1) + 1
-        ranked.append((not run.row["core"], seen[kind], run))
-    return [run for *_, run in sorted(ranked, key=lambda one: one[:2])]
+        ranked.append((not run.row["core"], seen[kind], of))
+    return [of for *_, of in sorted(ranked, key=lambda one: one[:2])]
 
 
 def priced(runs, options):
@@ -137,18 +161,6 @@ def priced(runs, options):
         else:
             results.append(price_of(run, facts))
     return results, failed
-
-
-def price_of(run, facts) -> Priced:
-    """Price a run by its facts; no compiler is asked."""
-    schedule = Schedule.from_dict(facts["schedule"])
-    estimate = price(schedule, run.target, constants=table_for(run))
-    values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
-    hardware, peak = Target.parse(run.target).hardware, facts["peak"] + round(run.held)
-    # The compiler for TPUs refuses a program that does not fit: one that it compiled does.
-    is_tpu = hardware.kind == "tpu"
-    fits = is_tpu or peak <= hardware.memory_bytes
-    return Priced(run, *values, peak, fits, is_tpu and not facts["memory"].get("peak_memory_in_bytes"), schedule)
 
 
 def print_runs(results):

@@ -115,3 +115,42 @@ def test_a_device_computes_its_own_samples_outside_of_the_layers_where_stages_di
     )
     logits = {int(each) for each in re.findall(r"f32\[(\d+),12,50\]", program.compiled.as_text())}
     assert logits == {samples}
+
+
+@pytest.mark.some_cases(2)
+@pytest.mark.parametrize(("stages", "repeats", "most"), [(4, 1, 4), (4, 3, 8), (2, 2, 4), (8, 2, 18)])
+def test_layers_are_exchanged_once_and_read_where_they_are_used(stages: int, repeats: int, most: int) -> None:
+    """Layers much larger than what they compute on: nothing gathers them, and no tick keeps them for itself.
+
+    What the product takes is computed of the layer alone, as a cast is, and is not kept either. A step holds `most` times
+    the layers of a stage: gradients, what is updated, and what is packed for the others.
+    """
+    num, width, samples = 2 * stages * repeats, 256, 64
+
+    def init_params(key: jax.Array) -> Any:
+        return {"layers": jax.random.normal(key, (num, width, width)) / width}
+
+    def layer(x: jax.Array, w: jax.Array) -> Any:
+        return x + jax.numpy.sin(x @ jax.numpy.tanh(w)), None
+
+    def loss(params: Any, batch: Any, keys: Any) -> Any:
+        return (jax.lax.scan(layer, batch, params["layers"])[0] ** 2).mean(-1), {}
+
+    batch = np.random.default_rng(0).normal(size=(samples, width)).astype(np.float32)
+    layout = outlay.Layout([("params.layers", outlay.layout.pipeline("stage", microbatches=8, repeats=repeats))])
+    program = outlay.program(
+        outlay.train_step(loss, OPTIMIZER),
+        outlay.init_state(init_params, OPTIMIZER),
+        batch,
+        layout=layout + outlay.data_parallel(),
+        mesh=outlay.mesh(stage=stages, data=8 // stages),
+    )
+    state = program.init(jax.random.key(0))
+    params = jax.tree.map(np.asarray, state.params)
+    gradient = jax.jit(jax.grad(lambda params: loss(params, batch, None)[0].mean()))(params)["layers"]
+    state, _ = program(state, batch)
+    np.testing.assert_allclose(state.params["layers"], params["layers"] - 0.1 * gradient, rtol=1e-5, atol=1e-7)
+    moved = re.findall(rf"= \(?f32\[[\d,]*{width},{width}\].* (all-gather|all-to-all)\(", program.compiled.as_text())
+    assert set(moved) == ({"all-to-all"} if repeats > 1 else set())
+    of_stage = num // stages * width * width * 4
+    assert program.compiled.memory_analysis().temp_size_in_bytes < most * of_stage

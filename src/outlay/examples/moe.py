@@ -59,8 +59,8 @@ def moe(
     Its metrics have the load of each expert, the load of the busiest one, and the share of choices that were dropped.
 
     Args:
-        model: which, by name: `tiny` trains in a minute on a laptop; `mixtral-8x7b`, `qwen3-30b-a3b` and
-            `deepseek-v3-like` are there to price.
+        model: which, by name: `tiny` trains in a minute on a laptop; `mixtral-8x7b`, `qwen3-30b-a3b`,
+            `qwen3-235b-a22b` and `deepseek-v3-like` are there to price.
         experts: experts of a layer.
         top_k: experts of a token.
         capacity_factor: how many times the average an expert takes of each sequence; further tokens are dropped.
@@ -165,7 +165,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
     if sizes.precision is not None:
         from outlay.recipes.lm_precision import in_precision
 
-        layouts = in_precision(layouts, sizes.precision, _in_fp8(config))
+        layouts = in_precision(layouts, sizes.precision, kernels_in_fp8(config))
 
     def sample(program: Program, state: Any) -> str:
         return sampled_text(config, program, state, config.num_positions)
@@ -191,7 +191,7 @@ def _recipe(sizes: LmSizes, text: tuple[Any, Any, str], optimizer: optax.Gradien
     )
 
 
-def _in_fp8(config: ExpertConfig) -> tuple[str, ...]:
+def kernels_in_fp8(config: ExpertConfig) -> tuple[str, ...]:
     """Return the kernels that are multiplied in FP8: no router, whose choices hang on small differences."""
     layers = "params.layers"
     shared = (f"{layers}.feed_forward.shared.**.kernel",) if config.shared_hidden else ()
@@ -216,16 +216,7 @@ def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:
     samples = inside("residual", P(both))
     apart = expert_parallel("expert", pattern=EXPERTS, dim=1) + samples
     rest = fsdp(pattern="params.**.kernel", min_size=1) + fsdp(pattern="params.**.embedding", min_size=1)
-    hidden = [
-        (f"params.layers.feed_forward.experts.{name}.kernel", P(None, None, None, "model")) for name in _inward(config)
-    ]
-    heads = [(f"params.layers.attention.{name}.kernel", P(None, None, "model")) for name in ("query", "key", "value")]
-    outward = [
-        ("params.layers.feed_forward.experts.down.kernel", P(None, None, "model")),
-        ("params.layers.attention.output.kernel", P(None, "model")),
-    ]
-    tensor = Layout([*hidden, *heads, *outward])
-    tensor += inside("queries", P(both, None, "model"))
+    tensor = tensor_parallel(config) + inside("queries", P(both, None, "model"))
     stages = Layout([("params.layers.**", pipeline("stage", microbatches=NUM_MICROBATCHES))])
     layouts = {
         "ep+fsdp": whole + apart + rest,
@@ -236,6 +227,19 @@ def _layouts(config: ExpertConfig) -> tuple[dict[str, Layout], dict[str, str]]:
     two = "data=-1,expert=2"
     meshes = {"ep+fsdp": two, "ep": two, "ep+fsdp+tp": f"{two},model=2", "pp+ep+fsdp": f"stage=2,{two}"}
     return layouts | alone, meshes
+
+
+def tensor_parallel(config: ExpertConfig) -> Layout:
+    """Split heads, and the hidden features of each expert, over `model`."""
+    hidden = [
+        (f"params.layers.feed_forward.experts.{name}.kernel", P(None, None, None, "model")) for name in _inward(config)
+    ]
+    heads = [(f"params.layers.attention.{name}.kernel", P(None, None, "model")) for name in ("query", "key", "value")]
+    outward = [
+        ("params.layers.feed_forward.experts.down.kernel", P(None, None, "model")),
+        ("params.layers.attention.output.kernel", P(None, "model")),
+    ]
+    return Layout([*hidden, *heads, *outward])
 
 
 def _inward(config: ExpertConfig) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def test_there_are_forty_configurations_of_ten_models_and_facts_of_each(gallery)
     names = [name for names in gallery.MODELS.values() for name in names]
     assert (len(gallery.MODELS), len(set(names)), len(names)) == (10, 40, 40)
     rows = {row["id"]: row for row in gallery.read_rows(gallery.RUNS)}
-    runs = [gallery.run_of(rows[name]) for name in names]
+    runs = [gallery.known_run(known, rows[name]) for name in names]
     assert [run.id for run in runs if "schedule" not in (gallery.facts_in(known, run) or {})] == []
     assert len({run.target for run in runs}) > 12
     assert len({run.layout.name for run in runs}) >= 6

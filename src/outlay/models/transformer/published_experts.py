@@ -9,7 +9,7 @@ from outlay.models.transformer.expert_config import ExpertConfig
 from outlay.models.transformer.published import OURS, PublishedModel
 
 MIXTRAL = "Jiang et al. (2024), arXiv:2401.04088, table 1"
-QWEN_3 = "Yang et al. (2025), arXiv:2505.09388, table 2, and the config of Qwen3-30B-A3B"
+QWEN_3 = "Yang et al. (2025), arXiv:2505.09388, table 2, and the configs of Qwen3-30B-A3B and Qwen3-235B-A22B"
 DEEPSEEK_3 = (
     "DeepSeek-AI (2024), arXiv:2412.19437, section 4.2; with experts in all layers, and grouped heads in place of "
     "latent attention"
@@ -36,6 +36,9 @@ EXPERT_MODELS: Mapping[str, PublishedExperts] = {
     ),
     "qwen3-30b-a3b": PublishedExperts(
         ExpertConfig(151_936, 2048, 48, 32, 4, 128, 768, rotary_base=1e6, num_experts=128, top_k=8), QWEN_3, 4096
+    ),
+    "qwen3-235b-a22b": PublishedExperts(
+        ExpertConfig(151_936, 4096, 94, 64, 4, 128, 1536, rotary_base=1e6, num_experts=128, top_k=8), QWEN_3, 4096
     ),
     "deepseek-v3-like": PublishedExperts(
         ExpertConfig(

@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from outlay.program.pipelines.summed_in_place import sums_of
+from outlay.program.pipelines.layers_in_place import sums_of
 from outlay.program.place_inside import Place
 
 
@@ -68,7 +69,8 @@ class Operands:
         carried: what goes from layer to layer (M, ...).
         carried_dims: for each of these, which dim behind the microbatches holds samples.
         sample_axes: the mesh axes that split samples.
-        sums: for each of the layers, what their gradient is added to (`summed_in_place.py`); None where by JAX.
+        sums: for each of the layers, what their gradient is added to (`layers_in_place.py`); None where by JAX.
+        first_layer: the place of the first of the layers among all layers of a stage, as sums have them.
     """
 
     shared: Sequence[Any]
@@ -79,6 +81,7 @@ class Operands:
     carried_dims: Sequence[int] = ()
     sample_axes: tuple[str, ...] = ()
     sums: Sequence[Any | None] = ()
+    first_layer: Any = 0
 
 
 Layers = Callable[[Operands], tuple[list[Any], list[Any], list[Any]]]
@@ -114,9 +117,9 @@ def run_circular(
     # A copy for each stage, so that gradients of what all stages share are summed once, and not in every tick.
     shared, shared_samples = [*map(copied, of.shared)], [*map(copied, of.shared_samples)]
     layers, layer_samples = (
-        [at_stages(_by_stage(x, schedule)) for x in each] for each in (of.layers, of.layer_samples)
+        [_by_stage(x, schedule, at_stages) for x in each] for each in (of.layers, of.layer_samples)
     )
-    sums = [sums_of(x) if schedule.num_repeats == 1 and _is_float(x) and not unrolled else None for x in layers]
+    sums = [sums_of(x) if _is_float(x) and not unrolled else None for x in layers]
     layers = [x if total is None else jax.lax.stop_gradient(x) for x, total in zip(layers, sums, strict=True)]
     layers = [[*map(at_stages, _by_layer_at_once(x))] if unrolled else x for x in layers]
     # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
@@ -136,10 +139,14 @@ def run_circular(
             Operands(
                 shared,
                 [x[microbatch] for x in shared_samples],
-                [[_at(row, repeat) for row in x] if unrolled else _at(x, repeat) for x in layers],
+                [
+                    _own(x, repeat, unrolled=unrolled, is_summed=total is not None)
+                    for x, total in zip(layers, sums, strict=True)
+                ],
                 [_at(x, repeat)[:, microbatch] for x in layer_samples],
                 carried,
-                sums=[None if x is None else x[0] for x in sums],
+                sums=[None if x is None else x.reshape(-1, *x.shape[2:]) for x in sums],
+                first_layer=repeat * schedule.layers_at_once if schedule.num_repeats > 1 else 0,
             )
         )
 
@@ -159,7 +166,7 @@ def run_circular(
         waiting = [_written(all_, one, slot, is_back) for all_, one in zip(waiting, moved, strict=True)]
         is_job = (tick >= numbers) & (tick - numbers < micro * schedule.num_repeats)
         returned = [_filed(all_, one, job, is_job, micro) for all_, one in zip(returned, besides, strict=True)]
-        sums = [None if x is None else at_stages(x[:, None]) for x in sums]
+        sums = [None if x is None else at_stages(x.reshape(of.shape)) for x, of in zip(sums, layers, strict=True)]
         return (moved, spread(waiting, 2), [*map(at_stages, returned)], sums), None
 
     # Until the first microbatch reaches it, a stage runs on what has not been through the layers before it: values that
@@ -173,10 +180,45 @@ def run_circular(
     return [x[0] for x in waiting], [_by_layer(x, schedule) for x in returned]
 
 
-def _by_stage(x: jax.Array, schedule: CircularSchedule) -> jax.Array:
-    """Reshape a stack (L, ...) to (stages, repeats, layers at once, ...), without repeats to (stages, layers, ...)."""
+def _by_stage(x: jax.Array, schedule: CircularSchedule, at_stages: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Give each stage its groups of layers: (stages, repeats, layers at once, ...), of a stack (L, ...).
+
+    With repeats, a stage has as many groups that follow each other, and runs each `stages`-th. Left to itself, XLA
+    gathers all of them on all devices, or their gradients. So each packs what it has for each stage, and they exchange
+    that: no device gets more than it runs, up to what does not divide.
+    """
     stages, repeats, num = schedule.num_stages, schedule.num_repeats, schedule.layers_at_once
-    return jnp.swapaxes(x.reshape(repeats, stages, num, *x.shape[1:]), 0, 1)
+    x = at_stages(x.reshape(stages, repeats, num, *x.shape[1:]))
+    if repeats == 1:
+        return x
+    packed, arrived = _packing(stages, repeats)
+    x = at_stages(_taken(x, packed)).reshape(stages, -1, stages, *x.shape[2:])
+    x = at_stages(jnp.moveaxis(x, 2, 0))
+    return at_stages(_taken(x.reshape(stages, -1, *x.shape[3:]), arrived))
+
+
+def _packing(stages: int, repeats: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of its groups each stage packs, equally many for each stage; and which of what arrives it runs when.
+
+    Of two stages the first has groups 0 to 2 and runs 0, 2 and 4. It packs 0 and 1, then 2 and something in place of
+    what it does not have.
+
+    >>> packed, arrived = _packing(2, 3)
+    >>> packed.tolist(), arrived.tolist()
+    ([[0, 1, 2, 2], [1, 0, 2, 2]], [[0, 1, 2], [0, 2, 3]])
+    """
+    stage, rounds = np.arange(stages), -(-repeats // stages)
+    turned = (stage[None] - (stage * repeats)[:, None]) % stages  # of the first group that a stage has for another
+    packed = np.minimum(turned[:, None] + stages * np.arange(rounds)[:, None], repeats - 1)
+    group = np.arange(repeats) * stages + stage[:, None]
+    return packed.reshape(stages, -1), group // repeats * rounds + group % repeats // stages
+
+
+def _taken(x: jax.Array, numbers: np.ndarray) -> jax.Array:
+    """Take rows (stages, M, ...) of each stage's own (stages, N, ...)."""
+    if numbers.shape == x.shape[:2] and (numbers == np.arange(x.shape[1])).all():
+        return x
+    return jax.vmap(lambda own, some: own[some])(x, numbers)
 
 
 def _by_layer_at_once(x: jax.Array) -> list[jax.Array]:
@@ -184,6 +226,13 @@ def _by_layer_at_once(x: jax.Array) -> list[jax.Array]:
     if not _is_float(x):
         return [x[:, :, number] for number in range(x.shape[2])]
     return [jnp.squeeze(row, 2) for row in jax.lax.split(x, (1,) * x.shape[2], axis=2)]
+
+
+def _own(x: Any, repeat: jax.Array, *, unrolled: bool, is_summed: bool) -> Any:
+    """Return the layers of one repeat; of a stack with sums all of a stage's, which are read where they are used."""
+    if is_summed:
+        return x.reshape(-1, *x.shape[2:])
+    return [_at(row, repeat) for row in x] if unrolled else _at(x, repeat)
 
 
 def _at(x: jax.Array, repeat: jax.Array) -> jax.Array:

@@ -22,7 +22,7 @@ from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.program.batch_locality import sample_dim
 from outlay.program.mixed_samples import mixing_operations
 from outlay.program.pipelines.circular_schedule import CircularSchedule, Operands, run_circular
-from outlay.program.pipelines.summed_in_place import noted
+from outlay.program.pipelines.layers_in_place import run_layer
 from outlay.program.place_inside import Place
 
 
@@ -176,30 +176,45 @@ class _PipelinedScan:
         const_dims, carried_dims, layer_dims = self._parts(self._dims)
         consts = _merged(const_dims, of.shared_samples, of.shared)
         num_free = sum(dim is None for dim in carried_dims)
+        is_summed = [total is not None for total in of.sums]
+        stacks = [x for x, summed in zip(of.layers, is_summed, strict=True) if summed]
+
+        def layer(summed: list[Any], others: list[Any]) -> list[Any]:
+            consts, carried, rest, layer_samples = others
+            first, second = iter(summed), iter(rest)
+            own = [next(first) if one else next(second) for one in is_summed]
+            free, slices = own[:num_free], _merged(layer_dims, layer_samples, own[num_free:])
+            return _run(self._params["jaxpr"], [*consts, *_merged(carried_dims, carried, free), *slices])
 
         def turn(so_far: Any, slices: Any) -> tuple[Any, list[Any]]:
-            (carried, sums), (own, layer_samples, number) = so_far, slices
-            both = [(x, None) if total is None else noted(x, total, number) for x, total in zip(own, sums, strict=True)]
-            own, sums = [x for x, _ in both], [total for _, total in both]
-            free, layer = own[:num_free], _merged(layer_dims, layer_samples, own[num_free:])
-            results = _run(self._params["jaxpr"], [*consts, *_merged(carried_dims, carried, free), *layer])
+            (carried, sums), (rest, layer_samples, number) = so_far, slices
+            others = [consts, carried, rest, layer_samples]
+            results, sums = run_layer(layer, stacks, sums, of.first_layer + number, others)
             own = [x for x, dim in zip(results, self._result_dims, strict=True) if dim is not None]
             return (own[: len(carried)], sums), own[len(carried) :]
 
-        num, so_far = self._schedule.layers_at_once, ([*of.carried], [*of.sums])
+        num = self._schedule.layers_at_once
+        so_far = [*of.carried], [x for x in of.sums if x is not None]
+        rest = [x for x, summed in zip(of.layers, is_summed, strict=True) if not summed]
         if self._is_unrolled:
             returned = []
             for number in range(num):
-                own = [x[number] for x in of.layers], [x[number] for x in of.layer_samples], number
-                so_far, results = turn(so_far, own)
+                so_far, results = turn(
+                    so_far, ([x[number] for x in rest], [x[number] for x in of.layer_samples], number)
+                )
                 returned.append(results)
             carried, sums = so_far
-            return carried, [jnp.stack(each) for each in zip(*returned, strict=True)], sums
-        slices = ([*of.layers], [*of.layer_samples], jnp.arange(num))
-        (carried, sums), results = jax.lax.scan(
-            turn, so_far, slices, length=num, unroll=min(num, int(self._params["unroll"]))
-        )
-        return carried, results, sums
+            returned = [jnp.stack(each) for each in zip(*returned, strict=True)]
+        else:
+            (carried, sums), returned = jax.lax.scan(
+                turn,
+                so_far,
+                (rest, [*of.layer_samples], jnp.arange(num)),
+                length=num,
+                unroll=min(num, int(self._params["unroll"])),
+            )
+        left = iter(sums)
+        return carried, returned, [next(left) if summed else None for summed in is_summed]
 
 
 def _run(jaxpr: Any, values: Sequence[Any]) -> list[Any]:

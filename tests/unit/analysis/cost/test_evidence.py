@@ -50,10 +50,12 @@ def test_hardware_without_a_published_run_gets_those_of_its_kind():
 def test_the_table_says_what_sources_print_and_what_is_predicted_today(scripts):
     """Of some runs: all of them are priced where the table is made, in half a minute."""
     facts, rows = scripts("_published_facts"), scripts("_published_rows")
-    known, price = facts.known_facts(), scripts("published").price_of
+    known, price = facts.known_facts(), scripts("_published_price").price_of
     table = {(run.target, run.published, f"{run.predicted:.4g}") for run in published_runs()}
     timed = [row for row in rows.read_rows(rows.RUNS) if row["id"] in known and row["quality"] in "AB"]
-    runs = [run for row in timed[::12] if (run := rows.run_of(row)).is_timed and "schedule" in known[run.id]]
+    runs = [
+        run for row in timed[::12] if (run := facts.known_run(known, row)).is_timed and "error" not in known[run.id]
+    ]
     assert len(runs) > 8
     for run in runs:
         now = f"{price(run, known[run.id]).seconds:.4g}"
