@@ -121,6 +121,7 @@ def run_circular(
     )
     sums = [sums_of(x) if _is_float(x) and not unrolled else None for x in layers]
     layers = [x if total is None else jax.lax.stop_gradient(x) for x, total in zip(layers, sums, strict=True)]
+    of_stages = [x.shape for x in layers]
     layers = [[*map(at_stages, _by_layer_at_once(x))] if unrolled else x for x in layers]
     # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
     waiting = [*map(copied, of.carried)]
@@ -166,7 +167,7 @@ def run_circular(
         waiting = [_written(all_, one, slot, is_back) for all_, one in zip(waiting, moved, strict=True)]
         is_job = (tick >= numbers) & (tick - numbers < micro * schedule.num_repeats)
         returned = [_filed(all_, one, job, is_job, micro) for all_, one in zip(returned, besides, strict=True)]
-        sums = [None if x is None else at_stages(x.reshape(of.shape)) for x, of in zip(sums, layers, strict=True)]
+        sums = [None if x is None else at_stages(x.reshape(shape)) for x, shape in zip(sums, of_stages, strict=True)]
         return (moved, spread(waiting, 2), [*map(at_stages, returned)], sums), None
 
     # Until the first microbatch reaches it, a stage runs on what has not been through the layers before it: values that

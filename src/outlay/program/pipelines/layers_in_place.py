@@ -9,6 +9,7 @@ loops carry. Forward they are carried too, as zeros that nobody reads, which XLA
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,13 +72,9 @@ class _BothPasses:
     """A layer with its gradient, as two functions of which the second computes again what comes of the layer alone."""
 
     def __init__(self, run: Run, own: list[Any], others: list[Any]) -> None:
-        def of(own: list[Any], others: list[Any]) -> list[Any]:
-            results, pull = jax.vjp(run, own, others)
-            left, self._tree = jax.tree.flatten(pull)
-            self._num = len(results)
-            return [*results, *left]
-
-        self._both = jax.make_jaxpr(of)(own, others)
+        self._both, results_and_pull = jax.make_jaxpr(functools.partial(jax.vjp, run), return_shape=True)(own, others)
+        results, pull = results_and_pull
+        self._num, self._tree = len(results), jax.tree.structure(pull)
         num = len(self._both.out_avals)
         needs_others = [
             any(needed_for(self._both, [of == one for of in range(num)])[1][len(own) :]) for one in range(num)
