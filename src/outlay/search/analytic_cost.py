@@ -95,8 +95,8 @@ def activation_bytes(parts: PlacedWork) -> float:
     In one program all forward ticks of a pipeline come before the backward ones, so a stage keeps what its layers keep
     for all microbatches, and for the ticks in which it idles; the part of one tick is copied out of that. At the border
     of the layers lie the activations of all microbatches: what enters and leaves, and their gradients. What comes
-    before and after is split over the stages where they divide the microbatches. With repeats, each tick keeps its
-    layers.
+    before and after is split over the stages where they divide the microbatches. With repeats, a stage has its layers
+    once more, in the order in which it runs them.
     """
     layers, leaves, stages = parts.work.layers, parts.leaves, parts.stages
     residuals = layers.residuals.on(leaves.of_between, leaves.of_layers) / leaves.samples
@@ -106,7 +106,7 @@ def activation_bytes(parts: PlacedWork) -> float:
         return residuals + inside + outside + leaves.gathered_bytes
     residuals *= (stages.ticks + 1) / (stages.microbatches * stages.repeats) / stages.size
     borders = _BORDERS * layers.carried / leaves.samples
-    again = leaves.stage_bytes / stages.repeats * stages.ticks if stages.repeats > 1 else 0
+    again = leaves.stage_bytes if stages.repeats > 1 else 0
     return residuals + borders + inside / stages.microbatches + outside + leaves.gathered_bytes + again
 
 
@@ -161,6 +161,10 @@ def _sent_of_params(parts: PlacedWork) -> float:
         runs = num_layers * num_parts * (2 if one.kind == "all-gather" else 1)
         seconds += runs * leaves.links.seconds(one.kind, payload, each)
         seconds += leaves.links.seconds(one.kind, payload * num_layers, once)
+    if stages is not None and stages.repeats > 1:
+        # Stages give each other the layers that they run, and their gradients back, packed alike for each.
+        packed = leaves.stage_bytes * -(-stages.repeats // stages.size) * stages.size / stages.repeats
+        seconds += 2 * leaves.links.seconds("all-to-all", packed, (stages.axis,))
     return seconds
 
 
