@@ -119,7 +119,9 @@ def _added_on_stages(
     With repeats each stage is at another. XLA makes a slice of a scatter again where a device has one stage.
     """
     if is_batched[2]:
-        return jax.vmap(lambda total, row, at: _added_at(total, row[None], at, 0))(sums, rows, number), True
+        return jax.vmap(lambda total, row, at: total.at[at].add(row, mode="promise_in_bounds"))(
+            sums, rows, number
+        ), True
     return _added_at(sums, rows[:, None], number, 1), True
 
 
