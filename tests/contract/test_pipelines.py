@@ -122,8 +122,8 @@ def test_a_device_computes_its_own_samples_outside_of_the_layers_where_stages_di
 def test_layers_are_exchanged_once_and_read_where_they_are_used(stages: int, repeats: int, most: int) -> None:
     """Layers much larger than what they compute on: nothing gathers them, and no tick keeps them for itself.
 
-    What the product takes is computed of the layer alone, as a cast is, and is not kept either. A step holds `most` times
-    the layers of a stage: gradients, what is updated, and what is packed for the others.
+    What the product takes is computed of the layer alone, as a cast is, and is not kept either. A step holds `most`
+    times the layers of a stage: gradients, what is updated, and what is packed for the others.
     """
     num, width, samples = 2 * stages * repeats, 256, 64
 
