@@ -271,6 +271,10 @@ def intercept_operations(intercept: Callable[..., Any]) -> Iterator[None]:
         Primitive.bind = original
 
 
+plain_vjp = api.vjp
+"""`jax.vjp`, also within `intercept_vjp`."""
+
+
 @contextlib.contextmanager
 def intercept_vjp(change: Callable[..., Callable[..., Any]], *, with_arguments: bool = False) -> Iterator[None]:
     """Differentiate `change(function)` in place of `function` within the block, in this thread.

@@ -214,10 +214,9 @@ def test_what_a_source_does_not_say_is_tried_until_a_device_holds_it(scripts, ro
 
 
 def test_a_stage_with_fewer_layers_is_as_slow_as_the_others(rows, known):
-    run = rows.run_of({**known["megatron-t1-39.1b-512"], "layers": "47"})
-    assert (run.options["--layers"], run.has_a_shorter_stage) == ("48", True) or run.options[
-        "--model"
-    ] == "megatron-39b"
+    row = known["megatron-t1-39.1b-512"]
+    shorter, whole = (rows.run_of({**row, "layers": layers}) for layers in ("47", "48"))
+    assert (shorter.words, shorter.has_a_shorter_stage, whole.has_a_shorter_stage) == (whole.words, True, False)
     few = {**known["megatron-gpt3-175B-64-full"], "global_batch_seqs": "4", "grad_accum": "4"}
     with pytest.raises(rows.CannotExpressError, match="4 microbatches are fewer than 8 stages"):
         rows.run_of(few)
@@ -226,7 +225,7 @@ def test_a_stage_with_fewer_layers_is_as_slow_as_the_others(rows, known):
 def test_a_model_with_experts_is_known_by_its_name(scripts, rows, known):
     row = known["mbridge-26.06-qwen3_30b_a3b-16xh100-fp8"]
     run = rows.run_of(row)
-    assert (run.recipe, run.layout.text, run.layout.name) == ("moe", "data=1,expert=16@hosts", "ep")
+    assert (run.recipe, run.layout.text, run.layout.name) == ("moe", "data=1,expert=16@hosts", "ep+zero1")
     assert (run.options["--model"], run.options["--capacity-factor"]) == ("qwen3-30b-a3b", "1")
     assert (run.options["--batch"], run.options["--accumulate"]) == ("1024", "64")
     rules = [str(rule) for rule in scripts("_published_facts").layout_of(run)]

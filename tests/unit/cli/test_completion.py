@@ -29,7 +29,7 @@ def folder(tmp_path):
         ("outlay run d", {"digits"}),
         ("outlay run mine.p", {"mine.py"}),
         ("outlay run digits --layout f", {"fsdp", "fsdp+tp"}),
-        ("outlay run lm --layout fsdp+tp+", {"fsdp+tp+sp"}),
+        ("outlay run lm --layout fsdp+tp+", {"fsdp+tp+sp", "fsdp+tp+cp"}),
         ("outlay run digits --layout mi", {"mine.toml"}),
         ("outlay run digits --mode ", {"auto", "manual", "placed"}),
         ("outlay explain lm --target h100:", {"h100:1x8"}),

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.jax_needed_operations import needed_for
-from outlay.core.jax_tracing import run_jaxpr
+from outlay.core.jax_tracing import plain_vjp, run_jaxpr
 
 
 @jax.custom_vjp
@@ -72,7 +72,7 @@ class _BothPasses:
     """A layer with its gradient, as two functions of which the second computes again what comes of the layer alone."""
 
     def __init__(self, run: Run, own: list[Any], others: list[Any]) -> None:
-        self._both, results_and_pull = jax.make_jaxpr(functools.partial(jax.vjp, run), return_shape=True)(own, others)
+        self._both, results_and_pull = jax.make_jaxpr(functools.partial(plain_vjp, run), return_shape=True)(own, others)
         results, pull = results_and_pull
         self._num, self._tree = len(results), jax.tree.structure(pull)
         num = len(self._both.out_avals)
