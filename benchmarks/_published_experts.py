@@ -5,9 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from _published_rows import CannotExpressError, run_of
-from _published_run import config_of
 
-from outlay.recipes.lm import lm_layouts, with_pipelines
+from outlay.recipes.plugins import LAYOUTS
 
 TIE = 1.05
 SIZES = {"7B": (6, 9), "70B": (60, 80), "405B": (380, 420)}
@@ -104,7 +103,7 @@ def best_configurations(rows):
         except CannotExpressError as error:
             yield Best(size, best, "", is_tried=False, why=str(error))
         else:
-            yield Best(size, best, layout, is_tried=layout in with_pipelines(*lm_layouts(config_of(best)))[0])
+            yield Best(size, best, layout, is_tried=layout in LAYOUTS["lm"])
 
 
 def lines(rows, priced):

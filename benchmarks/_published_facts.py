@@ -242,17 +242,24 @@ def _over_experts(run):
     from outlay.examples.moe import EXPERTS, tensor_parallel
     from outlay.layout.expert_rules import expert_parallel
     from outlay.layout.layout import Layout
+    from outlay.layout.placement import replicate
+    from outlay.layout.rule import Rule
 
     tensor = tensor_parallel(config_of(run.row)) if "model" in run.layout.mesh else Layout([])
-    return tensor + expert_parallel("expert", pattern=EXPERTS, dim=1)
+    # All else is whole, as the frameworks have it.
+    others = [Rule(f"params.{name}.**", replicate(), optional=True) for name in (*OUTSIDE, "layers.attention")]
+    return tensor + expert_parallel("expert", pattern=EXPERTS, dim=1) + Layout([] if tensor.rules else others)
 
 
 def _over_contexts(run):
-    """Return the rule of attention whose tokens are split: keys and values go round, as in the frameworks."""
+    """Return the rule of attention whose tokens are split.
+
+    In the frameworks keys and values go round, with a fused kernel. Here a ring has none, and tokens for heads has.
+    """
     from outlay.layout.contexts import context
     from outlay.layout.layout import Layout
 
-    return Layout([("@attention", context("context", "ring"))] if "context" in run.layout.mesh else [])
+    return Layout([("@attention", context("context", "all_to_all"))] if "context" in run.layout.mesh else [])
 
 
 def _kernels(strategy, axis, root):
@@ -296,6 +303,7 @@ def _asked(run):
     how += ["keeps all"] if run.keeps_all else []
     how += ["products by rules"] if run.precision else []
     how += ["experts"] if run.recipe == "moe" else []
+    how += ["tokens for heads"] if "context" in run.layout.mesh else []
     how += [f"{run.layout.microbatches} x {run.layout.repeats}"] if run.layout.stages > 1 else []
     asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]

@@ -122,10 +122,23 @@ def _seconds(run, schedules, constants=None):
     def each(some, name):
         return [getattr(price(one, run.target, constants=table_for(run, constants)), name) for one in some]
 
-    outside = [_outside_loops(one) for one in schedules] if run.layout.stages > 1 else []
+    is_staged = run.layout.stages > 1
+    schedules = [_without_moves_to_stages(one) for one in schedules] if is_staged else schedules
+    outside = [_outside_loops(one) for one in schedules] if is_staged else []
     for name in ("seconds", "seconds_low", "seconds_high"):
         whole = each(schedules, name)
         yield along(run, run.microbatches, whole) + waiting(run, whole, each(outside, name))
+
+
+def _without_moves_to_stages(schedule):
+    """Leave out what moves layers to their stages and samples to the heads of all: frameworks have both in place."""
+
+    def moves(event):
+        return event.kind in ("exchange", "start", "wait") and schedule.exchanges[event.number].axes == ("stage",)
+
+    blocks = dict(schedule.blocks)
+    blocks[schedule.entry] = tuple(event for event in blocks[schedule.entry] if not moves(event))
+    return dataclasses.replace(schedule, blocks=blocks)
 
 
 def _outside_loops(schedule):
