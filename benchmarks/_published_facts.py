@@ -228,12 +228,9 @@ def _over_stages(run):
     if run.layout.stages == 1:
         return Layout([])
     staged = pipeline("stage", microbatches=run.layout.microbatches, repeats=run.layout.repeats)
-    # The frameworks have embedding and head whole, at the first and the last stage.
-    outside = (
-        []
-        if "model" in run.layout.mesh
-        else [Rule(f"params.{name}.**", replicate(), optional=True) for name in OUTSIDE]
-    )
+    # The frameworks have embedding and head whole, at the first and the last stage; tensor parallelism splits them.
+    whole = ("positions",) if "model" in run.layout.mesh else OUTSIDE
+    outside = [Rule(f"params.{name}.**", replicate(), optional=True) for name in whole]
     return Layout([*outside, ("params.layers.**", staged)])
 
 

@@ -41,7 +41,11 @@ def main():
     print_runs(results)
     print_refused(refused, failed)
     if results:
-        print_figures(timed or results, results)
+        for name, some in by_kind(timed or results).items():
+            print_figures(name, some)
+        num, near, too_large = memory_figures(results)
+        print(f"\nmemory: {near} of {num} published peaks within 15 %")
+        print(f"{len(too_large)} runs that ran are said not to fit: {', '.join(one.run.id for one in too_large)}")
         print("\nexperts' choices:")
         for line in lines(read_rows(options.runs), timed):
             print(f"  {line}")
@@ -197,10 +201,17 @@ def _some(names):
     return f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
 
 
-def print_figures(timed, results):
+def by_kind(results):
+    """Return runs of one program, and those with a pipeline, which are priced by arithmetic on two."""
+    kinds = {"rows of quality A and B": 1, "such rows with a pipeline": 0}
+    each = {name: [one for one in results if (one.run.layout.stages == 1) == is_one] for name, is_one in kinds.items()}
+    return {name: some for name, some in each.items() if some}
+
+
+def print_figures(name, timed):
     whole = figures(timed)
     each, mean = spearman_in_groups(timed)
-    print(f"\n{whole['rows']} rows of quality A and B")
+    print(f"\n{whole['rows']} {name}")
     for name, what, better in (
         ("inside", "published inside the range", 1),
         ("median", "median |log(middle / published)|", -1),
@@ -221,8 +232,6 @@ def print_figures(timed, results):
             f"  {name:28} {some['rows']:4} rows: {100 * some['inside']:3.0f} % inside, median {some['median']:.3f}, "
             f"{100 * some['near']:3.0f} % within 1.35"
         )
-    num, near, refused = memory_figures(results)
-    print(f"  memory: {near} of {num} published peaks within 15 %; {len(refused)} runs that ran are said not to fit")
 
 
 def print_fit(results):
