@@ -133,6 +133,7 @@ SCAN, WHILE, COND = "scan", "while", "cond"
 """Names of operations that hold programs: two loops, and a branch."""
 CHECKPOINTS, CALLS = ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
 """Names of operations that hold programs: of a `jax.checkpoint`, and of a call of a jitted function."""
+plain_vjp = api.vjp  # which `intercept_vjp` does not replace
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
 """Names of calls of functions with derivatives of their own."""
 
@@ -269,10 +270,6 @@ def intercept_operations(intercept: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         Primitive.bind = original
-
-
-plain_vjp = api.vjp
-"""`jax.vjp`, also within `intercept_vjp`."""
 
 
 @contextlib.contextmanager
