@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.constrain import without_own_axes
-from outlay.core.error_types import Problem, ProgramError
+from outlay.core.error_types import OutlayError, Problem, ProgramError
 from outlay.core.jax_needed_operations import constants_as_arguments, needed_for
 from outlay.core.jax_source import source_line, source_line_of_error
 from outlay.core.quantities import counted, listed
@@ -114,10 +114,12 @@ def tracing_microbatch(samples: Any, few: Any) -> Iterator[None]:
         few: those of a microbatch.
 
     Raises:
-        ProgramError: in place of the error.
+        ProgramError: in place of an error that is not Outlay's own.
     """
     try:
         yield
+    except OutlayError:  # which says its line and cure, and all offenders
+        raise
     except Exception as error:
         (num, of_few) = (next(x.shape[0] for x in jax.tree.leaves(tree) if x.shape) for tree in (samples, few))
         at = source_line_of_error(error)
