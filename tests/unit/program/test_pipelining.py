@@ -16,7 +16,6 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.core.error_types import Problem
 from outlay.errors import LayoutError, ProgramError
 from outlay.program.pipelines.circular_schedule import CircularSchedule
 from outlay.program.pipelines.microbatched_scan import joined, split
@@ -396,15 +395,3 @@ def test_a_layer_may_rank_the_features_of_each_sample() -> None:
 
     with pytest.raises(ProgramError, match="iota takes samples of the batch together, or their number"):
         made(scanned(by_number))
-
-
-def test_an_error_of_outlay_at_a_microbatch_is_not_told_as_another() -> None:
-    """It says its line and all offenders itself."""
-
-    def loss(params: Any, batch: Any, keys: jax.Array) -> Any:
-        if len(batch) < len(BATCH):
-            raise LayoutError("of a microbatch:", [Problem("here", "a line", "what", "cure")])
-        return scanned(plain_layer)(params, batch, keys)
-
-    with pytest.raises(LayoutError, match="of a microbatch:"):
-        made(loss)
