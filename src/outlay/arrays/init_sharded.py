@@ -11,10 +11,9 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.shardings import shardings
-from outlay.core.array_leaves import placed_by_plan
+from outlay.core.array_leaves import num_bytes, placed_by_plan
 from outlay.core.error_types import Problem
 from outlay.core.quantities import format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.layout.plan import Plan
 
 _MAX_NAMED = 4

@@ -22,13 +22,12 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from outlay.arrays.piece_exchange import Slab, exchanged, rounds
 from outlay.arrays.sharding_blocks import MOST_BYTES, Bounds, blocks, of_index, shape_of
 from outlay.arrays.shardings import given_arrays, target_shardings
-from outlay.core.array_leaves import merge_objects, split_objects
+from outlay.core.array_leaves import merge_objects, num_bytes, split_objects
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.devices.hardware import Hardware
 from outlay.devices.mesh_info import host_of
 from outlay.layout.plan import Plan

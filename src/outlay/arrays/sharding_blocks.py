@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Sharding
 
-from outlay.core.sizes import num_bytes
+from outlay.core.array_leaves import num_bytes
 
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop in each dim."""

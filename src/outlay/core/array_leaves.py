@@ -1,13 +1,15 @@
-"""Tell arrays from other leaves of a tree: what is not an array is an error, or structure as in Equinox modules.
+"""The arrays among the leaves of a tree, their types and bytes; what else is there is an error, or structure.
 
-Arrays may stand in boxes with annotations, and in NNX objects.
+Arrays may stand in boxes with annotations, and in NNX objects; Equinox modules have functions and settings as leaves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,32 @@ def dtype_and_shape(leaf: Any) -> str:
     # Of an array as it is: `result_type` takes float64 for float32 while x64 is off.
     dtype = leaf.dtype if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.result_type(leaf)
     return f"{dtype}{list(jnp.shape(leaf))}"
+
+
+def num_bytes(shape: Sequence[int], dtype: Any) -> int:
+    """Return the bytes of an array; of sub-byte dtypes (int4, float4) the bits are rounded up to bytes.
+
+    Typed PRNG keys count the bytes of their key data.
+
+    >>> num_bytes((4, 8), "float32")
+    128
+    >>> num_bytes((3,), jnp.int4)
+    2
+    """
+    return -(-math.prod(shape) * num_bits(dtype) // 8)
+
+
+@functools.lru_cache(maxsize=256)
+def num_bits(dtype: Any) -> int:
+    """Return the bits of one element of a dtype (a dtype object, a scalar type or a dtype's name)."""
+    if str(dtype).startswith("key<"):  # typed PRNG keys are not NumPy dtypes
+        return _KEY_BITS[str(dtype)]
+    dtype = jnp.dtype(dtype)
+    return 0 if dtype == jax.dtypes.float0 else jax.dtypes.itemsize_bits(dtype)
+
+
+_KEY_BITS = {"key<fry>": 64, "key<rbg>": 128, "key<urbg>": 128}
+"""Key data of JAX's PRNG implementations: threefry2x32, rbg, unsafe_rbg."""
 
 
 def type_differences(

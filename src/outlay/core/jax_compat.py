@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
+import numpy as np
 from jax._src import compilation_cache, compiler, config, distributed, hardware_utils, xla_bridge
 from jax._src.array import ArrayImpl
 from jax._src.lib import xla_client
@@ -23,7 +24,6 @@ from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from outlay.core.backend_watch import check_flags_once
 from outlay.core.error_types import BackendError
-from outlay.core.sizes import num_bits
 
 
 def backend_is_started() -> bool:
@@ -107,9 +107,9 @@ def take_packed_arrays(compiled: jax.stages.Compiled) -> None:
 
 def _is_packed(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+    if dtype is None or not jax.dtypes.issubdtype(dtype, np.number):  # a key or a boolean
         return False
-    return num_bits(dtype) < 8
+    return jax.dtypes.itemsize_bits(dtype) < 8
 
 
 def coordination_client() -> Any:

@@ -14,7 +14,6 @@ from outlay.core.error_types import MeshError, ProgramError
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import plural
-from outlay.core.sizes import is_count
 
 if TYPE_CHECKING:
     from outlay.devices.target import Target
@@ -224,6 +223,11 @@ class MeshInfo(OneLine):
         if texts["kind"] not in get_args(Kind):
             raise MeshError(f"kind is {texts['kind']!r}, not one of {', '.join(get_args(Kind))}")
         return cls(axes, ids, hosts, **texts)
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value read from a file is an integer from 0 on; JSON's `true` is not one."""
+    return type(value) is int and value >= 0
 
 
 def _kind(device: jax.Device) -> Kind:

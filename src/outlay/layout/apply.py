@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted, format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.layout.leaf_plan import LeafAssignment
 from outlay.layout.placement import CannotPlace, Choice, On, Replicate, Storage, is_of_products, is_optimizer
 from outlay.layout.policies import OneDim

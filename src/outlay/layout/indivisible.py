@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import Problem
 from outlay.core.quantities import format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.layout.leaf_plan import LeafAssignment
 from outlay.layout.placement import Dims
 

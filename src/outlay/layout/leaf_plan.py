@@ -8,10 +8,10 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims, LeafView, Stored, dims_spec, spec_dims
 from outlay.layout.rule import Kind

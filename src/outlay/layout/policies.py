@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.paths import matches
 from outlay.core.quantities import format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.layout.placement import CannotPlace, Choice, LeafView
 
 

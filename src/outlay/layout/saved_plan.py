@@ -7,9 +7,9 @@ import json
 import math
 from typing import Any, get_args
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.sizes import is_count, num_bytes
-from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo, is_count
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import Stored
 from outlay.layout.rule import Kind

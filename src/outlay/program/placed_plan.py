@@ -8,10 +8,10 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import first_part, flatten_paths, join_parts, matches, pattern_parts, split_path, under
 from outlay.core.quantities import counted, format_bytes
-from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import MeshInfo
 from outlay.graph.rows import Rows

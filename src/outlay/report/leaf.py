@@ -14,9 +14,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import Problem
 from outlay.core.one_line import OneLine
-from outlay.core.sizes import num_bytes
 from outlay.devices.device_names import format_devices
 from outlay.devices.mesh_info import MeshInfo, device_id
 from outlay.layout.leaf_plan import LeafPlan

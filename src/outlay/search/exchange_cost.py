@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from outlay.core.array_leaves import num_bits
 from outlay.core.attention_calls import AttentionCall
 from outlay.core.error_types import Problem
-from outlay.core.sizes import num_bits
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.contexts import Exchange
 from outlay.layout.layout import Layout

@@ -8,9 +8,9 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, Var, jaxprs_in_params
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, CUSTOM_RULES, SCAN, operations, scan_operands
 from outlay.core.primitives import EACH_ENTRY, KINDS
-from outlay.core.sizes import num_bytes
 
 
 @dataclass(frozen=True)

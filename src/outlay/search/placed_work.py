@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind
-from outlay.core.sizes import num_bits
+from outlay.core.array_leaves import num_bits
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout

@@ -9,9 +9,9 @@ from typing import Any
 
 from jax.extend.core import Var, jaxprs_in_params
 
+from outlay.core.array_leaves import num_bytes
 from outlay.core.jax_tracing import SCAN
 from outlay.core.primitives import KINDS
-from outlay.core.sizes import num_bytes
 from outlay.core.traced_flops import flops_of, times_run
 from outlay.search.liveness import Bytes, fused, is_fusible
 

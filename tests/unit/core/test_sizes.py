@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from outlay.core.array_leaves import num_bits, num_bytes
 from outlay.core.quantities import format_bytes
-from outlay.core.sizes import num_bits, num_bytes
 
 WHOLE_BYTES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bfloat16", "float16", "float32",
@@ -39,6 +39,10 @@ def test_a_typed_key_counts_its_key_data(impl):
     keys = jax.random.split(jax.random.key(0, impl=impl), 3)
     data = jax.random.key_data(keys)
     assert num_bytes(keys.shape, keys.dtype) == num_bytes(keys.shape, str(keys.dtype)) == data.nbytes
+
+
+def test_the_gradient_of_an_integer_has_no_bytes():
+    assert num_bytes((3,), jax.dtypes.float0) == 0
 
 
 def size_of(text: str) -> float:

@@ -21,10 +21,10 @@ from outlay.analysis.hlo.hlo_memory import peak_bytes
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_facts import CachedFacts, PartFacts, PlacedExplanation, SentFacts
 from outlay.analysis.work.compiled import compiled_work
+from outlay.core.array_leaves import num_bytes
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.paths import join_parts, map_with_paths
 from outlay.core.quantities import counted, format_bytes, format_seconds, plural
-from outlay.core.sizes import num_bytes
 from outlay.core.traced_flops import TracedWork, traced_work
 from outlay.devices.compile_only import target_of
 from outlay.devices.mesh_info import MeshInfo, device_id

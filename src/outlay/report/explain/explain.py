@@ -30,13 +30,13 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_costs import explain_placed
 from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
+from outlay.core.array_leaves import num_bytes
 from outlay.core.called_as import called_as
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_tracing import operations
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.runtime_flags import versions
-from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target

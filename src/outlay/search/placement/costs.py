@@ -12,8 +12,8 @@ import jax
 from outlay.analysis.cost.links import collective_seconds
 from outlay.analysis.parts.measure_parts import PartSeconds, PartTimes, measure_exchange, measure_parts
 from outlay.analysis.parts.part_costs import explain_placed
+from outlay.core.array_leaves import num_bytes
 from outlay.core.runtime_flags import num_cores
-from outlay.core.sizes import num_bytes
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.target import Target
 from outlay.graph.encoding import num_words

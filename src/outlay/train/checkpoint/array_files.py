@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.shardings import shardings
+from outlay.core.array_leaves import num_bytes
 from outlay.core.error_types import CheckpointError
 from outlay.core.runtime_flags import versions
-from outlay.core.sizes import num_bytes
 from outlay.devices.mesh_info import MeshInfo
 from outlay.program.program import Program
 from outlay.train.checkpoint.integrity import SavedLeaf
