@@ -159,7 +159,7 @@ def takes_fields_of(
                 # Deeper than this frame alone, the call was right and a check of the value failed.
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                     raise
-                from outlay.core.called_as import refusal  # only a wrong call needs it
+                from outlay.core.public_names import refusal  # only a wrong call needs it
 
                 words = str(error).replace(f"{make.__qualname__}.__init__()", f"{function.__qualname__}()")
                 raise ArgumentError(refusal(call, args, kwargs, example, renamed, words)) from None

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
+from outlay.core.public_names import called_as
 from outlay.devices.mesh_info import host_of
 from outlay.devices.mesh_spec import MeshSpec
 

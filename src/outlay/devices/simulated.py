@@ -7,9 +7,9 @@ import os
 import jax
 
 from outlay.core import backend_watch
-from outlay.core.called_as import called_as
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.jax_compat import backend_is_started
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
 from outlay.devices.mesh_info import simulate_hosts

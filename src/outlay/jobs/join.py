@@ -10,9 +10,9 @@ import socket
 from typing import Any
 
 from outlay.core import backend_watch
-from outlay.core.called_as import called_as
 from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.core.flag_check import check_flags
+from outlay.core.public_names import called_as
 from outlay.jobs import process_info
 from outlay.jobs.current_job import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.exit_hooks import ExitHooks

@@ -6,8 +6,8 @@ import dataclasses
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError
+from outlay.core.public_names import called_as
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 

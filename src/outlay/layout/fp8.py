@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.public_names import called_as
 from outlay.core.suggest import did_you_mean
 from outlay.layout.placement import Choice, LeafView
 

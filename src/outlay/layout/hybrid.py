@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.public_names import called_as
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.layout import Layout
 from outlay.layout.policies import LargestDim, OneDim

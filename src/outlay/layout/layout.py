@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays, read_annotations, split_objects
-from outlay.core.called_as import called_as
 from outlay.core.error_types import ArgumentError, LayoutError, Problem
 from outlay.core.flat_nodes import flat_nodes, has_classes
 from outlay.core.paths import flatten_paths, split_path, under
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.check_leaves import check_leaves, misplaced_copies

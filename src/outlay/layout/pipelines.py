@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 from outlay.core.paths import split_path
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.layout.placement import CannotPlace, Choice, LeafView
 

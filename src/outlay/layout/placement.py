@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.one_line import OneLine
 from outlay.core.paths import split_path
+from outlay.core.public_names import called_as
 
 Dims = tuple[tuple[str, ...], ...]
 """The mesh axes that split each dim of a leaf, one tuple per dim, empty for an unsplit dim."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.public_names import called_as
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on
 from outlay.layout.policies import LargestDim, OneDim, SplitRows

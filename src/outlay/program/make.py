@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import Mesh
 
 from outlay.core.as_written import AsWritten
-from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
 from outlay.layout.layout import Layout

@@ -13,11 +13,11 @@ from jax.sharding import Mesh
 
 from outlay.arrays.init_sharded import memory_problems
 from outlay.core.as_written import AsWritten
-from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flatten_like
 from outlay.core.jax_compat import call_over_leaves, deleted_check, is_deleted, load_no_programs_of_several_cpu_devices
 from outlay.core.jax_tracing import is_tracing
+from outlay.core.public_names import called_as
 from outlay.devices.mesh_info import check_runnable, processes_of
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, name_of

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from outlay.core.called_as import called_as
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import OutlayError, RecipeError
 from outlay.core.jax_compat import backend_is_started
+from outlay.core.public_names import called_as
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.simulated import simulate
 from outlay.devices.target import Target

@@ -10,9 +10,9 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import LayoutError, ShowError
 from outlay.core.one_line import OneLine
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted, format_bytes
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_text

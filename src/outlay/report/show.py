@@ -11,9 +11,9 @@ import jax
 from jax.core import Tracer
 
 from outlay.core.array_leaves import split_objects
-from outlay.core.called_as import called_as
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.suggest import did_you_mean
 from outlay.devices.mesh_info import DeviceId, MeshInfo

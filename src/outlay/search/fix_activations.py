@@ -11,9 +11,9 @@ from jax.sharding import PartitionSpec as P
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.offered_rules import line_pattern
 from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.core.called_as import called_as
 from outlay.core.error_types import ExplainError, OutlayError
 from outlay.core.one_line import OneLine
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted, format_bytes
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_text

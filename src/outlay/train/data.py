@@ -15,10 +15,10 @@ from outlay.arrays.from_slices import read_pieces
 from outlay.arrays.host_values import Refused, take_array
 from outlay.arrays.sharding_blocks import blocks
 from outlay.arrays.shardings import shardings
-from outlay.core.called_as import called_as
 from outlay.core.error_types import DataError, PlaceError, ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, under
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples
 from outlay.program.program import Program

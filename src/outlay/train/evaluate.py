@@ -15,10 +15,10 @@ from outlay.arrays.host_values import hold, take_tree
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.core.array_leaves import arrays_only, split_objects
-from outlay.core.called_as import called_as
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.paths import flatten_paths, map_with_paths
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlay.core.called_as import called_as
+from outlay.core.public_names import called_as
 from outlay.program.program import Program
 from outlay.train.check_fit import (
     check_is_program,

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from outlay.core.called_as import called_as
 from outlay.core.error_types import RecipeError
 from outlay.core.output_file import open_plain, write_whole
+from outlay.core.public_names import called_as
 from outlay.core.visible_text import visible
 from outlay.devices.mesh_info import is_first
 from outlay.train.log_names import log_names

@@ -14,13 +14,13 @@ import optax
 
 from outlay.core.array_leaves import arrays_only, merge_objects, split_objects
 from outlay.core.as_written import InitAsWritten, LossAsWritten, current_judge, current_observer
-from outlay.core.called_as import called_as
 from outlay.core.constrain import History, KeepsHistory, current_history, gradient_of_sums
 from outlay.core.context_values import within
 from outlay.core.error_types import ProgramError
 from outlay.core.flat_nodes import flat_nodes, users_nodes
 from outlay.core.one_line import OneLine
 from outlay.core.paths import flatten_paths
+from outlay.core.public_names import called_as
 from outlay.train.check_step import (
     check_metric_names,
     check_model_state,

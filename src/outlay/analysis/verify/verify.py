@@ -15,9 +15,9 @@ from outlay.analysis.verify.proof import Against, Proof
 from outlay.analysis.verify.stages import on_terminal
 from outlay.analysis.verify.static.static_verification import StaticVerification
 from outlay.analysis.verify.verification import Verification
-from outlay.core.called_as import called_as
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import is_compile_only
+from outlay.core.public_names import called_as
 from outlay.core.quantities import listed
 from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program

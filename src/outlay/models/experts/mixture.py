@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.core.called_as import called_as
 from outlay.core.constrain import name
 from outlay.core.primitives import EACH_TOKEN
+from outlay.core.public_names import called_as
 from outlay.models.experts.blocks import Expert, by_blocks, without_settings
 from outlay.models.experts.check_experts import check_experts
 from outlay.models.experts.routing import Choices, Gates, Router, choose, num_choices

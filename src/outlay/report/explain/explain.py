@@ -31,10 +31,10 @@ from outlay.analysis.parts.part_costs import explain_placed
 from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.array_leaves import num_bytes
-from outlay.core.called_as import called_as
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_tracing import operations
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted, format_bytes, listed, plural
 from outlay.core.runtime_flags import versions
 from outlay.devices.compile_only import target_of

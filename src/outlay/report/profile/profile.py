@@ -18,8 +18,8 @@ from outlay.analysis.cost.lanes import flattened
 from outlay.analysis.cost.price import time_on_lanes
 from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.verify.batches import KINDS, make_up, take
-from outlay.core.called_as import called_as
 from outlay.core.error_types import ProfileError
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable
 from outlay.devices.target import Target

@@ -16,10 +16,10 @@ from jax.core import Tracer
 
 from outlay.arrays.host_values import take_tree
 from outlay.core.array_leaves import split_objects, used_up
-from outlay.core.called_as import called_as
 from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.flat_nodes import users_nodes
 from outlay.core.paths import flatten_paths
+from outlay.core.public_names import called_as
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import check_runnable, is_first
 from outlay.program.program import Program
