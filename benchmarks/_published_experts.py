@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from _published_rows import CannotExpressError, run_of
 
-from outlay.recipes.plugins import LAYOUTS
+from outlay.recipes.find import LAYOUTS
 
 TIE = 1.05
 SIZES = {"7B": (6, 9), "70B": (60, 80), "405B": (380, 420)}

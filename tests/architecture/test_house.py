@@ -97,12 +97,12 @@ def test_nothing_imports_the_application():
 
 
 def test_nothing_speaks_of_the_application():
-    """What the line offers a spiking network, it offers every graph; `plugins.py` knows what is released beside it."""
+    """What the line offers a spiking network, it offers every graph; `find.py` knows what is released beside it."""
     words = re.compile("neuron|spike|spiking|brain|soma|synap", re.IGNORECASE)
     offenders = [
         f"{path.relative_to(SRC)}:{number}"
         for path in (SRC / "outlay").glob("*/**/*")
-        if path.suffix in (".py", ".toml", ".j2", ".css") and path.name != "plugins.py"
+        if path.suffix in (".py", ".toml", ".j2", ".css") and path.name != "find.py"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if words.search(line.replace("JetBrains", ""))
     ]

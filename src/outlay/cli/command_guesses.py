@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlay.recipes.plugins import RECIPES, ending_of, recipe_named
+from outlay.recipes.find import RECIPES, ending_of, recipe_named
 
 _LISTED = (
     f"outlay run RECIPE, one of {', '.join(RECIPES)}; `outlay completion bash` completes recipes, layouts and targets"

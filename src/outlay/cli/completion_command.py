@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outlay.cli.output import say
-from outlay.recipes.plugins import LAYOUTS, file_endings, layouts_of, recipes
+from outlay.recipes.find import LAYOUTS, file_endings, layouts_of, recipes
 
 _SCRIPTS = {
     # Bash breaks words at colons and equals signs, as in h100:1x8: what stands before them is taken off again.

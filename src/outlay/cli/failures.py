@@ -18,7 +18,7 @@ from outlay.cli import interrupt
 from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
 from outlay.jobs.exit_codes import is_echo
-from outlay.recipes.plugins import EXTRAS
+from outlay.recipes.find import EXTRAS
 
 CHECK_FAILED = 1
 WRONG_USE = 2

@@ -40,7 +40,7 @@ from outlay.cli.watch_command import watch
 from outlay.core.error_types import ArgumentError
 from outlay.core.source_owner import part_of_outlay
 from outlay.jobs.exit_codes import Explained, NoticedExit
-from outlay.recipes.plugins import ABSENT, commands, not_installed
+from outlay.recipes.find import ABSENT, commands, not_installed
 
 _CLOSED_PIPE = 141  # 128 + SIGPIPE
 

@@ -14,7 +14,7 @@ import typer
 from outlay.cli.interrupt import watch
 from outlay.cli.typer_options import command_option
 from outlay.core.option import Declared, options_in
-from outlay.recipes.plugins import FILE_WORDS
+from outlay.recipes.find import FILE_WORDS
 from outlay.recipes.program_options import ProgramOptions
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from outlay.core.error_types import LaunchError
 from outlay.core.suggest import did_you_mean
-from outlay.recipes.plugins import FILE_WORDS, ending_of, layouts_of, recipe_named, recipes
+from outlay.recipes.find import FILE_WORDS, ending_of, layouts_of, recipe_named, recipes
 from outlay.slurm.slurm_script import python_file
 
 

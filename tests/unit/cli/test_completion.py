@@ -6,8 +6,7 @@ import subprocess
 import pytest
 from tests.unit.cli.command import OUTLAY, command_here, environment
 
-from outlay.recipes.find import find_recipe
-from outlay.recipes.plugins import LAYOUTS, RECIPES
+from outlay.recipes.find import LAYOUTS, RECIPES, find_recipe
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import outlay
 from outlay.errors import RecipeError
 from outlay.examples.moe import moe, within_limit
 from outlay.models.transformer.published_experts import EXPERT_MODELS
-from outlay.recipes.plugins import layouts_of
+from outlay.recipes.find import layouts_of
 from outlay.recipes.prepare import prepare
 
 PUBLISHED = {"mixtral-8x7b": (46.7e9, 12.9e9), "qwen3-30b-a3b": (30.5e9, 3.3e9)}

@@ -8,7 +8,7 @@ from tests.unit.cli.command import command_here
 import outlay
 from outlay.cli.main import app
 from outlay.core import entry_points as module
-from outlay.recipes import plugins
+from outlay.recipes import find
 from outlay.recipes.find import find_function
 
 PACKAGE = """
@@ -88,13 +88,13 @@ def app_commands():
 @pytest.fixture
 def alone(monkeypatch):
     """No package is installed that plugs anything in."""
-    monkeypatch.setattr(plugins, "entry_points", lambda group: {})
+    monkeypatch.setattr(find, "entry_points", lambda group: {})
 
 
 def test_a_package_plugs_in_recipes_files_layouts_commands_and_errors(installed, tmp_path):
     assert find_function("sayings")() == "the recipe"
     assert find_function("a/b.saying")() == "b.saying"
-    assert plugins.layouts_of("sayings") == ("calm", "loud")
+    assert find.layouts_of("sayings") == ("calm", "loud")
     assert outlay.errors.SayingError.__name__ == "SayingError"
     assert "SayingError" in dir(outlay.errors)
     assert command_here("sayings", "one", cwd=tmp_path).output == "a saying\n"
@@ -104,10 +104,10 @@ def test_a_package_plugs_in_recipes_files_layouts_commands_and_errors(installed,
 
 
 def test_a_recipe_of_outlays_own_is_not_replaced(installed, monkeypatch):
-    monkeypatch.setattr(plugins, "entry_points", lambda group: pytest.fail("entry points were read"))
-    assert plugins.recipe_named("digits") == plugins.RECIPES["digits"]
-    assert plugins.layouts_of("digits") == plugins.LAYOUTS["digits"]
-    assert plugins.ending_of("digits") is None
+    monkeypatch.setattr(find, "entry_points", lambda group: pytest.fail("entry points were read"))
+    assert find.recipe_named("digits") == find.RECIPES["digits"]
+    assert find.layouts_of("digits") == find.LAYOUTS["digits"]
+    assert find.ending_of("digits") is None
     assert find_function("digits").__name__ == "digits"
 
 
