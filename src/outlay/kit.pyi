@@ -52,7 +52,7 @@ from .core.quantities import format_seconds as format_seconds
 from .core.quantities import plural as plural
 from .core.runtime_flags import num_cores as num_cores
 from .core.suggest import did_you_mean as did_you_mean
-from .core.table import to_text as to_text
+from .core.terminal_text import to_text as to_text
 from .core.toml import KeyPath as KeyPath
 from .core.toml import TomlLines as TomlLines
 

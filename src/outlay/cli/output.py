@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 
 if TYPE_CHECKING:
     from outlay.render.report import Report
@@ -152,7 +152,7 @@ def print_picture(renderable: Any) -> None:
     """Print something that rich can draw: in colour and as wide as the terminal, or as plain text into a pipe."""
     from rich.console import Console
 
-    from outlay.core.table import Visible, to_text
+    from outlay.core.terminal_text import Visible, to_text
 
     if not sys.stdout.isatty():
         typer.echo(to_text(renderable, width=_PIPED_WIDTH))

@@ -15,7 +15,7 @@ from outlay.cli.options import RECIPE_OPTIONS, command_group, own_options
 from outlay.cli.output import say
 from outlay.core.error_types import LaunchError
 from outlay.core.suggest import TYPO
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 
 if TYPE_CHECKING:
     from outlay.slurm.slurm_preset import Preset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 
 
 class OutlayError(Exception):

@@ -12,7 +12,7 @@ from typing import Self
 from rich import progress as bars
 from rich.console import Console
 
-from outlay.core.table import table, to_text
+from outlay.core.terminal_text import table, to_text
 from outlay.jobs.exit_codes import STOPPING
 from outlay.jobs.job_folder import FINISHED, Beat, JobFolder, JoinedProcess, Wait
 from outlay.jobs.proc_files import is_stopped

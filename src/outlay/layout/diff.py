@@ -8,7 +8,7 @@ from typing import Any
 
 from outlay.core.one_line import OneLine
 from outlay.core.quantities import format_bytes
-from outlay.core.table import folded
+from outlay.core.terminal_text import folded
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.leaf_plan import LeafPlan
 from outlay.layout.placement import spec_text

@@ -173,7 +173,7 @@ class Plan(Report):
     _text_width = 220
 
     def _page(self) -> Page:
-        from outlay.core.table import folded
+        from outlay.core.terminal_text import folded
         from outlay.render.page import Column, Line, Notes, Page, Row, Stat, Stats, Table
 
         columns = {

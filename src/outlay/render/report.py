@@ -98,14 +98,14 @@ class Report(OneLine):
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def __str__(self) -> str:
-        from outlay.core.table import to_text
+        from outlay.core.terminal_text import to_text
 
         return to_text(self, width=self._text_width)
 
     def __rich__(self) -> Any:
         from rich.text import Text
 
-        from outlay.core.table import Lines
+        from outlay.core.terminal_text import Lines
         from outlay.render.text import text_of_page
 
         if type(self).__str__ is not Report.__str__:  # its text is not that of its page

@@ -11,7 +11,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.core.table import Lines, folded, has_more_lines, table
+from outlay.core.terminal_text import Lines, folded, has_more_lines, table
 from outlay.render.page import (
     Advices,
     Block,

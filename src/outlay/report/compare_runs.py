@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.quantities import counted
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 from outlay.render.page import Block, Column, Columns, Line, Notes, Page, Section, Style, Table
 from outlay.render.pictures import Chart, ChartLine, Unit
 from outlay.render.report import Report

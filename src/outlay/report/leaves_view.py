@@ -9,7 +9,7 @@ from typing import Any
 from outlay.core.equal_layers import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
-from outlay.core.table import MAX_UNFOLDED
+from outlay.core.terminal_text import MAX_UNFOLDED
 from outlay.devices.mesh_info import MeshInfo
 from outlay.render.pictures import BlockGrid, DeviceCell, MeshGrid
 from outlay.report.array_blocks import draw

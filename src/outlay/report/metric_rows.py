@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 from outlay.render.page import Section
 from outlay.render.pictures import HeatMap, HeatRow
 from outlay.train.metric_curves import number_in

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from outlay.core.quantities import counted, format_seconds
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.plan import Plan
 from outlay.render.html import html_of_page

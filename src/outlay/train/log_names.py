@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outlay.core.error_types import ArgumentError
 from outlay.core.quantities import listed
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 
 LOG_NAMES = ("tensorboard", "wandb", "mlflow")
 """What a run can be logged to, as users type it."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from outlay.core.quantities import counted
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 from outlay.render.page import Block, Notes, Section
 from outlay.render.pictures import Chart, ChartLine, Unit
 from outlay.train.patience import EVALUATED

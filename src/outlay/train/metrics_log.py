@@ -12,7 +12,7 @@ from typing import Any, Self
 from outlay.core.error_types import RecipeError
 from outlay.core.output_file import open_plain, write_whole
 from outlay.core.public_names import called_as
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 from outlay.devices.mesh_info import is_first
 from outlay.train.log_names import log_names
 from outlay.train.loggers import LOGGERS, Logger

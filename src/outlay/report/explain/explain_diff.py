@@ -14,7 +14,7 @@ from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.error_types import ExplainError
 from outlay.core.input_file import read_text
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.core.visible_text import visible
+from outlay.core.terminal_text import visible
 from outlay.render.page import Column, Line, Page, Section, Table
 from outlay.render.report import Report
 from outlay.report.explain.explain_tables import from_here

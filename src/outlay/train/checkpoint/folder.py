@@ -16,7 +16,7 @@ from rich.table import Table
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.own_folder import MARK, OwnFolder, folder_id, mark
 from outlay.core.quantities import counted, format_bytes, listed
-from outlay.core.table import table
+from outlay.core.terminal_text import table
 from outlay.train.checkpoint.integrity import ARRAYS, MANIFEST, Manifest, damaged_files, files_in, read_manifest
 
 _KIND = "checkpoint folder"

@@ -8,7 +8,7 @@ from tests.unit.report.explain.programs import explained
 
 from outlay.analysis.attribution.collective_facts import total, with_waiting
 from outlay.analysis.cost.lanes import Stretch, TimedBlock
-from outlay.core.table import Lines, to_text
+from outlay.core.terminal_text import Lines, to_text
 from outlay.render.page import Page
 from outlay.render.text import text_of_page
 from outlay.report.explain.explain import explain

@@ -19,7 +19,7 @@ from tests.unit.report.explain.programs import explain_on, explained, shape, tra
 from outlay.analysis.attribution.collective_facts import rows
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.core.table import to_text
+from outlay.core.terminal_text import to_text
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.report.explain.explain import explain

@@ -12,7 +12,7 @@ from tests.unit.program.waves import NUM_STEPS, graph, init_of, inputs
 
 import outlay
 from outlay.core.error_types import ExplainError
-from outlay.core.table import to_text
+from outlay.core.terminal_text import to_text
 from outlay.core.traced_flops import count_flops
 from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import Part, Source, StepGraph

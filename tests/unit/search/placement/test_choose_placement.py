@@ -10,7 +10,7 @@ from tests.unit.program.waves import graph, init_of, inputs
 from tests.unit.search.placement.costs import ring
 
 import outlay
-from outlay.core.table import to_text
+from outlay.core.terminal_text import to_text
 from outlay.devices.target import Target
 from outlay.graph.graph_loop import GraphLoop
 from outlay.search.placement.choice import PlacementChoice

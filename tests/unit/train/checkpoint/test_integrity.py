@@ -11,7 +11,7 @@ import pytest
 
 import outlay
 from outlay.core.error_types import CheckpointError
-from outlay.core.table import to_text
+from outlay.core.terminal_text import to_text
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import contents
 from outlay.train.checkpoint.integrity import Manifest

@@ -1,4 +1,7 @@
-"""Render tables and other facts as text, with colour only where a terminal shows it."""
+"""Text for terminals and files: tables and other facts, coloured where a terminal shows it, and nothing it obeys.
+
+Errors quote names and files, so each loads this module: rich is imported when something is rendered.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,27 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.segment import Segment
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
 
-from outlay.core.visible_text import visible
+# Characters that a terminal obeys instead of showing (C0, DEL, C1), that reverse or break a line (bidirectional marks,
+# U+2028), and lone surrogates, which no stream can encode. Newlines and tabs stay: messages are formatted with them.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""Escape the control characters of a text, so that no terminal obeys them.
+
+    Everything that Outlay prints goes through here: errors where they become text, tables where they are rendered,
+    lines where a command writes them.
+
+    >>> visible("w\x1b]0;title\x07")
+    'w\\x1b]0;title\\x07'
+    """
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,8 @@ class Visible:
     renderable: Any
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
         # Cast here: rich would first ask for an attribute that nothing has, and a report would look for its like.
         cast = getattr(self.renderable, "__rich__", None)
         for segment in console.render(cast() if cast else self.renderable, options):
@@ -48,6 +67,8 @@ class Visible:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
     """Return a borderless table; columns named in `right` are right-aligned, and cells are plain text, not markup."""
+    from rich.table import Table
+
     built = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, columns)))
     for column in columns:
         built.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -128,6 +149,8 @@ def has_more_lines(renderable: Any, num: int, *, width: int) -> bool:
 
 
 def _console(file: io.StringIO, width: int) -> Console:
+    from rich.console import Console
+
     return Console(
         file=file,
         width=width,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from outlay.core.table import table, to_text
+from outlay.core.terminal_text import table, to_text
 
 IN_A_NOTEBOOK = """
 import sys, types
@@ -16,7 +16,7 @@ ipython = types.ModuleType("IPython")
 sys.modules["IPython"] = ipython
 import builtins
 builtins.get_ipython = lambda: ZMQInteractiveShell()
-from outlay.core.table import table, to_text
+from outlay.core.terminal_text import table, to_text
 sys.stdout.write(to_text(table(["a"], [["1"]])))
 """
 
