@@ -74,9 +74,13 @@ def command(*arguments: str) -> str:
     return f"""
 import contextlib, io, sys
 sys.argv = ["outlay", *{arguments!r}]
-with walked(), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+with walked(), contextlib.redirect_stdout(io.StringIO()):
     from outlay.cli.main import main
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:  # a command that fails enters less
+            raise
 """
 
 

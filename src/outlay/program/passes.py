@@ -154,6 +154,7 @@ class Pass:
     Attributes:
         name: its module in `outlay.program`; behind a colon the function there, if it is not `wrap`.
         is_wanted: whether a program needs it.
+        is_checked: whether its `check`, if it has one, has something to look at.
         is_traced: whether the trace has to see it, since it makes values known to rules.
         traces_anew: whether the step's own Python has to run inside of it; within others its trace can be replayed.
         refuses_in_trace: whether it raises for what it cannot do while the step is traced with it, and not before.
@@ -163,6 +164,7 @@ class Pass:
 
     name: str
     is_wanted: Callable[[Planned], bool]
+    is_checked: Callable[[Planned], bool] = lambda of: True
     is_traced: bool = False
     traces_anew: bool = False
     refuses_in_trace: bool = False
@@ -170,7 +172,7 @@ class Pass:
 
     def check(self, planned: Planned) -> None:
         """Raise for what it cannot do in this program."""
-        check = getattr(self._module, "check", None)
+        check = getattr(self._module, "check", None) if self.is_checked(planned) else None
         if check is not None:
             check(planned)
 
@@ -185,6 +187,10 @@ class Pass:
 
 def _has_parts(of: Planned) -> bool:
     return of.traced.num_microbatches > 1 or (of.has_pipelines and of.traced.sums_over_batch)
+
+
+def _requires_places(of: Planned) -> bool:
+    return bool(of.traced.required_names or of.traced.specs)
 
 
 PER_SHARD = (
@@ -202,7 +208,7 @@ PASSES = (
     Pass("pipelining", lambda of: of.has_pipelines and of.mode != "placed", traces_anew=True, refuses_in_trace=True),
     Pass("staged_gradients", lambda of: of.has_pipelines and of.mode == "placed", traces_anew=True),
     Pass("expert_shards", lambda of: of.is_placed_by_xla and of.has_unlimited_experts, traces_anew=True),
-    Pass("constraints", lambda of: of.constrains or of.stores, traces_anew=True),
+    Pass("constraints", lambda of: of.constrains or of.stores, _requires_places, traces_anew=True),
     Pass("manual_step", lambda of: of.runs_on_shards, traces_anew=True),
     Pass("rematerialization", lambda of: of.stores, traces_anew=True),
     Pass("manual_gradients", lambda of: of.mode == "manual" and of.traced.sums_over_batch, traces_anew=True),

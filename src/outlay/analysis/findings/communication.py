@@ -120,6 +120,11 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("gathered-batch", text, fix, cost, source, seconds=seconds_of(gathers), spec=PartitionSpec(axis))
 
 
+def gathers_a_value(one: CollectiveFacts) -> bool:
+    """Return whether an exchange gathers something else than a parameter, which FSDP gathers where it is used."""
+    return one.kind == "all-gather" and not one.leaf.startswith("params")
+
+
 def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:
     """Group the all-gathers by leaf."""
     gathers: dict[str, list[CollectiveFacts]] = {}

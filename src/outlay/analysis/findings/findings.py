@@ -34,14 +34,16 @@ def _exchanges(evidence: Evidence) -> Iterator[Finding]:
         return
     from outlay.analysis.findings import communication
     from outlay.analysis.findings.exchanges_in_loops import exchanges_in_loops
-    from outlay.analysis.findings.gathered_operands import gathered_operands, indexed_operands
 
     yield from communication.back_and_forth(evidence)
     yield from communication.whole_parameters(evidence)
     yield from communication.exchanges_in_fsdp(evidence)
     yield from communication.gathered_batch(evidence)
-    yield from gathered_operands(evidence)
-    yield from indexed_operands(evidence)
+    if any(communication.gathers_a_value(one) for one in evidence.collectives):
+        from outlay.analysis.findings.gathered_operands import gathered_operands, indexed_operands
+
+        yield from gathered_operands(evidence)
+        yield from indexed_operands(evidence)
     yield from exchanges_in_loops(evidence)
 
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
-from outlay.analysis.findings.communication import at, is_elementwise, where_it_ends
+from outlay.analysis.findings.communication import at, gathers_a_value, is_elementwise, where_it_ends
 from outlay.analysis.findings.finding import Evidence, Finding, seconds_of
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.opcodes import KINDS
@@ -29,7 +29,7 @@ def gathered_operands(evidence: Evidence) -> Iterator[Finding]:
     """Find all-gathers whose result goes into an FFT, a factorization, a sort or somebody's kernel."""
     gathers: dict[tuple[str, bool, SourceLine | None], list[CollectiveFacts]] = {}
     for computation, one, collective in evidence.exchanges():
-        if collective.kind != "all-gather" or collective.leaf.startswith("params"):
+        if not gathers_a_value(collective):
             continue
         for end in where_it_ends(evidence.module, computation, one):
             if _is_not_split(end):
@@ -73,12 +73,12 @@ def _name(one: Instruction) -> str:
 
 def indexed_operands(evidence: Evidence) -> Iterator[Finding]:
     """Find all-gathers whose result is indexed along the dim that was split."""
-    by_name = {one.name: one for one in evidence.collectives if one.kind == "all-gather"}
+    by_name = {one.name: one for one in evidence.collectives if gathers_a_value(one)}
     gathers: dict[SourceLine | None, list[CollectiveFacts]] = {}
     other_dims: dict[SourceLine | None, int | None] = {}
     for computation, one in evidence.module.instructions():
         collective = by_name.get(one.name)
-        if collective is None or collective.leaf.startswith("params"):
+        if collective is None:
             continue
         dims = re.findall(r"\d+", one.attributes.get("dimensions", ""))
         if len(dims) != 1:

@@ -61,7 +61,7 @@ def _blocks(facts: Explanation, left_out: Sequence[str]) -> Iterator[Block]:
     if "memory" not in left_out:
         yield from memory_of_device(facts.memory)
     yield from operations(facts.operations, NUM_LINES)
-    yield from finding_blocks(facts.findings, facts.estimate, "text", NUM_LINES)
+    yield from finding_blocks(facts.findings, facts.estimate, "text", NUM_LINES) if facts.findings else ()
     yield Line("")
     yield Notes(facts.incomplete[:_NUM_NOTES], "incomplete", is_warning=True)
     sent = counted(len(facts.collectives), "collective")

@@ -23,13 +23,11 @@ def finding_blocks(
     """Lay out findings: the expensive ones with their fixes, all others in one line.
 
     Args:
-        findings: the findings.
+        findings: the findings, of which there are some.
         estimate: the time of a step, if known.
         medium: where they are shown.
         limit: of how many expensive ones all is said; None for all of them.
     """
-    if not findings:
-        return
     groups = _by_layer(findings)
     costs = [sum(finding.cost_bytes for finding in group) for group in groups]
     step = estimate.seconds if estimate else None

@@ -247,7 +247,7 @@ def sections_of(facts: Explanation) -> Iterator[Block]:
     yield Notes(facts.incomplete, "incomplete", is_warning=True, medium="html")
     yield Deferred(functools.partial(_timeline, facts), medium="html")
     yield from _front(facts)
-    yield from finding_blocks(facts.findings, facts.estimate, medium="html")
+    yield from finding_blocks(facts.findings, facts.estimate, medium="html") if facts.findings else ()
     yield from collective_tables(facts.collectives, sums, facts.bytes_per_step, with_time=facts.target is not None)
     yield from layout_of(facts.layout, facts.work)
     yield from memory_of_device(facts.memory)
@@ -258,7 +258,7 @@ def sections_of(facts: Explanation) -> Iterator[Block]:
     yield from recomputed(facts.recomputed)
     yield Deferred(functools.partial(_what_if, facts), medium="html")
     yield from _evidence(facts)
-    yield from finding_blocks(facts.findings, facts.estimate, medium="text")
+    yield from finding_blocks(facts.findings, facts.estimate, medium="text") if facts.findings else ()
     if assumed:
         yield Section("assumed of the hardware", [Notes(assumed)], medium="html")
     if facts.incomplete or facts.notes:
