@@ -39,7 +39,7 @@ from outlay.program.fp8.delayed_scaling import (
     no_place,
     scales_of,
 )
-from outlay.program.fp8.fp8_product import Fp8Product
+from outlay.program.fp8.fp8_product import Fp8Product, Rounded
 from outlay.program.fp8.fp8_scaling import SCALES, Narrow, narrowed
 from outlay.program.fp8.parameter_products import ORIGINS, Origin, Origins, out_of_reach, run_with_products
 from outlay.program.gradient_splits import root_of
@@ -204,9 +204,23 @@ class _Products:
         for eqn, what, paths in out_of_reach(jaxpr, origins):
             at = (what, source_line(eqn))
             self.beyond[at] = self.beyond.get(at, frozenset()) | paths
-        return run_with_products(jaxpr, values, origins, self._multiply)
+        # In a loop over layers, each microbatch would round all parameters again.
+        several = self.planned.has_pipelines or self.planned.traced.num_microbatches > 1
+        round_stack = self._rounded_stack if several and self.planned.mode != "placed" else None
+        return run_with_products(jaxpr, values, origins, self._multiply, round_stack)
 
-    def _multiply(self, eqn: Any, values: list[Any], origins: Origins, shared: dict[Any, Any]) -> list[Any]:
+    def _rounded_stack(self, stack: Any, of_slice: Origin) -> Rounded | None:
+        rule: Any = self.rules[of_slice.rule].placement
+        if rule.scaling == "blockwise":
+            return None
+        for dtype in of_slice.casts:
+            stack = stack.astype(dtype)
+        scale = self._row(min(of_slice.paths), PARAMETER)[0] if rule.scaling == "delayed" else None
+        return jax.vmap(lambda x: Rounded.of(x, rule.forward, scale))(jax.lax.stop_gradient(stack))
+
+    def _multiply(
+        self, eqn: Any, values: list[Any], origins: Origins, shared: dict[Any, Any], rounded: list[Rounded | None]
+    ) -> list[Any]:
         own = [one for one in origins if one is not None]
         number = min(one.rule for one in own)
         self.read |= {path: number for one in own for path in one.paths}
@@ -217,9 +231,11 @@ class _Products:
         product = Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))
         if rule.scaling == "delayed":
             scales, zeros = self._scales_of(eqn, origins, number, shared)
-            return [product.delayed(left, right, scales, zeros)]
+            return [product.delayed(left, right, scales, zeros, rounded)]
 
         def narrow(place: int, form: Float8) -> Narrow:
+            if (before := rounded[place]) is not None:
+                return before.narrow
             key = (eqn.invars[place], form)
             if key not in shared:
                 shared[key] = narrowed(jax.lax.stop_gradient(values[place]), form)
@@ -234,13 +250,18 @@ class _Products:
         """
         place, one = next((place, one) for place, one in enumerate(origins) if one is not None and one.rule == number)
         path = min(one.paths)
-        if path not in self.rows:
-            raise no_place(self.planned.layout)
         of_other = shared.setdefault((eqn.invars[1 - place], "history"), path)
         rows = [(of_other, OTHER), (path, PARAMETER)]
         rows = [*(rows if place == 1 else rows[::-1]), (path, GRADIENT)]
-        scales, zeros = zip(*((self.rows[path][0][row], self.rows[path][1][row]) for path, row in rows), strict=True)
+        scales, zeros = zip(*(self._row(path, row) for path, row in rows), strict=True)
         return list(scales), jnp.stack(zeros)
+
+    def _row(self, path: str, row: int) -> tuple[Any, Any]:
+        """Return a scale of a leaf with delayed scaling, and the zeros that take what occurs."""
+        if path not in self.rows:
+            raise no_place(self.planned.layout)
+        scales, zeros = self.rows[path]
+        return scales[row], zeros[row]
 
     def check(self) -> None:
         """Raise if a rule has no product."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,23 @@ from outlay.program.fp8.fp8_scaling import Narrow, narrowed, narrowed_by, rounde
 
 Names = tuple[int, ...]
 """A name for each dim of an array; dims of several arrays with one name go together."""
+
+
+class Rounded(NamedTuple):
+    """An operand that was rounded beforehand.
+
+    Attributes:
+        narrow: it, in 8 bits.
+        tally: which scale it has by itself (`scale_tally`), where it was rounded with another; None elsewhere.
+    """
+
+    narrow: Narrow
+    tally: Any = None
+
+    @classmethod
+    def of(cls, x: jax.Array, form: Float8, scale: Any = None) -> Rounded:
+        """Round an array, with a scale of its own if none is given."""
+        return cls(narrowed(x, form)) if scale is None else cls(narrowed_by(x, scale, form), scale_tally(x, form))
 
 
 @dataclass(frozen=True)
@@ -78,7 +95,9 @@ class Fp8Product:
 
         return self._per_tensor(left, right, operands, None, of_gradient)
 
-    def delayed(self, left: Any, right: Any, scales: Sequence[Any], tallies: Any) -> jax.Array:
+    def delayed(
+        self, left: Any, right: Any, scales: Sequence[Any], tallies: Any, rounded: Sequence[Rounded | None]
+    ) -> jax.Array:
         """Multiply with scales that are known.
 
         Args:
@@ -86,11 +105,17 @@ class Fp8Product:
             right: the right operand.
             scales: theirs, and that of the gradient that comes in.
             tallies: zeros (3, scales), whose gradient says which scales these three have (`delayed_scaling.py`).
+            rounded: the operands, where they were rounded before; None elsewhere.
         """
         forward, backward = self.rule.forward, self.rule.backward
         values = jax.lax.stop_gradient((left, right))
-        operands = [narrowed_by(x, scale, forward) for x, scale in zip(values, scales[:2], strict=True)]
-        of_operands = [scale_tally(x, forward) for x in values]
+        operands, of_operands = zip(
+            *(
+                Rounded.of(x, forward, scale) if before is None else before
+                for x, scale, before in zip(values, scales[:2], rounded, strict=True)
+            ),
+            strict=True,
+        )
 
         def of_gradient(gradient: jax.Array, residuals: Any) -> tuple[Narrow, jax.Array]:
             scale, *of_operands = residuals

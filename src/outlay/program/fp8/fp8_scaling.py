@@ -47,7 +47,7 @@ def narrowed(x: jax.Array, form: Float8) -> Narrow:
     >>> narrowed(jnp.array([1.0, 450.0]), "e4m3")
     Narrow(values=Array([0.5, 224], dtype=float8_e4m3fn), scale=Array(2., dtype=float32))
     """
-    largest = checkpoint_name(_over_devices(_largest(x)), LARGEST)
+    largest = checkpoint_name(_largest(x), LARGEST)
     scale, inverse = _scales(largest, form)
     return Narrow((x.astype(jnp.float32) * inverse).astype(_DTYPES[form]), scale)
 
@@ -107,12 +107,6 @@ def _within(x: jax.Array, most: float) -> jax.Array:
 
 _within.__name__ = SATURATE
 _saturated = jax.jit(_within, static_argnums=1)
-
-
-def _over_devices(largest: jax.Array) -> jax.Array:
-    """Take the largest entry on all devices, where each computes its own part of the array."""
-    axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
-    return jax.lax.pmax(largest, axes) if axes else largest
 
 
 def _scales(largest: jax.Array, form: Float8) -> tuple[jax.Array, jax.Array]:

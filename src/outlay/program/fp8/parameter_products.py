@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
 from outlay.core.jax_source import MARK
-from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, run_jaxpr
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, rerun_scan, run_jaxpr
 from outlay.core.primitives import KEEPS
 from outlay.program.fp8.fp8_scaling import LARGEST
 from outlay.program.value_facts import NAME, FactRules, facts_of, split_scan
@@ -21,6 +23,9 @@ _ENTERED = (SCAN, COND, *CALLS, *CHECKPOINTS)
 _PIECES = {"broadcast_in_dim", "concatenate", "dynamic_slice", "slice", "split", "stack", "unstack"}
 _HANDED_ON = KEEPS | _PIECES | {MARK}
 """Operations whose results are the parameters themselves, cast, moved, or pieces of them."""
+_CAST = "convert_element_type"
+_UNMOVED = {_CAST, MARK, NAME, "copy", "sharding_constraint"}
+"""Those of which each entry of the result is the entry of the operand at the same place, perhaps cast."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +35,40 @@ class Origin:
     Attributes:
         paths: their paths.
         rule: the number of the rule that they are under.
+        slice_of: of a slice of a stack that a loop reads, if nothing but cast, the argument of the loop's body.
+        casts: the dtypes that the slice was cast to, one after the other.
     """
 
     paths: frozenset[str]
     rule: int
+    slice_of: Any = None
+    casts: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, tuple[Any, ...]]:
+        """What the slice is known by; nothing is, where it is none."""
+        return self.slice_of, self.casts
 
 
 Origins = Sequence["Origin | None"]
 """Of each argument of a program, or of its constants and arguments; None for what comes from no such parameter."""
-Multiply = Callable[[Any, list[Any], Origins, dict[Any, Any]], list[Any]]
-"""`multiply(eqn, values, origins, shared)` returns the results of a product; `shared` lives as long as its operands."""
+Multiply = Callable[[Any, list[Any], Origins, dict[Any, Any], list[Any]], list[Any]]
+"""`multiply(eqn, values, origins, shared, rounded)` returns the results of a product.
+
+`shared` lives as long as its operands; `rounded` has what was made of an operand before the loop, or None.
+"""
+Rounding = Callable[[Any, Origin], Any]
+"""`round_stack(stack, of_slice)` returns arrays of which each has an entry for each slice; None for nothing."""
 
 
-def run_with_products(jaxpr: Any, values: Sequence[Any], origins: Origins, multiply: Multiply) -> list[Any]:
+def run_with_products(
+    jaxpr: Any,
+    values: Sequence[Any],
+    origins: Origins,
+    multiply: Multiply,
+    round_stack: Rounding | None = None,
+    rounded: Mapping[Any, Any] = MappingProxyType({}),
+) -> list[Any]:
     """Run a traced program with other operations for the products of parameters, wherever they are.
 
     Args:
@@ -50,26 +76,48 @@ def run_with_products(jaxpr: Any, values: Sequence[Any], origins: Origins, multi
         values: its arguments.
         origins: the parameters that these are made of, or that its constants and these are made of.
         multiply: what runs instead of a product.
+        round_stack: what is computed before a loop of the stacks whose slices it multiplies; None for nothing.
+        rounded: what was, by the slice.
     """
     known, shared = ORIGINS.known(jaxpr, origins), {}
 
     def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
         of = facts_of(known, eqn.invars)
         if _is_product(eqn, of):
-            return multiply(eqn, values, of, shared)
+            return multiply(eqn, values, of, shared, [None if one is None else rounded.get(one.key) for one in of])
         inside = ORIGINS.inside(eqn, of) if eqn.primitive.name in _ENTERED and any(of) else []
         if not any(next(products_in(*one), None) for one in inside):
             return bind(*values)
 
-        def run(inner: Any, values: Sequence[Any]) -> list[Any]:
+        def run(inner: Any, values: Sequence[Any], more: Mapping[Any, Any] = rounded) -> list[Any]:
             within = next(origins for one, origins in inside if one is inner or one is getattr(inner, "jaxpr", None))
-            return run_with_products(inner, values, within, multiply)
+            return run_with_products(inner, values, within, multiply, round_stack, more)
 
+        if eqn.primitive.name == SCAN and round_stack is not None:
+            body, within = inside[0]
+            before = _before_loop(body, within, values, round_stack)
+            leaves, tree = jax.tree.flatten([*before.values()])
+
+            def turn(own: list[Any]) -> list[Any]:
+                slices = jax.tree.unflatten(tree, own[len(values) :])
+                return run(body, own[: len(values)], {**rounded, **dict(zip(before, slices, strict=True))})
+
+            return rerun_scan(eqn.params, [*values, *leaves], turn)
         if eqn.primitive.name in CHECKPOINTS:
             eqn = eqn.replace(params={**eqn.params, "policy": _keeping_scales(eqn.params["policy"])})
         return rerun(eqn, values, run)
 
     return run_jaxpr(jaxpr, values, evaluate)
+
+
+def _before_loop(
+    body: Any, origins: Origins, values: Sequence[Any], round_stack: Rounding
+) -> dict[tuple[Any, tuple[Any, ...]], Any]:
+    """Return what is computed of a loop's stacks, for the slices that are multiplied as they are."""
+    stacks = dict(zip(getattr(body, "jaxpr", body).invars, values, strict=True))
+    slices = {one.key: one for _, of in products_in(body, origins) for one in of if one and one.slice_of in stacks}
+    before = {key: round_stack(stacks[one.slice_of], one) for key, one in slices.items()}
+    return {key: made for key, made in before.items() if made is not None}
 
 
 def _keeping_scales(policy: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -82,11 +130,11 @@ def _keeping_scales(policy: Callable[..., Any] | None) -> Callable[..., Any]:
     return keeping
 
 
-def products_in(jaxpr: Any, origins: Origins) -> Iterator[Any]:
-    """Yield the products of parameters that `run_with_products` replaces."""
+def products_in(jaxpr: Any, origins: Origins) -> Iterator[tuple[Any, Origins]]:
+    """Yield the products of parameters that `run_with_products` replaces, each with what its operands are made of."""
     for eqn, of in ORIGINS.operations(jaxpr, origins):
         if _is_product(eqn, of):
-            yield eqn
+            yield eqn, of
         elif eqn.primitive.name in _ENTERED and any(of):
             for inner, within in ORIGINS.inside(eqn, of):
                 yield from products_in(inner, within)
@@ -136,14 +184,22 @@ def _of_results(eqn: Any, of: Origins) -> Origins:
     if name not in _HANDED_ON or (name == "concatenate" and not all(of)):
         return [None for _ in eqn.outvars]
     own = [one for one in of if one is not None]
+    if name in _UNMOVED:
+        casts = (eqn.params["new_dtype"],) if name == _CAST else ()
+        return [replace(own[0], casts=(*own[0].casts, *casts))]
     merged = Origin(frozenset().union(*(one.paths for one in own)), min(one.rule for one in own))
     return [merged for _ in eqn.outvars]
 
 
 def _in_scan(eqn: Any, of: Origins) -> Origins:
     of_all, carried, scanned = split_scan(eqn, of)
+    arguments = eqn.params["jaxpr"].jaxpr.invars[len(of_all) + len(carried) :]
+    slices = [
+        None if one is None else replace(one, slice_of=argument, casts=())
+        for one, argument in zip(scanned, arguments, strict=True)
+    ]
     # What a turn hands to the next one need not be made of what the first had.
-    return [*of_all, *[None for _ in carried], *scanned]
+    return [*of_all, *[None for _ in carried], *slices]
 
 
 ORIGINS = FactRules(_of_results, _in_scan, lambda name: name in (*CALLS, *CHECKPOINTS))

@@ -69,8 +69,9 @@ class Operands:
         carried: what goes from layer to layer (M, ...).
         carried_dims: for each of these, which dim behind the microbatches holds samples.
         sample_axes: the mesh axes that split samples.
-        sums: for each of the layers, what their gradient is added to (`layers_in_place.py`); None where by JAX.
-        first_layer: the place of the first of the layers among all layers of a stage, as sums have them.
+        in_place: which of the layers are all of a stage's, and read where they are used (`layers_in_place.py`).
+        sums: for each of the layers, what their gradient is added to there; None where by JAX, or where there is none.
+        first_layer: the place of the first of the layers among all layers of a stage.
     """
 
     shared: Sequence[Any]
@@ -80,6 +81,7 @@ class Operands:
     carried: Sequence[Any]
     carried_dims: Sequence[int] = ()
     sample_axes: tuple[str, ...] = ()
+    in_place: Sequence[bool] = ()
     sums: Sequence[Any | None] = ()
     first_layer: Any = 0
 
@@ -119,8 +121,11 @@ def run_circular(
     layers, layer_samples = (
         [_by_stage(x, schedule, at_stages) for x in each] for each in (of.layers, of.layer_samples)
     )
-    sums = [sums_of(x) if _is_float(x) and not unrolled else None for x in layers]
-    layers = [x if total is None else jax.lax.stop_gradient(x) for x, total in zip(layers, sums, strict=True)]
+    in_place = [_is_float(x) and not unrolled for x in layers]
+    sums = [sums_of(x) if one and _has_gradient(x) else None for x, one in zip(layers, in_place, strict=True)]
+    layers = [
+        jax.lax.stop_gradient(x) if one or not _has_gradient(x) else x for x, one in zip(layers, in_place, strict=True)
+    ]
     of_stages = [x.shape for x in layers]
     layers = [[*map(at_stages, _by_layer_at_once(x))] if unrolled else x for x in layers]
     # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
@@ -140,12 +145,10 @@ def run_circular(
             Operands(
                 shared,
                 [x[microbatch] for x in shared_samples],
-                [
-                    _own(x, repeat, unrolled=unrolled, is_summed=total is not None)
-                    for x, total in zip(layers, sums, strict=True)
-                ],
+                [_own(x, repeat, unrolled=unrolled, in_place=one) for x, one in zip(layers, in_place, strict=True)],
                 [_at(x, repeat)[:, microbatch] for x in layer_samples],
                 carried,
+                in_place=in_place,
                 sums=[None if x is None else x.reshape(-1, *x.shape[2:]) for x in sums],
                 first_layer=repeat * schedule.layers_at_once if schedule.num_repeats > 1 else 0,
             )
@@ -157,14 +160,14 @@ def run_circular(
         moving, waiting, returned, sums = state
         job = jnp.clip(tick - numbers, 0, micro * schedule.num_repeats - 1)
         is_first = numbers == 0
-        entering = [jax.lax.dynamic_index_in_dim(x, tick % micro, 1, keepdims=False) for x in waiting]
+        is_entering = tick < micro * schedule.num_repeats
+        entering, waiting = _taken_out(waiting, tick % micro, is_entering)
         carried = spread([_where(is_first, *both) for both in zip(entering, moving, strict=True)])
         operands = (shared, shared_samples, layers, layer_samples, carried, sums)
         results, besides, sums = at_all_stages(operands, job // micro, job % micro)
-        moved = spread([jnp.roll(x, 1, axis=0) for x in spread(results)])
-        is_back = tick >= stages - 1
-        slot = (tick - stages + 1) % micro
-        waiting = [_written(all_, one, slot, is_back) for all_, one in zip(waiting, moved, strict=True)]
+        moved = spread(_to_next_stage(spread(results)))
+        slot, is_back = (tick - stages + 1) % micro, tick >= stages - 1
+        waiting = _put_back(waiting, moved, slot, is_back)
         is_job = (tick >= numbers) & (tick - numbers < micro * schedule.num_repeats)
         returned = [_filed(all_, one, job, is_job, micro) for all_, one in zip(returned, besides, strict=True)]
         sums = [None if x is None else at_stages(x.reshape(shape)) for x, shape in zip(sums, of_stages, strict=True)]
@@ -229,9 +232,9 @@ def _by_layer_at_once(x: jax.Array) -> list[jax.Array]:
     return [jnp.squeeze(row, 2) for row in jax.lax.split(x, (1,) * x.shape[2], axis=2)]
 
 
-def _own(x: Any, repeat: jax.Array, *, unrolled: bool, is_summed: bool) -> Any:
-    """Return the layers of one repeat; of a stack with sums all of a stage's, which are read where they are used."""
-    if is_summed:
+def _own(x: Any, repeat: jax.Array, *, unrolled: bool, in_place: bool) -> Any:
+    """Return the layers of one repeat, or all of a stage's."""
+    if in_place:
         return x.reshape(-1, *x.shape[2:])
     return [_at(row, repeat) for row in x] if unrolled else _at(x, repeat)
 
@@ -245,14 +248,78 @@ def _is_float(x: jax.Array) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
+def _has_gradient(x: jax.Array) -> bool:
+    """Return whether an array may have a gradient: one of 8 bits is what others were rounded to."""
+    return not _is_float(x) or x.dtype.itemsize > 1
+
+
 def _where(is_first: jax.Array, first: jax.Array, others: jax.Array) -> jax.Array:
     return jnp.where(is_first.reshape(-1, *[1] * (first.ndim - 1)), first, others)
 
 
-def _written(all_: jax.Array, one: jax.Array, slot: jax.Array, is_back: jax.Array) -> jax.Array:
-    """Write what came back from the last stage to its microbatch's place."""
-    before = jax.lax.dynamic_index_in_dim(all_, slot, 1, keepdims=False)
-    return jax.lax.dynamic_update_index_in_dim(all_, jnp.where(is_back, one, before), slot, 1)
+Rows = list[jax.Array]
+
+
+@jax.custom_vjp
+def _to_next_stage(rows: Rows) -> Rows:
+    """Move rows (stages, ...) on by one stage, the last one's to the first, and their gradients back.
+
+    JAX would turn back what `jnp.roll` cuts and joins: two permutes of all devices in the place of one.
+    """
+    return [jnp.roll(x, 1, axis=0) for x in rows]
+
+
+_to_next_stage.defvjp(
+    lambda rows: (_to_next_stage(rows), None),
+    lambda _, gradients: ([None if _is_none(x) else jnp.roll(x, -1, axis=0) for x in gradients],),
+)
+
+
+@jax.custom_vjp
+def _taken_out(waiting: Rows, slot: jax.Array, is_job: jax.Array) -> tuple[Rows, Rows]:
+    """Return the microbatch that enters the first stage, and all that wait, as they were.
+
+    Nobody reads its place again until something else is put there. So its gradient is written there, into those of all.
+    Differentiated by JAX, it would be an array of all microbatches, added to theirs in every tick.
+    """
+    del is_job
+    return [_row(x, slot) for x in waiting], waiting
+
+
+def _taken_out_backward(at: tuple[jax.Array, jax.Array], gradients: tuple[Rows, Rows]) -> tuple[Rows, None, None]:
+    return _with_rows(gradients[1], gradients[0], *at), None, None
+
+
+@jax.custom_vjp
+def _put_back(waiting: Rows, moved: Rows, slot: jax.Array, is_back: jax.Array) -> Rows:
+    """Write what came back from the last stage to its microbatch's place, out of which the microbatch was taken."""
+    return _with_rows(waiting, moved, slot, is_back)
+
+
+def _put_back_backward(at: tuple[jax.Array, jax.Array], gradients: Rows) -> tuple[Rows, list[Any], None, None]:
+    slot, is_back = at
+    moved = [None if _is_none(x) else jnp.where(is_back, _row(x, slot), 0) for x in gradients]
+    return gradients, moved, None, None
+
+
+_taken_out.defvjp(lambda waiting, *at: (_taken_out(waiting, *at), at), _taken_out_backward)
+_put_back.defvjp(lambda waiting, moved, *at: (_put_back(waiting, moved, *at), at), _put_back_backward)
+
+
+def _is_none(gradient: Any) -> bool:
+    """Return whether it is the gradient of integers."""
+    return gradient.dtype == jax.dtypes.float0
+
+
+def _row(x: jax.Array, slot: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(x, slot, 1, keepdims=False)
+
+
+def _with_rows(waiting: Rows, rows: Rows, slot: jax.Array, is_meant: jax.Array) -> Rows:
+    return [
+        x if _is_none(x) else jax.lax.dynamic_update_index_in_dim(x, jnp.where(is_meant, row, _row(x, slot)), slot, 1)
+        for x, row in zip(waiting, rows, strict=True)
+    ]
 
 
 def _filed(all_: jax.Array, one: jax.Array, job: jax.Array, is_job: jax.Array, micro: int) -> jax.Array:

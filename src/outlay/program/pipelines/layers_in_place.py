@@ -33,14 +33,14 @@ Run = Callable[[list[Any], list[Any]], list[Any]]
 
 
 def run_layer(
-    run: Run, stacks: list[Any], sums: list[Any], number: Any, others: list[Any]
-) -> tuple[list[Any], list[Any]]:
+    run: Run, stacks: list[Any], sums: list[Any | None], number: Any, others: list[Any]
+) -> tuple[list[Any], list[Any | None]]:
     """Run a layer; return its results, and the sums to which its gradient is added.
 
     Args:
         run: runs it.
         stacks: the stacks of its arrays, which get no gradient of their own.
-        sums: for each of these, from `sums_of`.
+        sums: for each of these, from `sums_of`; None for a stack that has no gradient.
         number: which entry of the stacks it is.
         others: what else it takes.
     """
@@ -61,7 +61,7 @@ def run_layer(
     def backward(left: Any, gradients: tuple[list[Any], list[Any]]) -> tuple[Any, ...]:
         (stacks, number, rest), (of_results, so_far) = left, gradients
         of_own, of_others = passes[0].backward(_entries(stacks, number), rest, of_results)
-        added = [_added(total, x, number) for total, x in zip(so_far, of_own, strict=True)]
+        added = [None if total is None else _added(total, x, number) for total, x in zip(so_far, of_own, strict=True)]
         return [None] * len(stacks), added, None, of_others
 
     layer.defvjp(forward, backward)
@@ -116,8 +116,12 @@ def _added_on_stages(
 ) -> tuple[jax.Array, bool]:
     """Add the rows of all stages: where it is the same entry of each, one slice, which `jax.vmap` would make a scatter.
 
-    With repeats each stage is at another. XLA makes a slice of a scatter again where a device has one stage.
+    With repeats each stage is at another. XLA makes a slice of a scatter again where a device has one stage. Zeros may
+    be the same for all stages, such as those of what is not trained.
     """
+    sums, rows = (
+        x if one else jnp.broadcast_to(x, (size, *x.shape)) for x, one in zip((sums, rows), is_batched[:2], strict=True)
+    )
     if is_batched[2]:
         return jax.vmap(lambda total, row, at: total.at[at].add(row, mode="promise_in_bounds"))(
             sums, rows, number

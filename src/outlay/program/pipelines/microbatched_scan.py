@@ -176,13 +176,12 @@ class _PipelinedScan:
         const_dims, carried_dims, layer_dims = self._parts(self._dims)
         consts = _merged(const_dims, of.shared_samples, of.shared)
         num_free = sum(dim is None for dim in carried_dims)
-        is_summed = [total is not None for total in of.sums]
-        stacks = [x for x, summed in zip(of.layers, is_summed, strict=True) if summed]
+        stacks = [x for x, one in zip(of.layers, of.in_place, strict=True) if one]
 
-        def layer(summed: list[Any], others: list[Any]) -> list[Any]:
+        def layer(in_place: list[Any], others: list[Any]) -> list[Any]:
             consts, carried, rest, layer_samples = others
-            first, second = iter(summed), iter(rest)
-            own = [next(first) if one else next(second) for one in is_summed]
+            first, second = iter(in_place), iter(rest)
+            own = [next(first) if one else next(second) for one in of.in_place]
             free, slices = own[:num_free], _merged(layer_dims, layer_samples, own[num_free:])
             return _run(self._params["jaxpr"], [*consts, *_merged(carried_dims, carried, free), *slices])
 
@@ -194,8 +193,8 @@ class _PipelinedScan:
             return (own[: len(carried)], sums), own[len(carried) :]
 
         num = self._schedule.layers_at_once
-        so_far = [*of.carried], [x for x in of.sums if x is not None]
-        rest = [x for x, summed in zip(of.layers, is_summed, strict=True) if not summed]
+        so_far = [*of.carried], [x for x, one in zip(of.sums, of.in_place, strict=True) if one]
+        rest = [x for x, one in zip(of.layers, of.in_place, strict=True) if not one]
         if self._is_unrolled:
             returned = []
             for number in range(num):
@@ -214,7 +213,7 @@ class _PipelinedScan:
                 unroll=min(num, int(self._params["unroll"])),
             )
         left = iter(sums)
-        return carried, returned, [next(left) if summed else None for summed in is_summed]
+        return carried, returned, [next(left) if one else None for one in of.in_place]
 
 
 def _run(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
