@@ -292,7 +292,7 @@ def _taken_out_backward(at: tuple[jax.Array, jax.Array], gradients: tuple[Rows, 
 
 @jax.custom_vjp
 def _put_back(waiting: Rows, moved: Rows, slot: jax.Array, is_back: jax.Array) -> Rows:
-    """Write what came back from the last stage to its microbatch's place, out of which the microbatch was taken."""
+    """Write what came back from the last stage to the place that its microbatch was taken out of."""
     return _with_rows(waiting, moved, slot, is_back)
 
 
