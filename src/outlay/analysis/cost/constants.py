@@ -30,7 +30,6 @@ class Constants:
     operation: float
     step: float
     slowest: float
-    host: float
     spread: float
     spread_waiting: float
     fragments: float
@@ -53,8 +52,8 @@ def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
         table: the table; None for the built-in one.
 
     >>> from outlay.devices.hardware import known_hardware
-    >>> constants_of(known_hardware()["a100-80gb"]).host
-    25000000000.0
+    >>> constants_of(known_hardware()["a100-80gb"]).products
+    0.78
     """
     known = built_in() if table is None else table
     measured = hardware.measured

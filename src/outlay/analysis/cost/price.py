@@ -149,7 +149,7 @@ def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Ev
         if event.kind in ("exchange", "start"):
             return "communication", exchange(event.number), overhead
         if event.kind in ("copy", "copy-start"):
-            return "host", event.num_bytes / known.host * crowd, overhead
+            return "host", event.num_bytes / hardware.host_link_bandwidth * crowd, overhead
         if event.kind == "fetch-start":
             return "memory", event.num_bytes / hardware.memory_bandwidth / known.memory * crowd, 0.0
         product, moving = _product(event, hardware, known), moving_seconds(event, hardware) / known.memory
@@ -209,7 +209,7 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
         yield f"kernels ({', '.join(kernels)}): {known.kernels:.0%} of the peak"
     yield f"every operation reads and writes memory, at {known.memory:.0%} of {_speed(hardware.memory_bandwidth)}"
     if any(event.kind.startswith("copy") for block in schedule.blocks.values() for event in block):
-        yield f"between host and device: {_speed(known.host)}"
+        yield f"between host and device: {_speed(hardware.host_link_bandwidth)}"
     if hardware.measured is not None:
         yield (
             f"speeds, collectives and {format_seconds(hardware.measured.seconds_per_operation)} an operation as "

@@ -62,7 +62,7 @@ def price_table(
             "linkFloor": hardware.link_floor,
             "networkLatency": hardware.scale_out_latency,
             "networkFloor": hardware.scale_out_floor,
-            "host": known.host,
+            "host": hardware.host_link_bandwidth,
         },
         "constants": _constants(known, target),
         "ranges": {"own": known.spread, "waiting": known.spread_waiting, "waits": WAITING, "rounds": MOST_ROUNDS},

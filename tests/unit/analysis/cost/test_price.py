@@ -187,6 +187,8 @@ def test_copies_to_the_host_have_a_lane_of_their_own():
     assert priced(start, done).parts["host"] == pytest.approx(1e-3)
     assert priced(start, product(PEAK * 1e-2), done).parts["host"] == 0
     assert "between host and device: 55 GB/s" in priced(start, done).assumptions
+    # The target's own number, which a search takes too.
+    assert priced(start, done, target=Target.parse("gh200:8x1")).parts["host"] == pytest.approx(55 / 360 * 1e-3)
 
 
 def test_what_a_tpu_fetches_ahead_costs_only_what_is_waited_for():
