@@ -5,6 +5,7 @@ follow facts (the schedule, the peak), and from facts prices, so that a change o
 the runs that the repository lists are part of it.
 """
 
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 
 from _published_rows import RUNS, read_rows, runs_of
 from _published_run import Run, config_of
+from _published_tpu import before_machine_code
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "outlay" / "published"
 KNOWN = Path(__file__).parent / "data" / "published_facts.json.gz"
@@ -76,7 +78,10 @@ def write_known(facts):
 
 
 def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
-    """Compile what is not in the cache yet, some at a time; what fails is cached with its message.
+    """Compile what is not in the cache yet, some at a time; what the compiler refuses is cached with its message.
+
+    What gave no answer is not cached: it took too long, was ended from outside, or never came to the compiler. Then the
+    last line of its log says why, and the next call compiles it again.
 
     Args:
         runs: the runs, first things first.
@@ -98,12 +103,13 @@ def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
             if process.poll() is None and time.monotonic() - since > TIMEOUT:
                 process.kill()
                 process.wait()
+                with (cache / f"{name}.log").open("a") as log:
+                    log.write(f"\nended after {TIMEOUT} s\n")
             if process.poll() is not None:
                 del running[name]
                 done += 1
-                if not (cache / f"{name}.compiled.gz").is_file():
-                    _write(cache / f"{name}.compiled.gz", {"error": _last_line(cache / f"{name}.log")})
-                print(f"{done}/{total} {name}: {time.monotonic() - since:.0f} s", file=sys.stderr, flush=True)
+                answer = "" if (cache / f"{name}.compiled.gz").is_file() else ", no answer of the compiler"
+                print(f"{done}/{total} {name}: {time.monotonic() - since:.0f} s{answer}", file=sys.stderr, flush=True)
         time.sleep(0.5)
 
 
@@ -121,29 +127,40 @@ def compiled_of(run: Run):
         transformer.FeedForward.__call__ = keeping_all
     recipe = find_recipe(run.recipe, list(run.words))
     mesh = make_mesh(run.layout.text, target=run.target)
-    made = make_program(
-        recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh, compiler_options=_options(run, mesh)
-    )
-    start = time.perf_counter()
-    compiled = made.compiled
-    stats = compiled.memory_analysis()
+    options, start = _options(run, mesh), time.perf_counter()
+
+    def compile_with(more):
+        both = dataclasses.replace(options, values={**options.values, **more})
+        return make_program(
+            recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh, compiler_options=both
+        ).compiled
+
+    text, memory = before_machine_code(compile_with) if run.target.startswith("tpu") else _whole(compile_with({}))
     return {
-        "hlo": compiled.as_text(),
-        "memory": {f"{name}_in_bytes": getattr(stats, f"{name}_in_bytes", 0) for name in MEMORY},
+        "hlo": text,
+        "memory": {f"{name}_in_bytes": memory.get(f"{name}_in_bytes", 0) for name in MEMORY},
         "mesh": MeshInfo.of(mesh).to_dict(),
         "compile_seconds": round(time.perf_counter() - start, 1),
     }
 
 
+def _whole(compiled):
+    stats = compiled.memory_analysis()
+    return compiled.as_text(), {f"{name}_in_bytes": getattr(stats, f"{name}_in_bytes", 0) for name in MEMORY}
+
+
 def _options(run, mesh):
-    """Return the options of the compiler: for a pipeline more memory, as its schedule never holds so much at once."""
-    from outlay.program.compiler_options import compiler_options
+    """Return the options of the compiler: those of the recipe too, and for a pipeline on GPUs more memory.
+
+    Its schedule never holds so much at once.
+    """
+    from outlay.program.compiler_options import CompilerOptions, compiler_options
     from outlay.program.scheduler_memory import SCHEDULER_MEMORY
 
     preset = compiler_options("preset", mesh)
     if run.layout.stages == 1 or run.target.startswith("tpu"):
-        return preset
-    return {**preset.values, SCHEDULER_MEMORY: 5 * preset.values[SCHEDULER_MEMORY]}
+        return dataclasses.replace(preset, values={**preset.values, **run.flags})
+    return CompilerOptions("given", {**preset.values, SCHEDULER_MEMORY: 5 * preset.values[SCHEDULER_MEMORY]})
 
 
 def scores_in_memory(query, key, value, *, causal, window, split):
@@ -300,6 +317,7 @@ def _asked(run):
     how += ["keeps all"] if run.keeps_all else []
     how += ["products by rules"] if run.precision else []
     how += ["experts"] if run.recipe == "moe" else []
+    how += [str(run.flags)] if run.flags else []
     how += ["tokens for heads"] if "context" in run.layout.mesh else []
     how += [f"{run.layout.microbatches} x {run.layout.repeats}"] if run.layout.stages > 1 else []
     asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *how])
@@ -328,14 +346,17 @@ def _write(path, data):
     temporary.replace(path)
 
 
-def _last_line(log):
-    lines = log.read_text(errors="replace").strip().splitlines()
+def last_words(run: Run, cache: Path):
+    """Return the last line that a run's compilation wrote, of a pipeline that of the program without an answer."""
+    silent = [one for one in run.programs if not (cache / f"{_name(one)}.compiled.gz").is_file()]
+    log = cache / f"{_name(silent[0])}.log" if silent else None
+    lines = log.read_text(errors="replace").strip().splitlines() if log and log.is_file() else []
     return lines[-1][:300] if lines else "ended without a word"
 
 
 def main():
     """Compile a program of one row in this process: `_published_facts.py FILE ID ASKED CACHE`."""
-    from outlay.core.error_types import OutlayError
+    from outlay.core.error_types import CompilerAbortError, OutlayError
 
     source, name, asked, cache = sys.argv[1:]
     ways = runs_of(next(row for row in read_rows(source) if row["id"] == name))
@@ -343,6 +364,8 @@ def main():
     try:
         compiled = compiled_of(run)
     except (OutlayError, ValueError, RuntimeError) as error:
+        if isinstance(error, CompilerAbortError) and error.is_from_outside:
+            sys.exit(" ".join(str(error).split()))
         compiled = {"error": str(error)[:2000]}
     _write(Path(cache) / f"{_name(run)}.compiled.gz", compiled)
     _cached_program(run, Path(cache))

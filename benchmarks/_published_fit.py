@@ -16,7 +16,7 @@ from _published_price import repriced
 from outlay.devices.target import Target
 
 # What products alone reach of the peak, best shape of a sweep (benchmarks/data/published_links.csv).
-ALONE = {"a100": 0.87, "h100": 0.80, "b200": 0.78, "mi300x": 0.61, "tpu": 0.90}
+ALONE = {"a100": 0.87, "h100": 0.80, "b200": 0.78, "mi300x": 0.61, "tpu": 0.90, "v5p": 0.90, "v6e": 0.90}
 # Inside a step they reach this much of what they reach alone, where no run says better.
 INSIDE = 0.82
 _ROUNDS = 8

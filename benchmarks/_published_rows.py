@@ -6,6 +6,7 @@ one rule for all rows, and `assumed` says so.
 
 import csv
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ REMAT = {
 
 NARROW = ("FP8", "FP4", "FLOAT8", "FLOAT4", "F8", "E4M3", "E5M2", "INT8")
 """Of a precision whose products take narrower numbers than 16 bits, by any of their names."""
+CAPACITY = re.compile(r"capacity factor (\d[\d.]*)")
+"""How notes say how many places an expert has for each of its tokens."""
 FP8_BY_TENSOR, OTHER_SCALES = ("FP8", "FLOAT8"), ("MX", "ROW", "BLOCK")
 """How precisions of 8 bits with a scale for each tensor begin, and what their names have with other scales."""
 
@@ -265,9 +268,13 @@ def _dtypes(row, assumed):
 
 
 def _expert_words(row):
-    """Return the model with experts, each of which takes as many tokens as the others: sources measure so."""
+    """Return the model with experts, each of which takes as many tokens as the others: sources measure so.
+
+    Where a source says how much room for more each has, that is computed too, as empty places are.
+    """
+    room = CAPACITY.search(row["notes"])
     layers = ["--layers", str(num_layers(row))] if num_layers(row) != printed_layers(row) else []
-    return ["--model", experts_of(row), "--capacity-factor", "1", *layers]
+    return ["--model", experts_of(row), "--capacity-factor", room[1] if room else "1", *layers]
 
 
 def _model_words(config):

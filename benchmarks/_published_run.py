@@ -30,6 +30,11 @@ KEEPS_ALL = ("nanotron",)
 # nanotron: `get_block_compute_costs` of its models, and src/nanotron/models/base.py, which gives blocks to stages.
 BALANCES_STAGES = ("nanotron",)
 
+# What a recipe sets that changes the program itself, by what the notes of its row call it: products of gathered arrays
+# wait for the whole array, and do not multiply each part as it comes (DISABLE_COLLECTIVE_MATMUL of MaxText's
+# benchmarks/xla_flags_library.py). What else its recipes set for speed, Outlay's preset has too.
+FLAGS = {"collective matmul off": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}}
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -195,6 +200,16 @@ class Run:
         return self.row["framework"].split(" (")[0].removeprefix("JAX ").split(" 2")[0]
 
     @property
+    def flags(self) -> dict[str, int]:
+        """Options of the compiler that its recipe sets, besides those of Outlay's preset."""
+        return {
+            name: value
+            for name_of, some in FLAGS.items()
+            if name_of in self.row["notes"]
+            for name, value in some.items()
+        }
+
+    @property
     def keeps_all(self) -> bool:
         """Whether its framework keeps all that a layer computes, and logits in float32."""
         return self.source in KEEPS_ALL
@@ -277,4 +292,6 @@ def config_of(row) -> TransformerConfig:
         norm="layer" if gpt else "rms",
         biases=gpt and "Mosaic" not in row["framework"],
         rotary_base=10_000.0,
+        # MaxText's num_vocab_tiling; here pieces of the sequence, as large.
+        loss_chunks=4 if "logits in four pieces" in row["notes"] else 1,
     )

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from _published_evidence import write_evidence
 from _published_experts import lines
-from _published_facts import CACHE, KNOWN, cached_facts, compile_rows, facts_in, known_facts, known_run, write_known
+from _published_facts import (
+    CACHE,
+    KNOWN,
+    cached_facts,
+    compile_rows,
+    facts_in,
+    known_facts,
+    known_run,
+    last_words,
+    write_known,
+)
 from _published_figures import (
     APART,
     BARS,
@@ -61,7 +71,7 @@ def main():
         write_page(
             results,
             refused,
-            {run.id: failed[run.id] for run in runs if failed.get(run.id, NO_FACTS) != NO_FACTS},
+            {name: why for name, why in failed.items() if not why.startswith(NO_FACTS)},
             options.page,
         )
 
@@ -118,7 +128,7 @@ def settled(ways, options):
         waiting = {
             name: others
             for name, (first, *others) in waiting.items()
-            if others and not is_held(first, cached_facts(first, options.cache))
+            if others and (facts := cached_facts(first, options.cache)) and not is_held(first, facts)
         }
     return list(runs.values())
 
@@ -157,7 +167,8 @@ def priced(runs, options):
     for run in runs:
         facts = facts_in(known, run) if options.known else cached_facts(run, options.cache)
         if facts is None:
-            failed[run.id] = NO_FACTS
+            silent = "" if options.known else f", and the compiler gave no answer: {last_words(run, options.cache)}"
+            failed[run.id] = f"{NO_FACTS}{silent}"
         elif "error" in facts:
             failed[run.id] = facts["error"]
         elif run.seconds is None:

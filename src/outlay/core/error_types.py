@@ -71,7 +71,15 @@ class ProgramError(OutlayError, RuntimeError):
 
 
 class CompilerAbortError(ProgramError):
-    """A compiler met a fault of its own, and ended the process that it ran in."""
+    """A compiler gave no answer: it met a fault of its own, or something outside ended the process that it ran in.
+
+    Attributes:
+        is_from_outside: whether something outside did, such as a machine without memory; another time it may answer.
+    """
+
+    def __init__(self, headline: str = "", *, is_from_outside: bool = False) -> None:
+        self.is_from_outside = is_from_outside
+        super().__init__(headline)
 
 
 class VerifyError(OutlayError, AssertionError):

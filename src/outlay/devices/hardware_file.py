@@ -20,7 +20,7 @@ Table = dict[str, Any]
 
 KINDS = ("cpu", "gpu", "tpu")
 DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "float4", "int8", "int4")
-FAMILIES = ("a100", "h100", "b200", "mi300x")
+FAMILIES = ("a100", "h100", "b200", "mi300x", "v5p", "v6e")
 """Chips that reach the same share of their data sheet, by the first of them."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 """The syntax of a hardware's key, which stands before the colon of a target."""
@@ -213,7 +213,7 @@ _TEXT = Key("text", _is_text)
 _KEYS: dict[str, Key] = {
     "kind": Key("a kind", lambda value: value in KINDS),
     "name": _TEXT,
-    "family": Key(f"one of {', '.join(FAMILIES)}", lambda value: value in FAMILIES, ("gpu",), required=False),
+    "family": Key(f"one of {', '.join(FAMILIES)}", lambda value: value in FAMILIES, ("gpu", "tpu"), required=False),
     "memory_bytes": _BYTES,
     "memory_bandwidth": _SPEED,
     "peak_flops": Key(f"a table of FLOP/s above 0 by dtype ({', '.join(DTYPES)})", _is_peak),

@@ -30,7 +30,8 @@ def abort_error(error: CompilerAbortError, lowered: jax.stages.Lowered) -> Compi
     if words.startswith(_FROM_OUTSIDE):
         return CompilerAbortError(
             f"the compiler of TPUs was ended from outside while it compiled this program\n  {words}\n"
-            "  fix: compile it again; after SIGKILL see first whether the machine had memory left"
+            "  fix: compile it again; after SIGKILL see first whether the machine had memory left",
+            is_from_outside=True,
         )
     name = _OP_NAME.search(str(error))
     line = _line_of(name[1], lowered) if name else None

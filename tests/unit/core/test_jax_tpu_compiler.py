@@ -96,8 +96,10 @@ def test_an_abort_names_the_line_and_the_next_program_compiles():
 @pytest.mark.any_jax  # how it ended is the system's word
 @pytest.mark.parametrize(("last", "is_fault"), [("SIGTERM: Raising signal 15", False), ("SIGABRT: Check failed", True)])
 def test_a_compiler_that_was_ended_from_outside_is_not_at_fault(last, is_fault):
-    message = str(abort_error(CompilerAbortError(last), jax.jit(jnp.sin).lower(1.0)))
+    error = abort_error(CompilerAbortError(last), jax.jit(jnp.sin).lower(1.0))
+    message = str(error)
     assert last in message
+    assert error.is_from_outside != is_fault
     assert ("it is a fault of the compiler" in message) == is_fault
     assert ("was ended from outside" in message) != is_fault
 

@@ -1,5 +1,8 @@
 """Simulate a step in schedule order on lanes: computation, links, host copies, and prefetches from memory to the chip.
 
+A lane does one thing after the other, but for permutations that go round a torus in opposite directions: each has links
+of its own, and a product whose input comes from both sides has one of each under way.
+
 An asynchronous collective occupies its lane from its start; at its end, the device waits for the rest of it. A loop
 repeats its body: the first iteration starts with idle lanes, all others with what the previous iteration left in
 flight. For a branch, the most expensive side counts.
@@ -44,6 +47,8 @@ class Stretch:
         runs: runs per step.
         inside: for a loop, the stretches of one iteration.
         number: the number of the collective or copy, as in its event.
+        way: the direction in which it goes round a torus, while others may go in the opposite one; empty if it uses the
+            whole lane.
     """
 
     lane: Lane
@@ -55,6 +60,7 @@ class Stretch:
     runs: int = 1
     inside: tuple[Stretch, ...] = ()
     number: int = -1
+    way: str = ""
 
     @property
     def end(self) -> float:
@@ -94,6 +100,7 @@ class Lanes:
     def __init__(self, schedule: Schedule, cost: Cost) -> None:
         self._blocks = schedule.blocks
         self._cost = cost
+        self._ways = _ways(schedule)
         self._known: dict[tuple[str, bool], TimedBlock] = {}
 
     def step(self, entry: str) -> TimedBlock:
@@ -128,9 +135,10 @@ class Lanes:
             else:
                 part, seconds, overhead = self._cost(event)
                 lane = _LANES[event.kind]
+                way = self._ways.get(event.number, "") if lane == "links" else ""
                 timed.add("overhead", overhead)
-                begin = max(timed.seconds, busy.until(lane))
-                one = Stretch(lane, event.name, part, begin, seconds, 0.0, number=event.number)
+                begin = max(timed.seconds, busy.until(lane, way))
+                one = Stretch(lane, event.name, part, begin, seconds, 0.0, number=event.number, way=way)
                 busy.add(one)
                 timed.stretches.append(one)
                 if event.kind in ("exchange", "copy"):
@@ -171,23 +179,26 @@ class Lanes:
 class _Busy:
     """What is under way on the lanes while a block is timed, and for how long the device waits for it.
 
-    A lane does one thing after the other. So whoever waits for its last has waited for all before it.
+    Each way of a lane does one thing after the other. So whoever waits for its last has waited for all before it.
     """
 
     def __init__(self, behind: tuple[Stretch, ...]) -> None:
         self.waited: dict[tuple[Lane, int], float] = {}  # by the number of the exchange or copy
         self._under_way: dict[Lane, deque[Stretch]] = {}
+        self._ends: dict[Lane, dict[str, float]] = {}  # by way, when its last has ended
         for one in behind:
             self.add(one)
 
     def add(self, one: Stretch) -> None:
         """Put a stretch at the end of its lane."""
         self._under_way.setdefault(one.lane, deque()).append(one)
+        ends = self._ends.setdefault(one.lane, {})
+        ends[one.way] = max(ends.get(one.way, 0.0), one.end)
 
-    def until(self, lane: Lane) -> float:
-        """Return when a lane is free again."""
-        under_way = self._under_way.get(lane)
-        return under_way[-1].end if under_way else 0.0
+    def until(self, lane: Lane, way: str = "") -> float:
+        """Return when a lane, or one way of it, is free again."""
+        ends = self._ends.get(lane, {})
+        return max((end for other, end in ends.items() if not way or other in ("", way)), default=0.0)
 
     def wait(self, timed: TimedBlock, lane: Lane, until: float) -> None:
         """Let the device wait until then."""
@@ -199,15 +210,29 @@ class _Busy:
         while under_way and under_way[0].end <= since:
             under_way.popleft()
         for one in under_way:
-            if one.begin >= until:
-                return
             part = min(until, one.end) - max(since, one.begin)
-            self.waited[lane, one.number] = self.waited.get((lane, one.number), 0.0) + part
+            if part > 0:  # of two that are under way at once, the first is waited for
+                self.waited[lane, one.number] = self.waited.get((lane, one.number), 0.0) + part
+                since += part
 
     def after(self, seconds: float) -> tuple[Stretch, ...]:
         """Return what is still in flight after a block of that duration, in seconds from its end."""
         every = (one for under_way in self._under_way.values() for one in under_way)
         return tuple(replace(one, begin=one.begin - seconds) for one in every if one.end > seconds)
+
+
+def _ways(schedule: Schedule) -> dict[int, str]:
+    """Return the direction of each permutation that shifts devices of a torus round a ring, by its number."""
+    stand, ways = schedule.locations, dict[int, str]()
+    for number, one in enumerate(schedule.exchanges):
+        if one.kind != "collective-permute" or not (stand and stand[0].coords):
+            continue
+        pairs = sorted(schedule.groups[one.groups])
+        back = sorted((target, source) for source, target in pairs)
+        is_inside = all(stand[source].island == stand[target].island for source, target in pairs)
+        if is_inside and pairs != back:
+            ways[number] = "ahead" if pairs < back else "back"
+    return ways
 
 
 def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> Iterator[Stretch]:
