@@ -19,6 +19,7 @@ from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.compiled_price import Price
 from outlay.search.in_a_paragraph import in_a_paragraph, of_all
+from outlay.search.promising import promising
 from outlay.search.reasons import (
     among_ties,
     is_tie,
@@ -87,14 +88,19 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
         KeyboardInterrupt: on Ctrl-C; what was compiled is kept for the next time.
     """
     start = time.monotonic()
-    every = question.candidates
-    seen = counting(every, str(question.target))
-    passed, ruled_out = screen(seen, question.layouts, question.workload_of, question.target)
+    every, capacity = question.candidates, question.target.hardware.memory_bytes
+
+    def look(candidates: Sequence[Candidate]) -> tuple[list[Screened], list[Considered]]:
+        seen = counting(candidates, str(question.target))
+        return screen(seen, question.layouts, question.workload_of, question.target)
+
+    worth_it, left_out = promising(every, lambda few: look(few)[0], capacity)
+    passed, ruled_out = look(worth_it)
+    ruled_out += left_out
     if not passed:
         raise nothing_to_compile(question.target, ruled_out)
     workers = Workers(question.command, num_processes, timeout)
     compiled = _compile(question, passed, workers, min(num_candidates, len(passed)), num_processes)
-    capacity = question.target.hardware.memory_bytes
     tried = _screened(compiled)
     left = in_order([each for each in passed if each not in tried], tried, _priced(compiled), capacity)
     considered = ranked(compiled)
