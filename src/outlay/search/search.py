@@ -19,7 +19,6 @@ from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.compiled_price import Price
 from outlay.search.in_a_paragraph import in_a_paragraph, of_all
-from outlay.search.promising import promising
 from outlay.search.reasons import (
     among_ties,
     is_tie,
@@ -30,7 +29,7 @@ from outlay.search.reasons import (
     why_slower,
     why_too_big,
 )
-from outlay.search.screening import Screened, in_order, next_to_compile, screen, without_preset
+from outlay.search.screening import Screened, in_order, next_to_compile, promising, screen, without_preset
 from outlay.search.search_progress import Progress, counting
 from outlay.search.selection import Considered, Selection, Verdict
 from outlay.search.workers import Ended, Workers

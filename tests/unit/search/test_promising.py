@@ -2,8 +2,7 @@ from tests.unit.search.pretend import GIB
 
 from outlay.search.analytic_cost import Expectation
 from outlay.search.candidate import Candidate
-from outlay.search.promising import promising
-from outlay.search.screening import Screened
+from outlay.search.screening import Screened, promising
 
 CAPACITY = 80 * GIB
 SECONDS = {"dp": 3.0, "fsdp": 1.0, "tp": 2.0, "pp": 0.1}
