@@ -94,7 +94,8 @@ def read_pieces(
             continue
         problems += _piece_problems(piece, shape_of(bounds), canonical, getattr(given, "dtype", piece.dtype), where)
         if not problems:  # after the first problem the rest is only looked at, not kept
-            pieces += _put_on_each(piece, devices, sharding)
+            # A device takes a piece when it can: without waiting, a slow one would leave all of them on the host.
+            pieces += jax.block_until_ready(_put_on_each(piece, devices, sharding))
     if problems:
         return None, problems
     return jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=canonical), []

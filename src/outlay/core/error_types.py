@@ -77,9 +77,7 @@ class CompilerAbortError(ProgramError):
         is_from_outside: whether something outside did, such as a machine without memory; another time it may answer.
     """
 
-    def __init__(self, headline: str = "", *, is_from_outside: bool = False) -> None:
-        self.is_from_outside = is_from_outside
-        super().__init__(headline)
+    is_from_outside = False
 
 
 class VerifyError(OutlayError, AssertionError):

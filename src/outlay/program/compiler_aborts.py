@@ -28,11 +28,12 @@ def abort_error(error: CompilerAbortError, lowered: jax.stages.Lowered) -> Compi
     """
     words = _DETAILS.sub("", str(error))
     if words.startswith(_FROM_OUTSIDE):
-        return CompilerAbortError(
+        from_outside = CompilerAbortError(
             f"the compiler of TPUs was ended from outside while it compiled this program\n  {words}\n"
-            "  fix: compile it again; after SIGKILL see first whether the machine had memory left",
-            is_from_outside=True,
+            "  fix: compile it again; after SIGKILL see first whether the machine had memory left"
         )
+        from_outside.is_from_outside = True
+        return from_outside
     name = _OP_NAME.search(str(error))
     line = _line_of(name[1], lowered) if name else None
     where = f" at {line}" if line else ""

@@ -63,7 +63,8 @@ def test_what_the_compiler_says_of_a_run_is_kept(facts, run, monkeypatch, tmp_pa
 
 
 def test_a_compiler_that_was_ended_from_outside_said_nothing(facts, run, monkeypatch, tmp_path):
-    error = CompilerAbortError("ended from outside\n  SIGKILL, without a word", is_from_outside=True)
+    error = CompilerAbortError("ended from outside\n  SIGKILL, without a word")
+    error.is_from_outside = True
     with pytest.raises(SystemExit, match="ended from outside SIGKILL, without a word"):
         compile_one(facts, run, monkeypatch, tmp_path, error)
     assert facts.cached_facts(run, tmp_path) is None
