@@ -226,6 +226,8 @@ class _Products:
         self.read |= {path: number for one in own for path in one.paths}
         self.lines[self._num_runs, number, source_line(eqn)] += 1
         rule: Any = self.rules[number].placement
+        # Of two parameters, one under another rule was rounded as that one says.
+        rounded = [made if one and one.rule == number else None for made, one in zip(rounded, origins, strict=True)]
         are_parameters = (origins[0] is not None, origins[1] is not None)
         left, right = values
         product = Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))

@@ -88,3 +88,29 @@ def test_kernels_are_rounded_to_8_bits_once_for_all_microbatches(scaling: Any) -
     rounded = re.findall(rf"= f8e4m3fn\[[\d,]*{WIDTH},{WIDTH}\]\S* convert\(.*", text)
     assert not [line for line in rounded if "while/body" in line]
     assert "f8e4m3fn[" in text
+
+
+def test_two_parameters_of_a_product_under_different_rules_are_rounded_as_without_a_pipeline() -> None:
+    """The product is scaled as its first rule says, and what was rounded before for the other rule is not for it."""
+
+    def of_two(params: Any, batch: Any, keys: Any) -> Any:
+        def layer(x: jax.Array, own: Any) -> Any:
+            return x + jnp.tanh(x @ (own["first"] @ own["second"])) + x @ own["second"], None
+
+        return jnp.sum(jax.lax.scan(layer, batch, params)[0] ** 2, axis=-1), {}
+
+    def init_two(key: jax.Array) -> Any:
+        return {name: init(key)["kernel"] / 4 for name in ("first", "second")}
+
+    rules = [("params.first", outlay.layout.fp8("delayed")), ("params.second", outlay.layout.fp8())]
+    losses = []
+    for more in ([], [("params.**", outlay.layout.pipeline("stage", microbatches=MICROBATCHES))]):
+        program = outlay.program(
+            outlay.train_step(of_two, OPTIMIZER),
+            outlay.init_state(init_two, OPTIMIZER),
+            BATCH["x"],
+            layout=outlay.Layout([*rules, *more]) + outlay.data_parallel(),
+            mesh=outlay.mesh(stage=2, data=1, devices=jax.devices()[:2]),
+        )
+        losses.append(float(program(program.init(jax.random.key(0)), BATCH["x"])[1]["loss"]))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-2)

@@ -25,7 +25,7 @@ _HANDED_ON = KEEPS | _PIECES | {MARK}
 """Operations whose results are the parameters themselves, cast, moved, or pieces of them."""
 _CAST = "convert_element_type"
 _UNMOVED = {_CAST, MARK, NAME, "copy", "sharding_constraint"}
-"""Those of which each entry of the result is the entry of the operand at the same place, perhaps cast."""
+"""Operations that leave each entry at its place, perhaps cast."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Origin:
 
     @property
     def key(self) -> tuple[Any, tuple[Any, ...]]:
-        """What the slice is known by; nothing is, where it is none."""
+        """Identify the slice and its dtypes, to look up what was rounded before the loop."""
         return self.slice_of, self.casts
 
 
