@@ -1,4 +1,4 @@
-"""Known faults of compilers: which programs they may compile wrongly, and the pass that is then left out."""
+"""Known faults of compilers: which programs they may compile otherwise than they should, and the pass to leave out."""
 
 from __future__ import annotations
 
@@ -14,42 +14,56 @@ import jax
 
 @dataclass(frozen=True)
 class CompilerFault:
-    """A pass that may compile a wrong program.
+    """A pass that may compile a wrong program, or one that does less than was asked.
 
     Attributes:
-        name: the public report.
+        name: the public report, or where it is described.
         what: what goes wrong, in words.
         disabled_pass: the pass.
-        mended_in_jaxlib: the first version of jaxlib whose compilers are right.
-        in_loops: an operation that such a program has inside of a loop.
+        mended_in_jaxlib: the first version of jaxlib whose compilers are right; empty if there is none.
+        in_loops: an operation that such a program has inside of a loop; empty for any.
+        dtype: a part of the name of a dtype that it has; empty for any.
+        platform: the platform whose compiler has the fault; empty for all.
     """
 
     name: str
     what: str
     disabled_pass: str
-    mended_in_jaxlib: str
-    in_loops: str
+    mended_in_jaxlib: str = ""
+    in_loops: str = ""
+    dtype: str = ""
+    platform: str = ""
 
 
 @functools.cache
 def known_faults() -> tuple[CompilerFault, ...]:
-    """Return the faults of the compilers of this version of jaxlib.
+    """Return the faults of the compilers of this version of jaxlib that make wrong programs.
 
     Examples:
         >>> all(fault.disabled_pass for fault in known_faults())
         True
     """
+    return _of_this_jaxlib("fault")
+
+
+def _of_this_jaxlib(kind: str) -> tuple[CompilerFault, ...]:
     text = files("outlay.program").joinpath("compiler_faults.toml").read_text(encoding="utf-8")
-    listed = [CompilerFault(**entry) for entry in tomllib.loads(text)["fault"]]
+    listed = [CompilerFault(**entry) for entry in tomllib.loads(text)[kind]]
     installed = _numbers(importlib.metadata.version("jaxlib"))
-    return tuple(fault for fault in listed if installed < _numbers(fault.mended_in_jaxlib))
+    return tuple(one for one in listed if not one.mended_in_jaxlib or installed < _numbers(one.mended_in_jaxlib))
 
 
-def faults_in_reach(lowered: jax.stages.Lowered) -> tuple[CompilerFault, ...]:
-    """Return the known faults that may change a program, by the operations inside of its loops."""
-    faults = known_faults()
-    operations = _operations_in_loops(lowered) if faults else set()
-    return tuple(fault for fault in faults if fault.in_loops in operations)
+def faults_in_reach(lowered: jax.stages.Lowered, platform: str) -> tuple[CompilerFault, ...]:
+    """Return what is known to change a program, by the operations inside of its loops, and by its dtypes.
+
+    Args:
+        lowered: the program.
+        platform: the platform that it is compiled for.
+    """
+    listed = [one for one in (*known_faults(), *_of_this_jaxlib("shortfall")) if one.platform in ("", platform)]
+    text = lowered.as_text() if any(one.dtype for one in listed) else ""
+    operations = _operations_in_loops(lowered) if any(one.in_loops for one in listed) else set[str]()
+    return tuple(one for one in listed if one.dtype in text and (not one.in_loops or one.in_loops in operations))
 
 
 def _operations_in_loops(lowered: jax.stages.Lowered) -> set[str]:

@@ -213,7 +213,7 @@ def compile_with(
     if options.is_preset and device is not None and device.platform != "cpu":
         from outlay.program.compiler_faults import faults_in_reach
 
-        options = options.avoiding(faults_in_reach(lowered))
+        options = options.avoiding(faults_in_reach(lowered, device.platform))
     progress: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if device is not None and device.platform != "cpu":  # for which nothing takes long
         from outlay.program.compile_progress import compile_progress

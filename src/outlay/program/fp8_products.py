@@ -20,7 +20,7 @@ from outlay.core.constrain import Gradient, History, Sums, current_history, curr
 from outlay.core.context_values import within
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line
-from outlay.core.jax_tracing import at_source_of, intercept_vjp, operations
+from outlay.core.jax_tracing import at_source_of, intercept_vjp
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, listed
 from outlay.devices.mesh_info import is_explicit
@@ -41,7 +41,7 @@ from outlay.program.fp8.delayed_scaling import (
 )
 from outlay.program.fp8.fp8_product import Fp8Product, Rounded
 from outlay.program.fp8.fp8_scaling import SCALES, Narrow, narrowed
-from outlay.program.fp8.parameter_products import ORIGINS, Origin, Origins, out_of_reach, run_with_products
+from outlay.program.fp8.parameter_products import ORIGINS, Around, Origin, Origins, out_of_reach, run_with_products
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -116,7 +116,9 @@ class _Products:
 
     def __post_init__(self) -> None:
         self.rules = _rules(self.planned)
-        self._num_runs, self._has_gelu = 0, False
+        self._num_runs = 0
+        # XLA for TPUs would multiply in wide floats.
+        self._knows_scaled_operands = self.planned.mesh.devices.flat[0].platform != "tpu"
         self.origins = {}
         for leaf in self.planned.plan.of_kind("state"):
             number = next((i for i, rule in enumerate(self.rules) if rule.matches(leaf.path, "state")), None)
@@ -199,8 +201,6 @@ class _Products:
 
     def _run(self, jaxpr: Any, values: Sequence[Any], origins: Origins) -> list[Any]:
         self._num_runs += 1
-        # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
-        self._has_gelu = next(operations(jaxpr, "tanh"), None) is not None
         for eqn, what, paths in out_of_reach(jaxpr, origins):
             at = (what, source_line(eqn))
             self.beyond[at] = self.beyond.get(at, frozenset()) | paths
@@ -219,7 +219,12 @@ class _Products:
         return jax.vmap(lambda x: Rounded.of(x, rule.forward, scale))(jax.lax.stop_gradient(stack))
 
     def _multiply(
-        self, eqn: Any, values: list[Any], origins: Origins, shared: dict[Any, Any], rounded: list[Rounded | None]
+        self,
+        eqn: Any,
+        values: list[Any],
+        origins: Origins,
+        shared: dict[Any, Any],
+        around: Around,
     ) -> list[Any]:
         own = [one for one in origins if one is not None]
         number = min(one.rule for one in own)
@@ -227,10 +232,19 @@ class _Products:
         self.lines[self._num_runs, number, source_line(eqn)] += 1
         rule: Any = self.rules[number].placement
         # Of two parameters, one under another rule was rounded as that one says.
-        rounded = [made if one and one.rule == number else None for made, one in zip(rounded, origins, strict=True)]
+        pairs = zip(around.rounded, origins, strict=True)
+        rounded: list[Rounded | None] = [made if one and one.rule == number else None for made, one in pairs]
         are_parameters = (origins[0] is not None, origins[1] is not None)
         left, right = values
-        product = Fp8Product.of(eqn, are_parameters, rule, self._has_gelu, at_source_of(eqn))
+        product = Fp8Product.of(
+            eqn,
+            are_parameters,
+            rule,
+            # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
+            is_apart=around.is_before_tanh,
+            constraints=around.constraints if self._knows_scaled_operands else None,
+            at_source=at_source_of(eqn),
+        )
         if rule.scaling == "delayed":
             scales, zeros = self._scales_of(eqn, origins, number, shared)
             return [product.delayed(left, right, scales, zeros, rounded)]

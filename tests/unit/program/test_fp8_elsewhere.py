@@ -4,7 +4,9 @@ import re
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
+from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
@@ -19,7 +21,7 @@ def explained(target, scaling="current"):
 
     def step(state, batch):
         def loss(params):
-            return jnp.mean(jnp.tanh(batch @ params["up"]) @ params["down"]).astype(jnp.float32)
+            return jnp.mean((jnp.tanh(batch @ params["up"]) @ params["down"]) ** 2).astype(jnp.float32)
 
         return jax.tree.map(lambda p, g: p - g, state, jax.grad(loss)(state)), None
 
@@ -32,11 +34,49 @@ def explained(target, scaling="current"):
 def test_an_h100_multiplies_in_8_bits_forward_and_backward():
     explanation, text = explained("h100:1x8")
     calls = [line for line in text.splitlines() if 'custom_call_target="__cublas$lt$matmul$f8"' in line]
-    assert len(calls) >= 4  # two forward, two backward; of the gradient of a mean, one number, XLA makes a sum
+    assert len(calls) == 5  # two forward, three backward: of the batch nobody asks for a gradient
+    assert text.count('custom_call_target="__cublas$lt$matmul"') == 0
     assert "f8e5m2[" in text
     assert "f8e4m3fn[" in text
     assert any(line.count("all-gather") and "f8e4m3fn" in line for line in text.splitlines())  # parameters as 8 bits
     assert not [one for one in explanation.findings if one.kind == "not-in-fp8"]
+
+
+def test_an_h100_scatters_sums_of_split_tensors_and_merges_no_products():
+    """A scale between a sum over devices and what splits it would have all of it sent to all devices.
+
+    Three kernels of one operand have scales of their own; merged, they would be multiplied in wide floats.
+    """
+
+    def loss(params, batch, keys):
+        x = outlay.constrain(outlay.constrain(batch * params["scale"][None, None], "stream"), "whole")
+        wide = [jnp.tanh(jnp.einsum("btd,df->btf", x, params[name])) for name in ("q", "k", "v")]
+        y = jnp.einsum("btf,fd->btd", wide[0] * wide[1] + wide[2], params["out"])
+        added = outlay.constrain(outlay.constrain(y, "whole"), "stream")
+        return jnp.sum((batch + added).astype(jnp.float32) ** 2, axis=(1, 2)), {}
+
+    batch = jax.ShapeDtypeStruct((8, 256, 256), jnp.bfloat16)
+    optimizer = optax.sgd(0.1)
+    shapes = {"q": (256, 512), "k": (256, 512), "v": (256, 512), "out": (512, 256)}
+    shapes |= {"scale": (256,)}
+    init = outlay.init_state(lambda key: {name: jnp.ones(one, jnp.bfloat16) for name, one in shapes.items()}, optimizer)
+    rules = [
+        ("params.*", outlay.layout.fp8()),
+        ("params.scale", outlay.replicate()),
+        ("params.out", P("model")),
+        ("params.*", P(None, "model")),
+        ("stream", P("data", "model")),
+        ("whole", P("data", None)),
+        ("batch", P("data", "model")),
+    ]
+    mesh = outlay.mesh(data=2, model=4, target="h100:1x8")
+    program = outlay.program(outlay.train_step(loss, optimizer), init, batch, layout=outlay.Layout(rules), mesh=mesh)
+    text = program.compiled.as_text()
+    assert text.count('custom_call_target="__cublas$lt$matmul$f8"') == 12
+    assert text.count('custom_call_target="__cublas$lt$matmul"') == 0
+    summed = re.findall(r"= \(?(\w+\[[\d,]*)\S* all-reduce(?:-start)?\(", text)
+    assert not [shape for shape in summed if shape.count(",") == 2]
+    assert len(re.findall(r" reduce-scatter(?:-start)?\(", text)) == 2  # forward, and backward one for all three
 
 
 @pytest.mark.some_cases(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -46,6 +46,8 @@ class Fp8Product:
         are_parameters: whether the left and the right operand come from parameters.
         rule: how numbers are rounded.
         is_apart: whether the compiler must not merge the product with what reads it.
+        constraints: the operations that say where the operands and the result lie, or None for each of them; None if
+            the compiler would multiply scaled operands in wide floats.
         at_source: the context in which the backward pass is traced, so that it has the line of the product.
     """
 
@@ -56,6 +58,7 @@ class Fp8Product:
     are_parameters: tuple[bool, bool]
     rule: Fp8
     is_apart: bool
+    constraints: Sequence[Any] | None
     at_source: Callable[[], AbstractContextManager[Any]]
 
     @classmethod
@@ -64,7 +67,9 @@ class Fp8Product:
         eqn: Any,
         are_parameters: tuple[bool, bool],
         rule: Fp8,
+        *,
         is_apart: bool,
+        constraints: Sequence[Any] | None,
         at_source: Callable[[], AbstractContextManager[Any]],
     ) -> Fp8Product:
         """Read a traced `dot_general`."""
@@ -76,7 +81,8 @@ class Fp8Product:
         rest = [name for name in left if name not in (*left_summed, *left_batch)]
         own = [name for dim, name in enumerate(right) if dim not in shared]
         out = (*left_batch, *rest, *own)
-        return cls(left, right, out, eqn.outvars[0].aval.dtype, are_parameters, rule, is_apart, at_source)
+        dtype = eqn.outvars[0].aval.dtype
+        return cls(left, right, out, dtype, are_parameters, rule, is_apart, constraints, at_source)
 
     def __call__(self, left: Any, right: Any, narrow: Callable[[int, Float8], Narrow]) -> jax.Array:
         """Multiply.
@@ -145,7 +151,7 @@ class Fp8Product:
         dtypes = left.dtype, right.dtype
 
         def product(left: Any, right: Any, tallies: Any, operands: Any, residuals: Any) -> jax.Array:
-            result = _contracted(operands[0], self.left, operands[1], self.right, self.out, self.dtype)
+            result = self._contracted({0: operands[0], 1: operands[1]}, 2, self.dtype)
             return jax.lax.optimization_barrier(result) if self.is_apart else result
 
         def forward(left: Any, right: Any, tallies: Any, operands: Any, residuals: Any) -> tuple[jax.Array, Any]:
@@ -156,13 +162,39 @@ class Fp8Product:
             operands, residuals = saved
             with self.at_source():
                 came_in, of_tallies = of_gradient(gradient, residuals)
-                of_left = _contracted(came_in, self.out, operands[1], self.right, self.left, dtypes[0])
-                of_right = _contracted(came_in, self.out, operands[0], self.left, self.right, dtypes[1])
+                of_left = self._contracted({2: came_in, 1: operands[1]}, 0, dtypes[0])
+                of_right = self._contracted({2: came_in, 0: operands[0]}, 1, dtypes[1])
             return of_left, of_right, of_tallies, None, None
 
         multiplied = jax.custom_vjp(product)
         multiplied.defvjp(forward, backward)
         return multiplied(left, right, tallies, tuple(operands), residuals)
+
+    def _contracted(self, operands: Mapping[int, Narrow], into: int, dtype: Any) -> jax.Array:
+        """Multiply numbers of 8 bits, and scale by powers of two: the same before and after, in bfloat16 too.
+
+        Other narrow floats would overflow. Where it is said where operands or results lie, the operands are scaled: a
+        scale behind the product would stand between a sum over devices and what splits it. XLA knows such a product
+        as one in 8 bits once it has settled what devices exchange. Scaled operands stay where they were, or it might
+        exchange these in wide floats.
+
+        Args:
+            operands: two of the left operand (0), the right one (1) and the result (2).
+            into: the third.
+            dtype: its dtype.
+        """
+        names = self.left, self.right, self.out
+        (first, one), (second, other) = operands.items()
+        own, others, wide = names[first], names[second], dtype if dtype == jnp.bfloat16 else jnp.float32
+        if not any(self.constraints or ()):
+            result = _summed(one.values, other.values, own, others, names[into], wide)
+            return (result * (one.scale * other.scale).astype(wide)).astype(dtype)
+        scaled = (self._placed(place, x.values.astype(wide) * x.scale.astype(wide)) for place, x in operands.items())
+        return _summed(*scaled, own, others, names[into], wide).astype(dtype)
+
+    def _placed(self, place: int, x: jax.Array) -> jax.Array:
+        constraint = self.constraints[place] if self.constraints else None
+        return x if constraint is None else constraint.primitive.bind(x, **constraint.params)
 
     def _in_blocks(self, left: Any, right: Any) -> jax.Array:
         forward_form, backward_form = self.rule.forward, self.rule.backward
@@ -200,16 +232,6 @@ def _block_dims(own: Names, others: Names, into: Names, *, is_parameter: bool) -
     summed = [dim for dim, name in enumerate(own) if name in others and name not in into]
     free = [dim for dim, name in enumerate(own) if name not in others]
     return [*summed[-1:], *(free[-1:] if is_parameter else ())]
-
-
-def _contracted(one: Narrow, names: Names, other: Narrow, other_names: Names, into: Names, dtype: Any) -> jax.Array:
-    """Multiply numbers of 8 bits and scale the result.
-
-    In bfloat16 it is the same whether the result is rounded or scaled first. Other narrow floats would overflow.
-    """
-    unscaled = dtype if dtype == jnp.bfloat16 else jnp.float32
-    result = _summed(one.values, other.values, names, other_names, into, unscaled)
-    return (result * (one.scale * other.scale).astype(unscaled)).astype(dtype)
 
 
 def _summed(one: Any, other: Any, names: Names, other_names: Names, into: Names, dtype: Any) -> jax.Array:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.jax_source import MARK
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, COND, SCAN, operations, rerun, rerun_scan, run_jaxpr
-from outlay.core.primitives import KEEPS
+from outlay.core.primitives import EACH_ENTRY, KEEPS
 from outlay.program.fp8.fp8_scaling import LARGEST
 from outlay.program.value_facts import NAME, FactRules, facts_of, split_scan
 
@@ -23,8 +23,8 @@ _ENTERED = (SCAN, COND, *CALLS, *CHECKPOINTS)
 _PIECES = {"broadcast_in_dim", "concatenate", "dynamic_slice", "slice", "split", "stack", "unstack"}
 _HANDED_ON = KEEPS | _PIECES | {MARK}
 """Operations whose results are the parameters themselves, cast, moved, or pieces of them."""
-_CAST = "convert_element_type"
-_UNMOVED = {_CAST, MARK, NAME, "copy", "sharding_constraint"}
+_CAST, _CONSTRAINT = "convert_element_type", "sharding_constraint"
+_UNMOVED = {_CAST, MARK, NAME, "copy", _CONSTRAINT}
 """Operations that leave each entry at its place, perhaps cast."""
 
 
@@ -52,11 +52,24 @@ class Origin:
 
 Origins = Sequence["Origin | None"]
 """Of each argument of a program, or of its constants and arguments; None for what comes from no such parameter."""
-Multiply = Callable[[Any, list[Any], Origins, dict[Any, Any], list[Any]], list[Any]]
-"""`multiply(eqn, values, origins, shared, rounded)` returns the results of a product.
 
-`shared` lives as long as its operands; `rounded` has what was made of an operand before the loop, or None.
-"""
+
+class Around(NamedTuple):
+    """What is around a product.
+
+    Attributes:
+        rounded: what was made of each operand before the loop, or None.
+        constraints: the operations that say where its operands and its result lie, or None for each.
+        is_before_tanh: whether entries of its result go into a `tanh`, one by one.
+    """
+
+    rounded: Sequence[Any]
+    constraints: Sequence[Any]
+    is_before_tanh: bool
+
+
+Multiply = Callable[[Any, list[Any], Origins, dict[Any, Any], Around], list[Any]]
+"""`multiply(eqn, values, origins, shared, around)` returns the results of a product; `shared` lives as its operands."""
 Rounding = Callable[[Any, Origin], Any]
 """`round_stack(stack, of_slice)` returns arrays of which each has an entry for each slice; None for nothing."""
 
@@ -68,6 +81,7 @@ def run_with_products(
     multiply: Multiply,
     round_stack: Rounding | None = None,
     rounded: Mapping[Any, Any] = MappingProxyType({}),
+    around: tuple[Sequence[Any], Sequence[Any], Sequence[bool]] = ((), (), ()),
 ) -> list[Any]:
     """Run a traced program with other operations for the products of parameters, wherever they are.
 
@@ -78,29 +92,39 @@ def run_with_products(
         multiply: what runs instead of a product.
         round_stack: what is computed before a loop of the stacks whose slices it multiplies; None for nothing.
         rounded: what was, by the slice.
+        around: where it is called, the constraints that say where its arguments lie, and its results, and whether
+            entries of these go into a `tanh`.
     """
     known, shared = ORIGINS.known(jaxpr, origins), {}
+    before, behind = _constraints(getattr(jaxpr, "jaxpr", jaxpr), *around[:2])
+    before_tanh = _before_tanh(getattr(jaxpr, "jaxpr", jaxpr), around[2])
 
     def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
         of = facts_of(known, eqn.invars)
         if _is_product(eqn, of):
-            return multiply(eqn, values, of, shared, [None if one is None else rounded.get(one.key) for one in of])
+            made = [None if one is None else rounded.get(one.key) for one in of]
+            constraints = [*facts_of(before, eqn.invars), behind.get(eqn.outvars[0])]
+            return multiply(eqn, values, of, shared, Around(made, constraints, eqn.outvars[0] in before_tanh))
         inside = ORIGINS.inside(eqn, of) if eqn.primitive.name in _ENTERED and any(of) else []
         if not any(next(products_in(*one), None) for one in inside):
             return bind(*values)
 
         def run(inner: Any, values: Sequence[Any], more: Mapping[Any, Any] = rounded) -> list[Any]:
             within = next(origins for one, origins in inside if one is inner or one is getattr(inner, "jaxpr", None))
-            return run_with_products(inner, values, within, multiply, round_stack, more)
+            if eqn.primitive.name in (SCAN, COND):
+                return run_with_products(inner, values, within, multiply, round_stack, more)
+            constraints = facts_of(before, eqn.invars), facts_of(behind, eqn.outvars)
+            around = (*constraints, [one in before_tanh for one in eqn.outvars])
+            return run_with_products(inner, values, within, multiply, round_stack, more, around)
 
         if eqn.primitive.name == SCAN and round_stack is not None:
             body, within = inside[0]
-            before = _before_loop(body, within, values, round_stack)
-            leaves, tree = jax.tree.flatten([*before.values()])
+            stacks = _before_loop(body, within, values, round_stack)
+            leaves, tree = jax.tree.flatten([*stacks.values()])
 
             def turn(own: list[Any]) -> list[Any]:
                 slices = jax.tree.unflatten(tree, own[len(values) :])
-                return run(body, own[: len(values)], {**rounded, **dict(zip(before, slices, strict=True))})
+                return run(body, own[: len(values)], {**rounded, **dict(zip(stacks, slices, strict=True))})
 
             return rerun_scan(eqn.params, [*values, *leaves], turn)
         if eqn.primitive.name in CHECKPOINTS:
@@ -108,6 +132,52 @@ def run_with_products(
         return rerun(eqn, values, run)
 
     return run_jaxpr(jaxpr, values, evaluate)
+
+
+def _constraints(
+    jaxpr: Any, of_arguments: Sequence[Any], of_results: Sequence[Any]
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Return for each value the constraint that it comes from, and the constraint that takes it next.
+
+    Between them a value may be cast.
+
+    Args:
+        jaxpr: the program.
+        of_arguments: the constraints that its arguments come from, or None for each; none at all for a whole program.
+        of_results: likewise, those that take its results.
+    """
+    arguments, results = zip(jaxpr.invars, of_arguments, strict=False), zip(jaxpr.outvars, of_results, strict=False)
+    before = {variable: one for variable, one in arguments if one is not None}
+    behind = {atom: one for atom, one in results if one is not None and not isinstance(atom, Literal)}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _UNMOVED:
+            last = eqn if eqn.primitive.name == _CONSTRAINT else facts_of(before, eqn.invars)[0]
+            before |= {} if last is None else {eqn.outvars[0]: last}
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.primitive.name in _UNMOVED and not isinstance(eqn.invars[0], Literal):
+            following = eqn if eqn.primitive.name == _CONSTRAINT else behind.get(eqn.outvars[0])
+            behind |= {} if following is None else {eqn.invars[0]: following}
+    return before, behind
+
+
+def _before_tanh(jaxpr: Any, of_results: Sequence[bool]) -> set[Any]:
+    """Return the values whose entries go into a `tanh`, one by one, or into a call that has one.
+
+    Args:
+        jaxpr: the program.
+        of_results: whether entries of its results go into one; none at all for a whole program.
+    """
+    pairs = zip(jaxpr.outvars, of_results, strict=False)
+    values = {atom for atom, goes_in in pairs if goes_in and not isinstance(atom, Literal)}
+    for eqn in reversed(jaxpr.eqns):
+        goes_on = eqn.primitive.name in EACH_ENTRY and not values.isdisjoint(eqn.outvars)
+        if goes_on or eqn.primitive.name == "tanh" or any(map(_has_tanh, jaxprs_in_params(eqn.params))):
+            values.update(atom for atom in eqn.invars if not isinstance(atom, Literal))
+    return values
+
+
+def _has_tanh(jaxpr: Any) -> bool:
+    return next(operations(jaxpr, "tanh"), None) is not None
 
 
 def _before_loop(
