@@ -24,6 +24,7 @@ from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.pipelines.pipelined_function import (
     PipelinedFunction,
+    argument_splits,
     check_scans,
     microbatch,
     num_microbatches,
@@ -105,7 +106,8 @@ def _runner(planned: Planned, around: Callable[..., Any] | None) -> Callable[...
             of_all, results = jax.make_jaxpr(sums, return_shape=True)(*args)
             with tracing_microbatch(samples, few):
                 of_few = jax.make_jaxpr(sums)(params, few, carried)
-            function = PipelinedFunction(planned, of_all, of_few, stacks, pipelines)
+            splits = argument_splits(planned, paths, jax.tree.leaves(args))
+            function = PipelinedFunction(planned, of_all, of_few, stacks, pipelines, splits)
             check_scans([function], pipelines)
             return jax.tree.unflatten(jax.tree.structure(results), function(jax.tree.leaves(args)))
 

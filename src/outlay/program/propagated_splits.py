@@ -122,6 +122,15 @@ class Propagation:
             self._results[key] = [_read(known, atom) for atom in getattr(jaxpr, "jaxpr", jaxpr).outvars]
         return self._results[key]
 
+    def operations(self, jaxpr: Any, splits: Sequence[Split]) -> Iterator[tuple[Any, list[Split]]]:
+        """Yield the operations of a traced program and of all programs in it, each with how its operands are split."""
+        known = self.forward(jaxpr, splits)
+        for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+            of_operands = [_read(known, atom) for atom in eqn.invars]
+            yield eqn, of_operands
+            for one in self.inside(eqn, of_operands):
+                yield from self.operations(one.jaxpr, one.splits)
+
     def _suiting(self, eqn: Any, splits: Sequence[Split], results: Sequence[Split]) -> list[Split]:
         """Return how the operands of an operation would be split to suit its results, and one another."""
         name = eqn.primitive.name

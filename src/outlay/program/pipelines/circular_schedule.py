@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from outlay.program.pipelines.layers_in_place import sums_of
+from outlay.program.pipelines.layers_in_place import is_without_gradient, sums_of
 from outlay.program.place_inside import Place
 
 
@@ -69,6 +69,8 @@ class Operands:
         carried: what goes from layer to layer (M, ...).
         carried_dims: for each of these, which dim behind the microbatches holds samples.
         sample_axes: the mesh axes that split samples.
+        part_axes: the mesh axes whose devices each add up the gradients of their own part of the batch.
+        num_parts: for each of the layers, their number; 1 where its gradients are added up as a whole.
         in_place: which of the layers are all of a stage's, and read where they are used (`layers_in_place.py`).
         sums: for each of the layers, what their gradient is added to there; None where by JAX, or where there is none.
         first_layer: the place of the first of the layers among all layers of a stage.
@@ -81,10 +83,15 @@ class Operands:
     carried: Sequence[Any]
     carried_dims: Sequence[int] = ()
     sample_axes: tuple[str, ...] = ()
+    part_axes: tuple[str, ...] = ()
+    num_parts: Sequence[int] = ()
     in_place: Sequence[bool] = ()
     sums: Sequence[Any | None] = ()
     first_layer: Any = 0
 
+
+_PARTS = 3
+"""The dim of sums that holds their parts: behind the stages, the repeats and the layers that run at once."""
 
 Layers = Callable[[Operands], tuple[list[Any], list[Any], list[Any]]]
 """Runs some layers on one microbatch: returns what they carry on, what each returns besides, and the sums."""
@@ -116,17 +123,27 @@ def run_circular(
     def copied(x: jax.Array) -> jax.Array:
         return at_stages(jnp.broadcast_to(x[None], (stages, *x.shape)))
 
+    def at_parts(sums: jax.Array | None, num: int) -> jax.Array | None:
+        """Split sums over stages, and those in parts over the devices that have these."""
+        if sums is None or num == 1:
+            return None if sums is None else at_stages(sums)
+        return place(sums, P(axis, *[P.UNCONSTRAINED] * (_PARTS - 1), of.part_axes))
+
     # A copy for each stage, so that gradients of what all stages share are summed once, and not in every tick.
     shared, shared_samples = [*map(copied, of.shared)], [*map(copied, of.shared_samples)]
     layers, layer_samples = (
         [_by_stage(x, schedule, at_stages) for x in each] for each in (of.layers, of.layer_samples)
     )
     in_place = [_is_float(x) and not unrolled for x in layers]
-    sums = [sums_of(x) if one and _has_gradient(x) else None for x, one in zip(layers, in_place, strict=True)]
+    num_parts = of.num_parts or [1] * len(layers)
+    sums = [
+        at_parts(sums_of(x, num, _PARTS) if one and _has_gradient(x) else None, num)
+        for x, one, num in zip(layers, in_place, num_parts, strict=True)
+    ]
     layers = [
         jax.lax.stop_gradient(x) if one or not _has_gradient(x) else x for x, one in zip(layers, in_place, strict=True)
     ]
-    of_stages = [x.shape for x in layers]
+    of_stages = [None if x is None else x.shape for x in sums]
     layers = [[*map(at_stages, _by_layer_at_once(x))] if unrolled else x for x in layers]
     # Only the first stage's copy is read: there microbatches enter, and come back to. Each device writes its own.
     waiting = [*map(copied, of.carried)]
@@ -170,7 +187,8 @@ def run_circular(
         waiting = _put_back(waiting, moved, slot, is_back)
         is_job = (tick >= numbers) & (tick - numbers < micro * schedule.num_repeats)
         returned = [_filed(all_, one, job, is_job, micro) for all_, one in zip(returned, besides, strict=True)]
-        sums = [None if x is None else at_stages(x.reshape(shape)) for x, shape in zip(sums, of_stages, strict=True)]
+        sums = [x if x is None else x.reshape(shape) for x, shape in zip(sums, of_stages, strict=True)]
+        sums = [at_parts(*each) for each in zip(sums, num_parts, strict=True)]
         return (moved, spread(waiting, 2), [*map(at_stages, returned)], sums), None
 
     # Until the first microbatch reaches it, a stage runs on what has not been through the layers before it: values that
@@ -271,7 +289,7 @@ def _to_next_stage(rows: Rows) -> Rows:
 
 _to_next_stage.defvjp(
     lambda rows: (_to_next_stage(rows), None),
-    lambda _, gradients: ([None if _is_none(x) else jnp.roll(x, -1, axis=0) for x in gradients],),
+    lambda _, gradients: ([None if is_without_gradient(x) else jnp.roll(x, -1, axis=0) for x in gradients],),
 )
 
 
@@ -298,17 +316,12 @@ def _put_back(waiting: Rows, moved: Rows, slot: jax.Array, is_back: jax.Array) -
 
 def _put_back_backward(at: tuple[jax.Array, jax.Array], gradients: Rows) -> tuple[Rows, list[Any], None, None]:
     slot, is_back = at
-    moved = [None if _is_none(x) else jnp.where(is_back, _row(x, slot), 0) for x in gradients]
+    moved = [None if is_without_gradient(x) else jnp.where(is_back, _row(x, slot), 0) for x in gradients]
     return gradients, moved, None, None
 
 
 _taken_out.defvjp(lambda waiting, *at: (_taken_out(waiting, *at), at), _taken_out_backward)
 _put_back.defvjp(lambda waiting, moved, *at: (_put_back(waiting, moved, *at), at), _put_back_backward)
-
-
-def _is_none(gradient: Any) -> bool:
-    """Return whether it is the gradient of integers."""
-    return gradient.dtype == jax.dtypes.float0
 
 
 def _row(x: jax.Array, slot: jax.Array) -> jax.Array:
@@ -317,7 +330,9 @@ def _row(x: jax.Array, slot: jax.Array) -> jax.Array:
 
 def _with_rows(waiting: Rows, rows: Rows, slot: jax.Array, is_meant: jax.Array) -> Rows:
     return [
-        x if _is_none(x) else jax.lax.dynamic_update_index_in_dim(x, jnp.where(is_meant, row, _row(x, slot)), slot, 1)
+        x
+        if is_without_gradient(x)
+        else jax.lax.dynamic_update_index_in_dim(x, jnp.where(is_meant, row, _row(x, slot)), slot, 1)
         for x, row in zip(waiting, rows, strict=True)
     ]
 

@@ -9,7 +9,8 @@ refused with its line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ from outlay.program.mixed_samples import mixing_operations
 from outlay.program.pipelines.circular_schedule import CircularSchedule, Operands, run_circular
 from outlay.program.pipelines.layers_in_place import run_layer
 from outlay.program.place_inside import Place
+
+if TYPE_CHECKING:
+    from outlay.program.pipelines.sums_in_parts import SplitBatch
 
 
 def scan_problems(scan: Any, of_few: Any) -> list[Problem]:
@@ -75,6 +79,7 @@ def run_in_microbatches(
     place: Place,
     sample_axes: tuple[str, ...],
     num_parts: int,
+    batch: SplitBatch | None = None,
 ) -> list[Any]:
     """Return the results of a scan over layers, computed by a pipeline.
 
@@ -87,8 +92,9 @@ def run_in_microbatches(
         place: constrains where values live.
         sample_axes: the mesh axes over which XLA splits samples.
         num_parts: how many devices they have together.
+        batch: how the arguments of its body are split, where devices add up gradients each for itself; else None.
     """
-    return _PipelinedScan(scan, of_few, schedule, axis, place, sample_axes, num_parts).run(values)
+    return _PipelinedScan(scan, of_few, schedule, axis, place, sample_axes, num_parts, batch).run(values)
 
 
 class _PipelinedScan:
@@ -101,9 +107,10 @@ class _PipelinedScan:
         place: Place,
         sample_axes: tuple[str, ...],
         num_parts: int,
+        split: SplitBatch | None,
     ) -> None:
         self._params, self._schedule, self._axis, self._place = of_few.params, schedule, axis, place
-        self._sample_axes, self._num_parts = sample_axes, num_parts
+        self._sample_axes, self._num_parts, self._split = sample_axes, num_parts, split
         self._num_consts, self._num_carried = scan_operands(scan.params)
         self._dims, self._result_dims = (
             [sample_dim(*atoms) for atoms in zip(full, few, strict=True)]
@@ -129,6 +136,7 @@ class _PipelinedScan:
             [split(x, dim, micro, parts) for x, dim in zip(carried, carried_dims, strict=True) if dim is not None],
             [dim for dim in carried_dims if dim is not None],
             self._sample_axes,
+            *self._parts_of_sums(),
         )
         moved, returned = run_circular(
             self._schedule, self._axis, self._on_stage, operands, self._place, unrolled=self._is_unrolled
@@ -142,6 +150,28 @@ class _PipelinedScan:
             *_merged(self._result_dims[: self._num_carried], moved, last),
             *_merged(self._result_dims[self._num_carried :], returned, besides),
         ]
+
+    def _parts_of_sums(self) -> tuple[tuple[str, ...], list[int]]:
+        """Return the axes whose devices add up gradients each for itself, and their number for each of the layers."""
+        if self._split is None:
+            return (), []
+        _, carried_dims, layer_dims = self._parts(self._dims)
+        num_free, num_own = carried_dims.count(None), layer_dims.count(None)
+        return self._split.parts.axes, [*[1] * num_free, *[self._split.parts.num] * num_own]
+
+    def _split_of_others(self, in_place: Sequence[bool]) -> SplitBatch | None:
+        """Return how what a layer takes besides its own arrays is split."""
+        if self._split is None:
+            return None
+        consts, carried, layers = self._parts(self._split.splits)
+        _, carried_dims, layer_dims = self._parts(self._dims)
+        own = [*_of(carried, carried_dims, None), *_of(layers, layer_dims, None)]
+        with_samples = [
+            [split for split, dim in zip(splits, dims, strict=True) if dim is not None]
+            for splits, dims in ((carried, carried_dims), (layers, layer_dims))
+        ]
+        rest = [split for split, one in zip(own, in_place, strict=True) if not one]
+        return replace(self._split, splits=[*consts, *with_samples[0], *rest, *with_samples[1]])
 
     def _parts(self, of_operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         first, second = self._num_consts, self._num_consts + self._num_carried
@@ -177,6 +207,7 @@ class _PipelinedScan:
         consts = _merged(const_dims, of.shared_samples, of.shared)
         num_free = sum(dim is None for dim in carried_dims)
         stacks = [x for x, one in zip(of.layers, of.in_place, strict=True) if one]
+        split = self._split_of_others(of.in_place)
 
         def layer(in_place: list[Any], others: list[Any]) -> list[Any]:
             consts, carried, rest, layer_samples = others
@@ -188,7 +219,7 @@ class _PipelinedScan:
         def turn(so_far: Any, slices: Any) -> tuple[Any, list[Any]]:
             (carried, sums), (rest, layer_samples, number) = so_far, slices
             others = [consts, carried, rest, layer_samples]
-            results, sums = run_layer(layer, stacks, sums, of.first_layer + number, others)
+            results, sums = run_layer(layer, stacks, sums, of.first_layer + number, others, split)
             own = [x for x, dim in zip(results, self._result_dims, strict=True) if dim is not None]
             return (own[: len(carried)], sums), own[len(carried) :]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -24,6 +26,10 @@ from outlay.program.pipelines.circular_schedule import CircularSchedule
 from outlay.program.pipelines.microbatched_scan import run_in_microbatches, scan_problems
 from outlay.program.pipelines.stacked_scans import Stack, Stacks, Unpaired, run_with, scanned_leaves, scans_over
 from outlay.program.place_inside import placing
+
+if TYPE_CHECKING:
+    from outlay.program.pipelines.sums_in_parts import SplitBatch
+    from outlay.program.propagated_splits import Split
 
 NAME = "pipelining"
 """The name of the pass; its note says which scans run as pipelines."""
@@ -139,6 +145,41 @@ def sample_axes(planned: Planned) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis not in own and planned.mesh.shape[axis] > 1)
 
 
+def part_axes(planned: Planned) -> dict[str, int]:
+    """Return the axes whose devices may add up gradients of layers each for itself, with their sizes.
+
+    Over these XLA splits samples, or their tokens, where the function is traced. An axis that also splits layers is
+    none: each device would hold all of what it has a part of.
+    """
+    pipelines, own = pipelines_of(planned), jax.sharding.get_abstract_mesh().manual_axes
+    of_layers = {axis for path in pipelines for axes in planned.plan[path].dims for axis in axes}
+    of_batch = dict.fromkeys(axis for leaf in planned.plan.of_kind("batch") for axes in leaf.dims for axis in axes)
+    axes = [axis for axis in of_batch if axis not in own and axis not in of_layers]
+    return {axis: planned.mesh.shape[axis] for axis in axes if planned.mesh.shape[axis] > 1}
+
+
+def argument_splits(planned: Planned, paths: Sequence[str], values: Sequence[Any]) -> list[Split]:
+    """Return how arguments are split over the devices that add up gradients each for itself; nothing without such.
+
+    Args:
+        planned: the program.
+        paths: of each argument that is a leaf of the state, its path; empty for samples.
+        values: the arguments.
+    """
+    sizes = part_axes(planned)
+    if not sizes:
+        return []
+    from outlay.program.propagated_splits import split_of
+
+    of_state = {leaf.path: leaf.dims for leaf in planned.plan.of_kind("state")}
+    of_samples = {leaf.shape[1:]: leaf.dims for leaf in planned.plan.of_kind("batch")}
+    dims = (
+        of_state.get(path, ()) if path else of_samples.get(jnp.shape(x)[1:], ())
+        for path, x in zip(paths, values, strict=True)
+    )
+    return [{axis: claim for axis, claim in split_of(dims_spec(one), 0).items() if axis in sizes} for one in dims]
+
+
 @dataclass(frozen=True)
 class PipelinedFunction:
     """A traced function whose scans over layers run as pipelines.
@@ -149,6 +190,8 @@ class PipelinedFunction:
         of_few: the same, traced for a microbatch.
         stacks: which of its arguments are stacks; or of the constants of its trace and its arguments.
         pipelines: the pipelines of all their leaves.
+        splits: how its arguments, or its constants and these, are split over devices that add up gradients each for
+            itself; nothing without such.
     """
 
     planned: Planned
@@ -156,6 +199,7 @@ class PipelinedFunction:
     of_few: Any
     stacks: Sequence[Stack | None]
     pipelines: Mapping[str, Pipeline]
+    splits: Sequence[Split] = ()
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run it.
@@ -170,7 +214,8 @@ class PipelinedFunction:
                 self._over_stages(x, *atoms)
                 for x, *atoms in zip([*consts, *values], of_all.jaxpr.invars, of_few.jaxpr.invars, strict=True)
             ]
-            return run_with(of_all, of_few, given, self._all_stacks, self._pipelined, self._constrained)
+            stand_in = functools.partial(self._pipelined, self._split_bodies(of_all))
+            return run_with(of_all, of_few, given, self._all_stacks, stand_in, self._constrained)
         except Unpaired as error:
             at = source_line(error.eqn) if error.eqn is not None else ""
             raise ProgramError(
@@ -178,6 +223,16 @@ class PipelinedFunction:
                 "whole batch, so it cannot run as a pipeline\n"
                 "  fix: do not let Python decide by the size of the batch, or leave the pipeline rule out"
             ) from error
+
+    def _split_bodies(self, of_all: Any) -> dict[int, SplitBatch]:
+        """Return how the arguments of the body of each scan are split, by the scan's identity."""
+        sizes = part_axes(self.planned)
+        if not sizes:
+            return {}
+        from outlay.program.pipelines.sums_in_parts import split_bodies
+
+        num_others = len(of_all.jaxpr.invars) - len(self.splits)
+        return split_bodies(of_all, [*[{}] * num_others, *self.splits], sizes, placing(self.planned.mesh))
 
     def scans(self) -> list[tuple[Any, frozenset[str]]]:
         """Return the scans that run as pipelines, each with the leaves that it reads."""
@@ -190,7 +245,9 @@ class PipelinedFunction:
         others = [None] * (num_consts + len(self.of_all.jaxpr.invars) - len(self.stacks))
         return [*others, *self.stacks]
 
-    def _pipelined(self, scan: Any, of_few: Any, values: list[Any], of_operands: Stacks) -> list[Any]:
+    def _pipelined(
+        self, bodies: Mapping[int, SplitBatch], scan: Any, of_few: Any, values: list[Any], of_operands: Stacks
+    ) -> list[Any]:
         paths = scanned_leaves(scan, of_operands)
         pipeline = self.pipelines[min(paths)]
         stages, layers = self.planned.mesh.shape[pipeline.axis], scan.params["length"]
@@ -220,7 +277,8 @@ class PipelinedFunction:
         ]
         axes, place = sample_axes(self.planned), placing(self.planned.mesh)
         num_parts = math.prod(self.planned.mesh.shape[axis] for axis in axes)
-        return run_in_microbatches(scan, of_few, values, schedule, pipeline.axis, place, axes, num_parts)
+        given = scan, of_few, values, schedule, pipeline.axis, place, axes, num_parts
+        return run_in_microbatches(*given, bodies.get(id(scan)))
 
     def _over_stages(self, x: Any, whole: Any, few: Any) -> Any:
         """Split samples over the stages too, outside of the layers, where stages would all compute the same."""

@@ -17,9 +17,11 @@ from outlay.program.modes import Step
 from outlay.program.passes import Planned
 from outlay.program.pipelines.pipelined_function import (
     PipelinedFunction,
+    argument_splits,
     check_scans,
     microbatch,
     num_microbatches,
+    part_axes,
     pipelines_of,
     tracing_microbatch,
 )
@@ -46,15 +48,18 @@ class StepWithPipelines:
         whole, results, differentiated = traced_gradients(self._step, state, batch)
         with tracing_microbatch(batch, few):
             of_few, _, of_few_differentiated = traced_gradients(self._step, state, few)
+        splits = argument_splits(self._planned, paths, jax.tree.leaves((state, batch)))
         if not differentiated:
-            function = PipelinedFunction(self._planned, whole, of_few, stacks, self._pipelines)
+            function = PipelinedFunction(self._planned, whole, of_few, stacks, self._pipelines, splits)
             check_scans([function], self._pipelines)
             return jax.tree.unflatten(jax.tree.structure(results), function(jax.tree.leaves((state, batch))))
         stacks_of = of_arguments(differentiated, STACKS.named(whole, stacks))
+        splits_of = of_arguments(differentiated, self._named(whole, splits))
 
         def pipelined(number: int, jaxpr: Any) -> PipelinedFunction:
             of_few = of_few_differentiated[number]
-            return PipelinedFunction(self._planned, jaxpr, of_few, stacks_of[number], self._pipelines)
+            splits = [split or {} for split in splits_of[number]]
+            return PipelinedFunction(self._planned, jaxpr, of_few, stacks_of[number], self._pipelines, splits)
 
         check_scans([pipelined(*each) for each in enumerate(differentiated)], self._pipelines)
         number = iter(range(len(differentiated)))
@@ -66,3 +71,11 @@ class StepWithPipelines:
 
         with intercept_vjp(change, with_arguments=True):
             return self._step(state, batch)
+
+    def _named(self, whole: Any, splits: list[Any]) -> dict[str, Any]:
+        """Return how the values are split that go into what is differentiated."""
+        if not splits:
+            return {}
+        from outlay.program.pipelines.sums_in_parts import named_splits
+
+        return named_splits(whole, splits, part_axes(self._planned))
