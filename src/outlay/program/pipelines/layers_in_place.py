@@ -78,8 +78,8 @@ def run_layer(
 
     def backward(left: Any, gradients: tuple[list[Any], list[Any]]) -> tuple[Any, ...]:
         (stacks, number, rest), (of_results, so_far) = left, gradients
-        wanted = [i for i, (x, total) in enumerate(zip(stacks, so_far, strict=True)) if has_parts(total, x)]
-        of_own, of_others = passes[0].backward(_entries(stacks, number), rest, of_results, wanted)
+        in_parts = [i for i, (x, total) in enumerate(zip(stacks, so_far, strict=True)) if has_parts(total, x)]
+        of_own, of_others = passes[0].backward(_entries(stacks, number), rest, of_results, in_parts)
         added = [None if total is None else _added(total, x, number) for total, x in zip(so_far, of_own, strict=True)]
         return [None] * len(stacks), added, None, of_others
 
@@ -114,10 +114,10 @@ class _BothPasses:
         return values[: self._num], [x for x, is_own in left if not is_own]
 
     def backward(
-        self, own: list[Any], rest: list[Any], of_results: list[Any], wanted: list[int]
+        self, own: list[Any], rest: list[Any], of_results: list[Any], in_parts: list[int]
     ) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of the layer, those that are wanted in parts, and of all others."""
-        if self._batch is None or not wanted:
+        """Return the gradients of the layer, some of them in parts, and of all others."""
+        if self._batch is None or not in_parts:
             return self._gradients(own, rest, of_results)
         given = [None if is_without_gradient(x) else x for x in of_results]
 
@@ -129,7 +129,7 @@ class _BothPasses:
         jaxpr, shapes = jax.make_jaxpr(traced, return_shape=True)(own, rest, given)
         of_given = [split for split, x in zip(self._result_splits, given, strict=True) if x is not None]
         splits = [*[{}] * len(own), *self._rest_splits, *of_given]
-        gradients = self._batch.parts.run(jaxpr, jax.tree.leaves((own, rest, given)), splits, wanted)
+        gradients = self._batch.parts.run(jaxpr, jax.tree.leaves((own, rest, given)), splits, in_parts)
         return jax.tree.unflatten(jax.tree.structure(shapes), gradients)
 
     def _gradients(self, own: list[Any], rest: list[Any], of_results: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -67,25 +67,25 @@ class BatchParts:
         """Return how the results of a traced program are split, from how its arguments are."""
         return Propagation(self.sizes).through(jaxpr, of_arguments)
 
-    def run(self, jaxpr: Any, values: Sequence[Any], splits: Sequence[Split], wanted: Collection[int]) -> list[Any]:
+    def run(self, jaxpr: Any, values: Sequence[Any], splits: Sequence[Split], in_parts: Collection[int]) -> list[Any]:
         """Run a traced program.
 
         Args:
             jaxpr: the program.
             values: its arguments.
             splits: how they are split.
-            wanted: which of its results are to be in parts.
+            in_parts: which of its results are to be in parts.
 
         Returns:
-            Its results; those that are wanted in parts, (parts, ...), whose sum they are.
+            Its results, or the parts that they are the sum of, (parts, ...).
         """
-        results = self._run(jaxpr, values, splits, wanted)
-        return [self._as_parts(x).array if number in wanted else x for number, x in enumerate(results)]
+        results = self._run(jaxpr, values, splits, in_parts)
+        return [self._as_parts(x).array if number in in_parts else x for number, x in enumerate(results)]
 
-    def _run(self, jaxpr: Any, values: Sequence[Any], splits: Sequence[Split], wanted: Collection[int]) -> list[Any]:
+    def _run(self, jaxpr: Any, values: Sequence[Any], splits: Sequence[Split], in_parts: Collection[int]) -> list[Any]:
         body = getattr(jaxpr, "jaxpr", jaxpr)
         known = Propagation(self.sizes).forward(body, splits)
-        apart = _may_be_in_parts(body, known, self.axes, wanted)
+        apart = _may_be_in_parts(body, known, self.axes, in_parts)
 
         def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
             if any(isinstance(x, InParts) for x in values):
@@ -181,14 +181,16 @@ def named_splits(jaxpr: Any, splits: Sequence[Split], sizes: Mapping[str, int]) 
     return {eqn.params["name"]: of_operand for eqn, (of_operand, *_) in named}
 
 
-def _may_be_in_parts(jaxpr: Any, known: Mapping[Any, Split], axes: Sequence[str], wanted: Collection[int]) -> set[Any]:
-    """Return the values of a program that are sums over a batch, of which only wanted results are made, linearly.
+def _may_be_in_parts(
+    jaxpr: Any, known: Mapping[Any, Split], axes: Sequence[str], in_parts: Collection[int]
+) -> set[Any]:
+    """Return the sums over a batch in a program that go, linearly, into nothing but results in parts.
 
     Args:
         jaxpr: the program.
         known: how its values are split.
         axes: the axes that split the batch.
-        wanted: which of its results are wanted in parts.
+        in_parts: which of its results are to be in parts.
     """
     sums: set[Any] = set()
     for eqn in jaxpr.eqns:
@@ -201,7 +203,7 @@ def _may_be_in_parts(jaxpr: Any, known: Mapping[Any, Split], axes: Sequence[str]
     apart: set[Any] = set()
     whole: set[Any] = set()  # whatever is read otherwise
     for number, atom in enumerate(jaxpr.outvars):
-        (apart if number in wanted else whole).update(() if isinstance(atom, Literal) else (atom,))
+        (apart if number in in_parts else whole).update(() if isinstance(atom, Literal) else (atom,))
     for eqn in reversed(jaxpr.eqns):
         linear = _linear_operands(eqn, sums) if eqn.outvars[0] in apart - whole else ()
         for number, atom in enumerate(eqn.invars):
@@ -210,7 +212,7 @@ def _may_be_in_parts(jaxpr: Any, known: Mapping[Any, Split], axes: Sequence[str]
 
 
 def _linear_operands(eqn: Any, sums: Collection[Any]) -> tuple[int, ...]:
-    """Return the operands in which an operation is linear: one, or those of a sum, all together."""
+    """Return the operands in which an operation is linear: one, or all operands of a sum together."""
     name = eqn.primitive.name
     if name == "mul":
         are_sums = [_is_in(sums, atom) for atom in eqn.invars]
