@@ -124,7 +124,7 @@ def run_circular(
         return at_stages(jnp.broadcast_to(x[None], (stages, *x.shape)))
 
     def at_parts(sums: jax.Array | None, num: int) -> jax.Array | None:
-        """Split sums over stages, and those in parts over the devices that have these."""
+        """Split sums over stages, and their parts over the devices of the batch."""
         if sums is None or num == 1:
             return None if sums is None else at_stages(sums)
         return place(sums, P(axis, *[P.UNCONSTRAINED] * (_PARTS - 1), of.part_axes))

@@ -1,4 +1,4 @@
-"""Leave sums over a batch in parts, one for each device that has some of it, until all that is to be summed is there.
+"""Leave sums over a batch in parts, one for each device that has some of it, until the last term is there.
 
 XLA sums a product over the devices of its samples and tokens at once: the gradients of a layer in each tick of a
 pipeline. Here such a product in a traced program is one for each device's part of the batch, (parts, ...), whose first
