@@ -159,7 +159,7 @@ def part_axes(planned: Planned) -> dict[str, int]:
 
 
 def argument_splits(planned: Planned, paths: Sequence[str], values: Sequence[Any]) -> list[Split]:
-    """Return how arguments are split over the devices that add up gradients each for itself; nothing without such.
+    """Return how arguments are split over the devices that add up gradients each for itself; empty without any.
 
     Args:
         planned: the program.
@@ -191,7 +191,7 @@ class PipelinedFunction:
         stacks: which of its arguments are stacks; or of the constants of its trace and its arguments.
         pipelines: the pipelines of all their leaves.
         splits: how its arguments, or its constants and these, are split over devices that add up gradients each for
-            itself; nothing without such.
+            itself; empty without any.
     """
 
     planned: Planned
