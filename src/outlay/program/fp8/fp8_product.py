@@ -189,8 +189,10 @@ class Fp8Product:
         if not any(self.constraints or ()):
             result = _summed(one.values, other.values, own, others, names[into], wide)
             return (result * (one.scale * other.scale).astype(wide)).astype(dtype)
-        scaled = (self._placed(place, x.values.astype(wide) * x.scale.astype(wide)) for place, x in operands.items())
-        return _summed(*scaled, own, others, names[into], wide).astype(dtype)
+        left, right = (
+            self._placed(place, x.values.astype(wide) * x.scale.astype(wide)) for place, x in operands.items()
+        )
+        return _summed(left, right, own, others, names[into], wide).astype(dtype)
 
     def _placed(self, place: int, x: jax.Array) -> jax.Array:
         constraint = self.constraints[place] if self.constraints else None

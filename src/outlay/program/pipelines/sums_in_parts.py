@@ -106,14 +106,13 @@ class BatchParts:
 
     def _product(self, eqn: Any, values: Sequence[Any], summed: Sequence[Dims]) -> jax.Array:
         """Return a `dot_general` for each part of the dims that it sums over, given for each operand."""
-        parts = [self._cut(x, dims) for x, dims in zip(values, summed, strict=True)]
-        (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
-        contracted, batch = (
-            tuple([dim + 1 for dim in dims] for dims in both) for both in ((left, right), (left_batch, right_batch))
+        one, other = (self._cut(x, dims) for x, dims in zip(values, summed, strict=True))
+        (left, right), (left_batch, right_batch) = (
+            [[dim + 1 for dim in dims] for dims in both] for both in eqn.params["dimension_numbers"]
         )
-        numbers = contracted, tuple([0, *dims] for dims in batch)
+        numbers = (left, right), ([0, *left_batch], [0, *right_batch])
         how = {name: eqn.params[name] for name in ("precision", "preferred_element_type")}
-        return jax.lax.dot_general(*parts, numbers, **how)
+        return jax.lax.dot_general(one, other, numbers, **how)
 
     def _sum(self, eqn: Any, values: Sequence[Any], summed: Sequence[Dims]) -> jax.Array:
         return jnp.sum(self._cut(values[0], summed[0]), axis=tuple(dim + 1 for dim in eqn.params["axes"]))
