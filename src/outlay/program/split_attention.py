@@ -24,7 +24,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.contexts import Context, Exchange
 from outlay.layout.rule import Rule
 from outlay.models.attention.dot_product import attention
-from outlay.program.contexts.context_exchanges import computed, numbers_sent, problems, ring_of
+from outlay.program.contexts.context_exchanges import computed, num_beside, numbers_sent, problems, ring_of
 from outlay.program.contexts.ring_chunks import Ring
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -103,7 +103,8 @@ class _Calls:
         num = self.planned.mesh.shape[placement.axis]
         if num == 1:
             return None
-        ring = ring_of(call, placement.axis, num, placing(self.planned.mesh))
+        beside = num_beside(self.planned.plan, self.planned.layout, self.planned.mesh.shape)
+        ring = ring_of(call, placement.axis, num, placing(self.planned.mesh), num_beside=beside)
         exchange, why = _exchange(call, placement, ring)
         if of := [*self._axis_problems(placement, at), *problems(call, exchange, ring, at)]:
             self.problems |= {f"{one.where} {one.what}": one for one in of}

@@ -13,7 +13,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.contexts import Exchange
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.contexts.context_exchanges import numbers_sent, problems, ring_of
+from outlay.program.contexts.context_exchanges import key_heads_sent, num_beside, numbers_sent, problems, ring_of
 from outlay.program.contexts.ring_chunks import Ring
 from outlay.search.mesh_links import MeshLinks, size_of
 from outlay.search.workload import Workload
@@ -40,7 +40,7 @@ def context_problems(work: Workload, layout: Layout, mesh: MeshInfo) -> Iterator
     if context is None:
         return
     for call in work.attention:
-        yield from problems(call, context.exchange, _ring(call, context.context_axis, mesh), f"@{call.name}")
+        yield from problems(call, context.exchange, _ring(call, context.context_axis, mesh, 1), f"@{call.name}")
 
 
 def context_seconds(work: Workload, plan: Plan, layout: Layout, links: MeshLinks, runs: float, parts: int = 1) -> float:
@@ -60,22 +60,23 @@ def context_seconds(work: Workload, plan: Plan, layout: Layout, links: MeshLinks
     axis, samples = context.context_axis, parts
     for leaf in plan.of_kind("batch")[:1]:
         samples *= size_of(plan.mesh, (leaf.dims or ((),))[0])
-    return runs * sum(_call_seconds(call, context.exchange, axis, samples, plan.mesh, links) for call in work.attention)
+    beside = num_beside(plan, layout, plan.mesh.axis_sizes)
+    rings = [_ring(call, axis, plan.mesh, beside) for call in work.attention]
+    calls = zip(work.attention, rings, strict=True)
+    return runs * sum(_call_seconds(call, context.exchange, ring, samples, links) for call, ring in calls)
 
 
-def _call_seconds(
-    call: AttentionCall, asked: Exchange | None, axis: str, samples: int, mesh: MeshInfo, links: MeshLinks
-) -> float:
+def _call_seconds(call: AttentionCall, asked: Exchange | None, ring: Ring, samples: int, links: MeshLinks) -> float:
     """Return the time of the exchanges of one call, forward and backward."""
-    ring, tokens = _ring(call, axis, mesh), call.query.shape[1]
+    axis, tokens = ring.axis, call.query.shape[1]
     sent = numbers_sent(call, ring)
     exchange = asked or min(sent, key=lambda each: sent[each])
     heads, key_heads, dim = call.query.shape[2], call.key.shape[2], call.query.shape[3]
     # Bytes of one head of a device's own tokens.
     head = call.query.shape[0] / samples * tokens / ring.num * dim * num_bits(str(call.query.dtype)) / 8
     if exchange == "all_to_all":
-        repeated = max(key_heads, ring.num)
-        return 4 * sum(links.seconds("all-to-all", each * head, (axis,)) for each in (heads, repeated))
+        sent = (heads, key_heads_sent(call, ring))
+        return 4 * sum(links.seconds("all-to-all", each * head, (axis,)) for each in sent)
     mirror = links.seconds("collective-permute", (heads + key_heads) * head, (axis,)) if ring.is_mirrored(tokens) else 0
     if exchange == "gather":
         gathered = 2 * key_heads * head * ring.num
@@ -85,8 +86,8 @@ def _call_seconds(
     return 2 * mirror + (1 + _BACKWARD_OF_RING) * ring.num_hops(tokens) * hop
 
 
-def _ring(call: AttentionCall, axis: str, mesh: MeshInfo) -> Ring:
-    return ring_of(call, axis, mesh.axis_sizes[axis], lambda x, spec: x)
+def _ring(call: AttentionCall, axis: str, mesh: MeshInfo, beside: int) -> Ring:
+    return ring_of(call, axis, mesh.axis_sizes[axis], lambda x, spec: x, num_beside=beside)
 
 
 def expert_seconds(plan: Plan, links: MeshLinks, runs: int) -> float:

@@ -17,7 +17,7 @@ from outlay.core.attention_calls import AttentionCall
 from outlay.core.error_types import LayoutError, ProgramError
 from outlay.layout.contexts import context
 from outlay.models.attention.blockwise import Mask
-from outlay.program.contexts.context_exchanges import numbers_sent, ring_of
+from outlay.program.contexts.context_exchanges import key_heads_sent, numbers_sent, ring_of
 from outlay.program.contexts.ring_chunks import Chunks, Ring
 
 
@@ -68,6 +68,19 @@ def test_what_sends_least_is_chosen(heads: int, key_heads: int, window: int | No
     call = AttentionCall("attention", of["q"], of["k"], of["v"], True, window, None, 1.0)
     sent = numbers_sent(call, ring_of(call, "context", 4, lambda x, spec: x))
     assert min(sent, key=lambda each: sent[each]) == chosen
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "beside", "sent"),
+    [(32, 8, 1, 8), (32, 2, 1, 4), (32, 8, 2, 8), (32, 8, 4, 16), (32, 2, 4, 16), (24, 8, 4, 8), (32, 16, 4, 16)],
+)
+def test_key_heads_are_sent_to_as_many_devices_as_split_heads_together(
+    heads: int, key_heads: int, beside: int, sent: int
+) -> None:
+    """Of fewer, XLA would gather queries again that other devices have split. 24 heads do not go into 16 devices."""
+    of = _shapes(64, (heads, key_heads))
+    call = AttentionCall("attention", of["q"], of["k"], of["v"], True, None, None, 1.0)
+    assert key_heads_sent(call, ring_of(call, "context", 4, lambda x, spec: x, num_beside=beside)) == sent
 
 
 def test_rows_of_a_mask_are_counted_where_they_are_sent() -> None:

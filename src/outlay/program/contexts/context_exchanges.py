@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from outlay.core.context_values import within
 from outlay.core.error_types import Problem
 from outlay.core.primitives import EACH_TOKEN
 from outlay.layout.contexts import Exchange
+from outlay.layout.layout import Layout
+from outlay.layout.plan import Plan
 from outlay.models.attention.blockwise import Mask
 from outlay.models.attention.dot_product import attention
 from outlay.models.attention.kernel_rules import Refusal
@@ -29,9 +32,39 @@ def mask_of(call: AttentionCall) -> Mask:
     return Mask(call.causal, window)
 
 
-def ring_of(call: AttentionCall, axis: str, num: int, place: Place, *, is_gathered: bool = False) -> Ring:
+def ring_of(
+    call: AttentionCall, axis: str, num: int, place: Place, *, is_gathered: bool = False, num_beside: int = 1
+) -> Ring:
     """Return the ring that computes a call."""
-    return Ring(axis, num, mask_of(call), call.scale, place, is_gathered)
+    return Ring(axis, num, mask_of(call), call.scale, place, is_gathered, num_beside)
+
+
+def num_beside(plan: Plan, layout: Layout, sizes: Mapping[str, int]) -> int:
+    """Return the number of devices along mesh axes that may split heads: they split no batch, layers or tokens.
+
+    Args:
+        plan: where the batch lives.
+        layout: the layout.
+        sizes: the size of each mesh axis.
+    """
+    of_batch = {axis for leaf in plan.of_kind("batch") for axes in leaf.dims[:2] for axis in axes}
+    taken = of_batch | {*layout.stage_axes, *layout.context_axes}
+    return math.prod(size for axis, size in sizes.items() if axis not in taken)
+
+
+def key_heads_sent(call: AttentionCall, ring: Ring) -> int:
+    """Return the key heads that devices exchange for tokens: more than there are, where each is on several devices.
+
+    Other axes may split heads already. Of fewer key heads than all these devices together, XLA would gather the heads
+    of the other axes again, with all queries.
+    """
+    heads, key_heads = call.query.shape[2], call.key.shape[2]
+    for num in (ring.num * ring.num_beside, ring.num):
+        if key_heads % num == 0:
+            return key_heads
+        if num % key_heads == 0 and heads % num == 0:
+            return num
+    return key_heads
 
 
 def numbers_sent(call: AttentionCall, ring: Ring) -> dict[Exchange, float]:
@@ -44,8 +77,7 @@ def numbers_sent(call: AttentionCall, ring: Ring) -> dict[Exchange, float]:
     is_mirrored = ring.is_mirrored(tokens)
     sent: dict[Exchange, float] = {}
     if not any(_problems_of_heads(call, num)):
-        repeated = max(key_heads, num) if key_heads % num else key_heads
-        sent["all_to_all"] = (2 * (heads + repeated) + _rows(call, num)) * (num - 1) / num
+        sent["all_to_all"] = (2 * (heads + key_heads_sent(call, ring)) + _rows(call, num)) * (num - 1) / num
     if 2 * num * key_heads <= heads:
         sent["gather"] = 2 * key_heads * (num - 1) + (heads + _rows(call) / 2 if is_mirrored else 0)
     halves = heads + key_heads + _rows(call) / 2 if is_mirrored else 0
@@ -119,9 +151,7 @@ def _in_pieces(call: AttentionCall, ring: Ring) -> jax.Array:
 
 def _by_heads(call: AttentionCall, ring: Ring) -> jax.Array:
     """Exchange tokens for heads, compute attention over all tokens of some heads, and exchange them back."""
-    num, axis, key_heads = ring.num, ring.axis, call.key.shape[2]
-    if key_heads % num:  # fewer key heads than devices: each is on several
-        key_heads = num
+    num, axis, key_heads = ring.num, ring.axis, key_heads_sent(call, ring)
     shared = call.query.shape[2] // key_heads
 
     def to_heads(x: Any) -> jax.Array:

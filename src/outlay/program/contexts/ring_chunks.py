@@ -28,6 +28,7 @@ class Ring:
         scale: the factor of the scores.
         place: constrains where values live.
         is_gathered: whether keys and values are gathered once, and not passed on.
+        num_beside: devices of other mesh axes that may split heads.
         block: the queries and keys of a block.
     """
 
@@ -37,6 +38,7 @@ class Ring:
     scale: float
     place: Place
     is_gathered: bool = False
+    num_beside: int = 1
     block: int = BLOCK
 
     def is_mirrored(self, num_tokens: int) -> bool:
