@@ -75,8 +75,8 @@ def _call_seconds(call: AttentionCall, asked: Exchange | None, ring: Ring, sampl
     # Bytes of one head of a device's own tokens.
     head = call.query.shape[0] / samples * tokens / ring.num * dim * num_bits(str(call.query.dtype)) / 8
     if exchange == "all_to_all":
-        sent = (heads, key_heads_sent(call, ring))
-        return 4 * sum(links.seconds("all-to-all", each * head, (axis,)) for each in sent)
+        both = (heads, key_heads_sent(call, ring))
+        return 4 * sum(links.seconds("all-to-all", each * head, (axis,)) for each in both)
     mirror = links.seconds("collective-permute", (heads + key_heads) * head, (axis,)) if ring.is_mirrored(tokens) else 0
     if exchange == "gather":
         gathered = 2 * key_heads * head * ring.num
