@@ -41,7 +41,14 @@ from outlay.program.fp8.delayed_scaling import (
 )
 from outlay.program.fp8.fp8_product import Fp8Product, Rounded
 from outlay.program.fp8.fp8_scaling import SCALES, Narrow, narrowed
-from outlay.program.fp8.parameter_products import ORIGINS, Around, Origin, Origins, out_of_reach, run_with_products
+from outlay.program.fp8.parameter_products import (
+    ORIGINS,
+    Origin,
+    Origins,
+    Surroundings,
+    out_of_reach,
+    run_with_products,
+)
 from outlay.program.gradient_splits import root_of
 from outlay.program.modes import Step
 from outlay.program.passes import Planned
@@ -224,7 +231,7 @@ class _Products:
         values: list[Any],
         origins: Origins,
         shared: dict[Any, Any],
-        around: Around,
+        surroundings: Surroundings,
     ) -> list[Any]:
         own = [one for one in origins if one is not None]
         number = min(one.rule for one in own)
@@ -232,7 +239,7 @@ class _Products:
         self.lines[self._num_runs, number, source_line(eqn)] += 1
         rule: Any = self.rules[number].placement
         # Of two parameters, one under another rule was rounded as that one says.
-        pairs = zip(around.rounded, origins, strict=True)
+        pairs = zip(surroundings.rounded, origins, strict=True)
         rounded: list[Rounded | None] = [made if one and one.rule == number else None for made, one in pairs]
         are_parameters = (origins[0] is not None, origins[1] is not None)
         left, right = values
@@ -241,8 +248,8 @@ class _Products:
             are_parameters,
             rule,
             # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
-            is_apart=around.is_before_tanh,
-            constraints=around.constraints if self._knows_scaled_operands else None,
+            is_apart=surroundings.is_before_tanh,
+            constraints=surroundings.constraints if self._knows_scaled_operands else None,
             at_source=at_source_of(eqn),
         )
         if rule.scaling == "delayed":

@@ -115,3 +115,30 @@ def test_a_layer_that_the_same_devices_split_is_added_up_as_before() -> None:
     program, loss = made(layer, more=rules)
     state, _ = program(program.init(jax.random.key(0)), BATCH)
     assert_same(state.opt_state[0].trace, expected(program, loss))
+
+
+@jax.custom_vjp
+def with_odd_gradient(kernel: jax.Array) -> jax.Array:
+    return kernel
+
+
+def odd(_: None, gradient: jax.Array) -> tuple[jax.Array]:
+    """Round a gradient to 8 bits, and add a number without dims: of parts it would be something else, or an error."""
+    return ((gradient / 64).astype(jnp.float8_e4m3fn).astype(jnp.float32) * 64 + 0.0,)
+
+
+with_odd_gradient.defvjp(lambda kernel: (kernel, None), odd)
+
+
+def test_what_is_not_linear_is_done_to_the_whole_sum() -> None:
+    """A step with one microbatch a device, so that the sums of a tick are those of one device up to rounding."""
+    program, loss = made(lambda x, own: layer(x, {**own, "up": with_odd_gradient(own["up"])}), is_own_step=True)
+    gradients = program(program.init(jax.random.key(0)), BATCH)[0]
+    params = jax.tree.map(np.asarray, program.init(jax.random.key(0)))
+
+    def of_microbatch(number: int) -> Any:
+        own = np.concatenate([BATCH[number : number + 1], BATCH[number + MICROBATCHES : number + MICROBATCHES + 1]])
+        return jax.grad(lambda params: jnp.sum(loss(params, own)[0]) / SAMPLES)(params)
+
+    each = [of_microbatch(number) for number in range(MICROBATCHES)]
+    assert_same(gradients, jax.tree.map(lambda *some: np.sum(np.stack(some), axis=0), *each))

@@ -54,7 +54,7 @@ Origins = Sequence["Origin | None"]
 """Of each argument of a program, or of its constants and arguments; None for what comes from no such parameter."""
 
 
-class Around(NamedTuple):
+class Surroundings(NamedTuple):
     """What is around a product.
 
     Attributes:
@@ -68,8 +68,26 @@ class Around(NamedTuple):
     is_before_tanh: bool
 
 
-Multiply = Callable[[Any, list[Any], Origins, dict[Any, Any], Around], list[Any]]
-"""`multiply(eqn, values, origins, shared, around)` returns the results of a product; `shared` lives as its operands."""
+class Caller(NamedTuple):
+    """What the caller of a program does with its arguments and results; empty for a program that is not called.
+
+    Attributes:
+        of_arguments: the constraint that each argument comes from, or None.
+        of_results: the constraint that takes each result next, or None.
+        are_before_tanh: whether entries of each result go into a `tanh`.
+    """
+
+    of_arguments: Sequence[Any] = ()
+    of_results: Sequence[Any] = ()
+    are_before_tanh: Sequence[bool] = ()
+
+
+_NONE = Caller()
+Multiply = Callable[[Any, list[Any], Origins, dict[Any, Any], Surroundings], list[Any]]
+"""`multiply(eqn, values, origins, shared, surroundings)` returns the results of a product.
+
+`shared` lives as long as its operands.
+"""
 Rounding = Callable[[Any, Origin], Any]
 """`round_stack(stack, of_slice)` returns arrays of which each has an entry for each slice; None for nothing."""
 
@@ -81,7 +99,7 @@ def run_with_products(
     multiply: Multiply,
     round_stack: Rounding | None = None,
     rounded: Mapping[Any, Any] = MappingProxyType({}),
-    around: tuple[Sequence[Any], Sequence[Any], Sequence[bool]] = ((), (), ()),
+    caller: Caller = _NONE,
 ) -> list[Any]:
     """Run a traced program with other operations for the products of parameters, wherever they are.
 
@@ -92,19 +110,18 @@ def run_with_products(
         multiply: what runs instead of a product.
         round_stack: what is computed before a loop of the stacks whose slices it multiplies; None for nothing.
         rounded: what was, by the slice.
-        around: where it is called, the constraints that say where its arguments lie, and its results, and whether
-            entries of these go into a `tanh`.
+        caller: what its caller does with its arguments and results.
     """
     known, shared = ORIGINS.known(jaxpr, origins), {}
-    before, behind = _constraints(getattr(jaxpr, "jaxpr", jaxpr), *around[:2])
-    before_tanh = _before_tanh(getattr(jaxpr, "jaxpr", jaxpr), around[2])
+    before, behind = _constraints(getattr(jaxpr, "jaxpr", jaxpr), caller)
+    before_tanh = _before_tanh(getattr(jaxpr, "jaxpr", jaxpr), caller)
 
     def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
         of = facts_of(known, eqn.invars)
         if _is_product(eqn, of):
             made = [None if one is None else rounded.get(one.key) for one in of]
             constraints = [*facts_of(before, eqn.invars), behind.get(eqn.outvars[0])]
-            return multiply(eqn, values, of, shared, Around(made, constraints, eqn.outvars[0] in before_tanh))
+            return multiply(eqn, values, of, shared, Surroundings(made, constraints, eqn.outvars[0] in before_tanh))
         inside = ORIGINS.inside(eqn, of) if eqn.primitive.name in _ENTERED and any(of) else []
         if not any(next(products_in(*one), None) for one in inside):
             return bind(*values)
@@ -113,9 +130,9 @@ def run_with_products(
             within = next(origins for one, origins in inside if one is inner or one is getattr(inner, "jaxpr", None))
             if eqn.primitive.name in (SCAN, COND):
                 return run_with_products(inner, values, within, multiply, round_stack, more)
-            constraints = facts_of(before, eqn.invars), facts_of(behind, eqn.outvars)
-            around = (*constraints, [one in before_tanh for one in eqn.outvars])
-            return run_with_products(inner, values, within, multiply, round_stack, more, around)
+            are_before_tanh = [one in before_tanh for one in eqn.outvars]
+            caller = Caller(facts_of(before, eqn.invars), facts_of(behind, eqn.outvars), are_before_tanh)
+            return run_with_products(inner, values, within, multiply, round_stack, more, caller)
 
         if eqn.primitive.name == SCAN and round_stack is not None:
             body, within = inside[0]
@@ -134,41 +151,29 @@ def run_with_products(
     return run_jaxpr(jaxpr, values, evaluate)
 
 
-def _constraints(
-    jaxpr: Any, of_arguments: Sequence[Any], of_results: Sequence[Any]
-) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _constraints(jaxpr: Any, caller: Caller) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Return for each value the constraint that it comes from, and the constraint that takes it next.
 
-    Between them a value may be cast.
-
-    Args:
-        jaxpr: the program.
-        of_arguments: the constraints that its arguments come from, or None for each; none at all for a whole program.
-        of_results: likewise, those that take its results.
+    Between them it may be cast.
     """
-    arguments, results = zip(jaxpr.invars, of_arguments, strict=False), zip(jaxpr.outvars, of_results, strict=False)
+    arguments = zip(jaxpr.invars, caller.of_arguments, strict=False)
+    results = zip(jaxpr.outvars, caller.of_results, strict=False)
     before = {variable: one for variable, one in arguments if one is not None}
     behind = {atom: one for atom, one in results if one is not None and not isinstance(atom, Literal)}
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _UNMOVED:
-            last = eqn if eqn.primitive.name == _CONSTRAINT else facts_of(before, eqn.invars)[0]
-            before |= {} if last is None else {eqn.outvars[0]: last}
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.primitive.name in _UNMOVED and not isinstance(eqn.invars[0], Literal):
-            following = eqn if eqn.primitive.name == _CONSTRAINT else behind.get(eqn.outvars[0])
-            behind |= {} if following is None else {eqn.invars[0]: following}
+    unmoved = [eqn for eqn in jaxpr.eqns if eqn.primitive.name in _UNMOVED]
+    for eqn in unmoved:
+        last = eqn if eqn.primitive.name == _CONSTRAINT else facts_of(before, eqn.invars)[0]
+        before |= {} if last is None else {eqn.outvars[0]: last}
+    for eqn in reversed(unmoved):
+        following = eqn if eqn.primitive.name == _CONSTRAINT else behind.get(eqn.outvars[0])
+        behind |= {} if following is None or isinstance(eqn.invars[0], Literal) else {eqn.invars[0]: following}
     return before, behind
 
 
-def _before_tanh(jaxpr: Any, of_results: Sequence[bool]) -> set[Any]:
-    """Return the values whose entries go into a `tanh`, one by one, or into a call that has one.
-
-    Args:
-        jaxpr: the program.
-        of_results: whether entries of its results go into one; none at all for a whole program.
-    """
-    pairs = zip(jaxpr.outvars, of_results, strict=False)
-    values = {atom for atom, goes_in in pairs if goes_in and not isinstance(atom, Literal)}
+def _before_tanh(jaxpr: Any, caller: Caller) -> set[Any]:
+    """Return the values whose entries go into a `tanh`, one by one, or into a call that has one."""
+    results = zip(jaxpr.outvars, caller.are_before_tanh, strict=False)
+    values = {atom for atom, goes_in in results if goes_in and not isinstance(atom, Literal)}
     for eqn in reversed(jaxpr.eqns):
         goes_on = eqn.primitive.name in EACH_ENTRY and not values.isdisjoint(eqn.outvars)
         if goes_on or eqn.primitive.name == "tanh" or any(map(_has_tanh, jaxprs_in_params(eqn.params))):

@@ -28,7 +28,6 @@ _OF_FIRST = KINDS["rearranges"] | frozenset(
 """Operations that are linear in their first operand."""
 _SUMS = ("add", "add_any")
 _CALLS = (*CALLS, *CHECKPOINTS)
-Dims = tuple[int, ...]
 
 
 class InParts(NamedTuple):
@@ -104,7 +103,7 @@ class BatchParts:
 
         return run_jaxpr(jaxpr, values, evaluate)
 
-    def _product(self, eqn: Any, values: Sequence[Any], summed: Sequence[Dims]) -> jax.Array:
+    def _product(self, eqn: Any, values: Sequence[Any], summed: Sequence[tuple[int, ...]]) -> jax.Array:
         """Return a `dot_general` for each part of the dims that it sums over, given for each operand."""
         one, other = (self._cut(x, dims) for x, dims in zip(values, summed, strict=True))
         (left, right), (left_batch, right_batch) = (
@@ -114,10 +113,10 @@ class BatchParts:
         how = {name: eqn.params[name] for name in ("precision", "preferred_element_type")}
         return jax.lax.dot_general(one, other, numbers, **how)
 
-    def _sum(self, eqn: Any, values: Sequence[Any], summed: Sequence[Dims]) -> jax.Array:
+    def _sum(self, eqn: Any, values: Sequence[Any], summed: Sequence[tuple[int, ...]]) -> jax.Array:
         return jnp.sum(self._cut(values[0], summed[0]), axis=tuple(dim + 1 for dim in eqn.params["axes"]))
 
-    def _cut(self, x: jax.Array, dims: Dims) -> jax.Array:
+    def _cut(self, x: jax.Array, dims: tuple[int, ...]) -> jax.Array:
         """Cut dims, one for each axis, into the parts of their devices: (parts, ...)."""
         for num, (size, dim) in enumerate(zip(self.sizes.values(), dims, strict=True)):
             cut = x.reshape(*x.shape[: dim + num], size, -1, *x.shape[dim + num + 1 :])
@@ -212,11 +211,15 @@ def _may_be_in_parts(
 
 def _linear_operands(eqn: Any, sums: Collection[Any]) -> tuple[int, ...]:
     """Return the operands in which an operation is linear: one, or all operands of a sum together."""
-    name = eqn.primitive.name
+    name, result = eqn.primitive.name, eqn.outvars[0].aval
     if name == "mul":
         are_sums = [_is_in(sums, atom) for atom in eqn.invars]
         return (are_sums.index(True),) if sum(are_sums) == 1 else ()
-    return (0,) if name in _OF_FIRST else (0, 1) if name in _SUMS else ()
+    if name in _SUMS:
+        return (0, 1) if all(atom.aval.shape == result.shape for atom in eqn.invars) else ()
+    # A sum of parts that are rounded to a few bits each would be another number than the rounded sum.
+    is_wide = jnp.issubdtype(result.dtype, jnp.floating) and result.dtype.itemsize > 1
+    return (0,) if name in _OF_FIRST and is_wide else ()
 
 
 def _is_in(values: Collection[Any], atom: Any) -> bool:
@@ -227,7 +230,7 @@ def _splits(known: Mapping[Any, Split], eqn: Any) -> list[Split]:
     return [{} if isinstance(atom, Literal) else known.get(atom, {}) for atom in eqn.invars]
 
 
-def _summed_dims(eqn: Any, splits: Sequence[Split], axes: Sequence[str]) -> list[Dims] | None:
+def _summed_dims(eqn: Any, splits: Sequence[Split], axes: Sequence[str]) -> list[tuple[int, ...]] | None:
     """Return for each operand of a sum over all axes the dim that each of them splits; None for anything else."""
     if eqn.primitive.name == "dot_general":
         pairs = list(zip(*eqn.params["dimension_numbers"][0], strict=True))
@@ -239,7 +242,7 @@ def _summed_dims(eqn: Any, splits: Sequence[Split], axes: Sequence[str]) -> list
     return None if None in of_axes else [tuple(dims) for dims in zip(*filter(None, of_axes), strict=True)]
 
 
-def _pair(pairs: Sequence[Dims], claims: Sequence[Claim | None]) -> Dims | None:
+def _pair(pairs: Sequence[tuple[int, ...]], claims: Sequence[Claim | None]) -> tuple[int, ...] | None:
     """Return the dims, one of each operand and summed over together, that an axis splits.
 
     Of one operand it may not be known how it is split; it must not be split otherwise.
