@@ -100,7 +100,7 @@ def plot(results, path):
     axes.set(
         xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="published, s a step", ylabel="predicted, s a step"
     )
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))  # beside all runs, wherever they are
     axes.set_aspect("equal")
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if str(path).endswith("svg") else None)
     pyplot.close(figure)
