@@ -35,9 +35,10 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "digits": ("dp", "replicated", "zero1", "zero2", "fsdp", "fsdp+tp"),
         "lm": (
-            *("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"),
-            *("cp", "fsdp+cp", "fsdp+tp+cp"),
-            *("pp", "pp+tp", "pp+fsdp+tp", "pp+cp", "pp+fsdp+cp", "pp+fsdp+tp+cp"),
+            *("dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp", "zero1+tp+sp"),
+            *("cp", "fsdp+cp", "fsdp+tp+cp", "zero1+tp+sp+cp"),
+            *("pp", "pp+tp", "pp+fsdp+tp", "pp+zero1+tp+sp"),
+            *("pp+cp", "pp+fsdp+cp", "pp+fsdp+tp+cp", "pp+zero1+tp+sp+cp"),
         ),
         "resnet": ("dp", "replicated", "zero1", "zero2", "fsdp"),
         "gan": ("dp", "replicated", "zero1", "zero2", "fsdp"),

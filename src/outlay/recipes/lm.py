@@ -133,7 +133,7 @@ def lm(
         >>> recipe.data[0]["tokens"].shape
         (16, 64)
         >>> [name for name in recipe.layouts if "cp" in name]
-        ['cp', 'fsdp+cp', 'fsdp+tp+cp', 'pp+cp', 'pp+fsdp+cp', 'pp+fsdp+tp+cp']
+        ['cp', 'fsdp+cp', 'fsdp+tp+cp', 'zero1+tp+sp+cp', 'pp+cp', 'pp+fsdp+cp', 'pp+fsdp+tp+cp', 'pp+zero1+tp+sp+cp']
     """
     if model not in MODELS:
         problems = [f"there is no model {model!r}: {did_you_mean(model, MODELS)}", *remat_problems(remat)]
@@ -277,7 +277,7 @@ TWO_AXES = "data=-1,model=2"
 
 
 def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[str, Layout], dict[str, str]]:
-    """Return layouts and meshes by name: `dp`, `zero1`, `fsdp`, `hsdp`, `tp`, `fsdp+tp` and `fsdp+tp+sp`.
+    """Return layouts and meshes by name: `dp`, `zero1`, `fsdp`, `hsdp`, `tp`, `fsdp+tp` and so on.
 
     `hsdp` is FSDP over the axis `fsdp`, such as the devices of a host, and copies of that over `data`.
 
@@ -294,6 +294,8 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))
     in_heads = megatron(config, root)
     two_axes = in_heads + _kernels(fsdp, root) + vocabulary
+    split_optimizer = in_heads + _kernels(zero1, "opt_state") + vocabulary
+    by_token = heads + sequence_parallel() + data_parallel()
     layouts = {
         "dp": samples + data_parallel(),
         "zero1": _kernels(zero1, "opt_state") + samples + data_parallel(),
@@ -301,7 +303,8 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
         "hsdp": _kernels(functools.partial(fsdp, "fsdp"), root) + whole + _over_both_axes(),
         "tp": in_heads + heads + by_sample,
         "fsdp+tp": two_axes + heads + by_sample,
-        "fsdp+tp+sp": two_axes + heads + sequence_parallel() + data_parallel(),
+        "fsdp+tp+sp": two_axes + by_token,
+        "zero1+tp+sp": split_optimizer + by_token,
     }
     return layouts, {"hsdp": "data=2,fsdp=-1", **{name: TWO_AXES for name in layouts if "tp" in name}}
 
@@ -309,29 +312,37 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
 def with_contexts(
     config: TransformerConfig, layouts: dict[str, Layout], meshes: dict[str, str]
 ) -> tuple[dict[str, Layout], dict[str, str]]:
-    """Add layouts in which tokens are split over `context`: `cp`, `fsdp+cp` and `fsdp+tp+cp`."""
+    """Add layouts in which tokens are split over `context`: `cp`, `fsdp+cp`, `fsdp+tp+cp` and `zero1+tp+sp+cp`."""
     whole = inside("table" if config.tied else "head", P())
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))
     # Devices with other tokens of a sample have the same parameters, as those with other samples have: no copy pays.
     sharded = _kernels(functools.partial(fsdp, ("data", "context")), "params")
-    plain, in_heads = _by_token(P("data", "context")), _by_token(P("data", "context", "model"))
+    split_optimizer = _kernels(functools.partial(zero1, ("data", "context")), "opt_state")
+    stream, tensor = inside("residual", P("data", "context")), megatron(config) + vocabulary
+    plain, heads = stream + _by_token(P("data", "context")), _by_token(P("data", "context", "model"))
     new = {"cp": plain, "fsdp+cp": sharded + whole + plain}
-    tensor = {"fsdp+tp+cp": megatron(config) + sharded + vocabulary + in_heads}
+    with_heads = {
+        "fsdp+tp+cp": tensor + sharded + stream + heads,
+        "zero1+tp+sp+cp": tensor + split_optimizer + sequence_parallel("context") + heads,
+    }
     mesh = "data=-1,context=2"
-    return layouts | new | tensor, meshes | dict.fromkeys(new, mesh) | dict.fromkeys(tensor, f"{mesh},model=2")
+    return (
+        layouts | new | with_heads,
+        meshes | dict.fromkeys(new, mesh) | dict.fromkeys(with_heads, f"{mesh},model=2"),
+    )
 
 
 def _by_token(heads: P) -> Layout:
-    """Split the tokens of everything, and heads as a spec of queries, keys and values says."""
+    """Split the tokens of a batch and of attention, and heads as a spec of queries, keys and values says."""
     from outlay.layout.contexts import context
 
     tokens, calls = P("data", "context"), Layout([Rule("@attention", context("context"), optional=True)])
     values = [inside(name, heads) for name in ("queries", "keys", "values")]
-    split = functools.reduce(Layout.__add__, [*values, inside("residual", tokens)], calls)
+    split = functools.reduce(Layout.__add__, values, calls)
     return split + Layout([("batch.**", tokens), *data_parallel().rules[1:]])
 
 
-PIPELINED = ("dp", "tp", "fsdp+tp", "cp", "fsdp+cp", "fsdp+tp+cp")
+PIPELINED = ("dp", "tp", "fsdp+tp", "zero1+tp+sp", "cp", "fsdp+cp", "fsdp+tp+cp", "zero1+tp+sp+cp")
 NUM_MICROBATCHES = 4
 """Microbatches of the layouts by name; a layout file says another number."""
 
@@ -373,13 +384,18 @@ def megatron(config: TransformerConfig, root: str = "params") -> Layout:
     return Layout([*kernels, *biases, *rows, (f"{root}.embedding.embedding", P("model")), *head])
 
 
-def sequence_parallel() -> Layout:
+def sequence_parallel(context: str | None = None) -> Layout:
     """Split the residual stream along the sequence over `model`, and gather it at the entry of a branch.
 
     Source: Korthikanti et al. (2022), arXiv:2205.05198, section 4.2.2.
+
+    Args:
+        context: the axis that tokens are split over everywhere; None if each branch has all tokens of a sample.
     """
-    branches = inside("branch_input", P("data")) + inside("branch_output", P("data"))
-    return inside("residual", P("data", "model")) + branches
+    branch, stream = P("data"), P("data", "model")
+    if context is not None:
+        branch, stream = P("data", context), P("data", (context, "model"))
+    return inside("residual", stream) + inside("branch_input", branch) + inside("branch_output", branch)
 
 
 def inside(name: str, spec: P) -> Layout:

@@ -14,7 +14,7 @@ from outlay.recipes.lm import lm
 from outlay.recipes.prepare import prepare_with
 from outlay.recipes.program_options import ProgramOptions
 
-LAYOUTS = ["dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp"]
+LAYOUTS = ["dp", "zero1", "fsdp", "hsdp", "tp", "fsdp+tp", "fsdp+tp+sp", "zero1+tp+sp"]
 
 
 @pytest.fixture(scope="module", params=["small", "llama3.2-1b", "llama3-70b", "mpt-7b", "maxtext-16b"])
@@ -29,10 +29,10 @@ def recipe_and_shapes(request):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_shapes, layout):
     recipe, state = recipe_and_shapes
-    contexts = ["cp", "fsdp+cp", "fsdp+tp+cp"]
+    contexts = ["cp", "fsdp+cp", "fsdp+tp+cp", "zero1+tp+sp+cp"]
     assert list(recipe.layouts) == [
         *(*LAYOUTS, *contexts),
-        *("pp", "pp+tp", "pp+fsdp+tp", *(f"pp+{each}" for each in contexts)),
+        *("pp", "pp+tp", "pp+fsdp+tp", "pp+zero1+tp+sp", *(f"pp+{each}" for each in contexts)),
     ]
     plan = recipe.layouts[layout].plan(state, outlay.mesh(recipe.mesh_of(layout)), batch=recipe.data[0])
     kernels = [
@@ -48,6 +48,9 @@ def test_every_layout_plans_every_kind_of_model_without_making_it(recipe_and_sha
         "tp": lambda leaf: 2,
         "fsdp+tp": lambda leaf: 4 if ".positions." in leaf.path else 8,
         "fsdp+tp+sp": lambda leaf: 4 if ".positions." in leaf.path else 8,
+        "zero1+tp+sp": lambda leaf: (
+            (4 if leaf.path.startswith("opt_state") else 1) * (1 if ".positions." in leaf.path else 2)
+        ),
     }[layout]
     assert {leaf.path: 8 // leaf.num_copies for leaf in kernels} == {leaf.path: of(leaf) for leaf in kernels}
     # Every layer is the same work, so a scan over split layers would leave all devices but one waiting.
