@@ -250,6 +250,7 @@ class _Products:
             # XLA merges a product in FP8 with the gelu behind it, by its tanh, and then refuses its own result.
             is_apart=surroundings.is_before_tanh,
             constraints=surroundings.constraints if self._knows_scaled_operands else None,
+            is_recomputed=surroundings.is_recomputed,
             at_source=at_source_of(eqn),
         )
         if rule.scaling == "delayed":

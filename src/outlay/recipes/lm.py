@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import RecipeError
@@ -39,15 +39,10 @@ from outlay.recipes.smaller_mesh import SmallerMesh
 from outlay.train.precision import state_in
 
 NUM_BYTES = 256
-
 NUM_STEPS = 200
-
 NUM_WARMUP = 10
-
 PROMPT = b"def "
-
 MAX_SAMPLED = 240
-
 TEMPERATURE = 0.7
 
 
@@ -254,15 +249,12 @@ def sampled_text(config: TransformerConfig, program: Program, state: Any, sequen
     prompt = jnp.frombuffer(PROMPT, jnp.uint8)
 
     def draw(params: Any, key: jax.Array) -> jax.Array:
-        # Each token costs a pass over a whole window: more than one window of them would take longer than a short
-        # training.
-        num_tokens = min(MAX_SAMPLED, sequence)
+        # Each token costs a pass over a whole window: more than a window would take longer than a short training.
         return sample_tokens(
-            config, params, prompt, key, num_tokens=num_tokens, window=sequence, temperature=TEMPERATURE
+            config, params, prompt, key, num_tokens=min(MAX_SAMPLED, sequence), window=sequence, temperature=TEMPERATURE
         )
 
-    everywhere = NamedSharding(program.mesh, PartitionSpec())
-    drawn = jax.jit(draw, out_shardings=everywhere)(state.params, jax.random.key(0))
+    drawn = jax.jit(draw, out_shardings=NamedSharding(program.mesh, P()))(state.params, jax.random.key(0))
     # A vocabulary of more than the bytes has tokens that are none.
     return bytes(np.minimum(drawn, NUM_BYTES - 1).astype(np.uint8)).decode("utf-8", errors="replace")
 
@@ -294,7 +286,6 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))
     in_heads = megatron(config, root)
     two_axes = in_heads + _kernels(fsdp, root) + vocabulary
-    split_optimizer = in_heads + _kernels(zero1, "opt_state") + vocabulary
     by_token = heads + sequence_parallel() + data_parallel()
     layouts = {
         "dp": samples + data_parallel(),
@@ -304,7 +295,7 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
         "tp": in_heads + heads + by_sample,
         "fsdp+tp": two_axes + heads + by_sample,
         "fsdp+tp+sp": two_axes + by_token,
-        "zero1+tp+sp": split_optimizer + by_token,
+        "zero1+tp+sp": in_heads + _kernels(zero1, "opt_state") + vocabulary + by_token,
     }
     return layouts, {"hsdp": "data=2,fsdp=-1", **{name: TWO_AXES for name in layouts if "tp" in name}}
 
@@ -326,10 +317,8 @@ def with_contexts(
         "zero1+tp+sp+cp": tensor + split_optimizer + sequence_parallel("context") + heads,
     }
     mesh = "data=-1,context=2"
-    return (
-        layouts | new | with_heads,
-        meshes | dict.fromkeys(new, mesh) | dict.fromkeys(with_heads, f"{mesh},model=2"),
-    )
+    new_meshes = dict.fromkeys(new, mesh) | dict.fromkeys(with_heads, f"{mesh},model=2")
+    return layouts | new | with_heads, meshes | new_meshes
 
 
 def _by_token(heads: P) -> Layout:
@@ -392,10 +381,9 @@ def sequence_parallel(context: str | None = None) -> Layout:
     Args:
         context: the axis that tokens are split over everywhere; None if each branch has all tokens of a sample.
     """
-    branch, stream = P("data"), P("data", "model")
-    if context is not None:
-        branch, stream = P("data", context), P("data", (context, "model"))
-    return inside("residual", stream) + inside("branch_input", branch) + inside("branch_output", branch)
+    tokens = () if context is None else (context,)
+    branches = inside("branch_input", P("data", *tokens)) + inside("branch_output", P("data", *tokens))
+    return inside("residual", P("data", (*tokens, "model"))) + branches
 
 
 def inside(name: str, spec: P) -> Layout:

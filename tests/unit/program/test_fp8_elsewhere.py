@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
+from outlay.recipes.lm import lm
 
 pytestmark = [pytest.mark.compiles, needs_gpu_compiler]
 
@@ -77,6 +78,18 @@ def test_an_h100_scatters_sums_of_split_tensors_and_merges_no_products():
     summed = re.findall(r"= \(?(\w+\[[\d,]*)\S* all-reduce(?:-start)?\(", text)
     assert not [shape for shape in summed if shape.count(",") == 2]
     assert len(re.findall(r" reduce-scatter(?:-start)?\(", text)) == 2  # forward, and backward one for all three
+
+
+def test_what_is_computed_again_and_its_gradient_share_what_was_gathered():
+    """A kernel that data devices split comes together once in each pass over its layer, in 8 bits."""
+    sizes = {"width": 512, "heads": 4, "hidden": 1024, "layers": 4, "sequence": 256}
+    recipe = lm("tiny", **sizes, precision="fp8", dtype="bfloat16", remat="full")
+    mesh = outlay.mesh(data=4, model=2, target="h100:1x8")
+    layout = recipe.layouts["fsdp+tp"]
+    text = outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh).compiled.as_text()
+    gathers = re.findall(r"= (.*) all-gather(?:-start)?\(.*/while/body", text)
+    # Each has the seven kernels of a layer, before and after.
+    assert {line.count("f8e4m3fn[") for line in gathers} == {14}
 
 
 @pytest.mark.some_cases(1)

@@ -48,6 +48,7 @@ class Fp8Product:
         is_apart: whether the compiler must not merge the product with what reads it.
         constraints: the operations that say where the operands and the result lie, or None for each of them; None if
             the compiler would multiply scaled operands in wide floats.
+        is_recomputed: whether the backward pass computes the product again, right before its gradients.
         at_source: the context in which the backward pass is traced, so that it has the line of the product.
     """
 
@@ -59,6 +60,7 @@ class Fp8Product:
     rule: Fp8
     is_apart: bool
     constraints: Sequence[Any] | None
+    is_recomputed: bool
     at_source: Callable[[], AbstractContextManager[Any]]
 
     @classmethod
@@ -70,6 +72,7 @@ class Fp8Product:
         *,
         is_apart: bool,
         constraints: Sequence[Any] | None,
+        is_recomputed: bool,
         at_source: Callable[[], AbstractContextManager[Any]],
     ) -> Fp8Product:
         """Read a traced `dot_general`."""
@@ -82,7 +85,7 @@ class Fp8Product:
         own = [name for dim, name in enumerate(right) if dim not in shared]
         out = (*left_batch, *rest, *own)
         dtype = eqn.outvars[0].aval.dtype
-        return cls(left, right, out, dtype, are_parameters, rule, is_apart, constraints, at_source)
+        return cls(left, right, out, dtype, are_parameters, rule, is_apart, constraints, is_recomputed, at_source)
 
     def __call__(self, left: Any, right: Any, narrow: Callable[[int, Float8], Narrow]) -> jax.Array:
         """Multiply.
@@ -155,6 +158,10 @@ class Fp8Product:
             return jax.lax.optimization_barrier(result) if self.is_apart else result
 
         def forward(left: Any, right: Any, tallies: Any, operands: Any, residuals: Any) -> tuple[jax.Array, Any]:
+            if self.is_recomputed and any(self.constraints or ()):
+                # Gradients read what the product has scaled, or the compiler exchanges an operand once for each.
+                # What is kept from one pass to the other stays in 8 bits.
+                operands = [self._scaled(place, x, _wide(self.dtype)) for place, x in enumerate(operands)]
             # Not the function with the derivative: to the policy of a checkpoint it would be no product.
             return product(left, right, tallies, operands, residuals), (operands, residuals)
 
@@ -170,7 +177,7 @@ class Fp8Product:
         multiplied.defvjp(forward, backward)
         return multiplied(left, right, tallies, tuple(operands), residuals)
 
-    def _contracted(self, operands: Mapping[int, Narrow], into: int, dtype: Any) -> jax.Array:
+    def _contracted(self, operands: Mapping[int, Narrow | jax.Array], into: int, dtype: Any) -> jax.Array:
         """Multiply numbers of 8 bits, and scale by powers of two: the same before and after, in bfloat16 too.
 
         Other narrow floats would overflow. Where it is said where operands or results lie, the operands are scaled: a
@@ -179,24 +186,25 @@ class Fp8Product:
         exchange these in wide floats.
 
         Args:
-            operands: two of the left operand (0), the right one (1) and the result (2).
+            operands: two of the left operand (0), the right one (1) and the result (2), in 8 bits or scaled.
             into: the third.
             dtype: its dtype.
         """
         names = self.left, self.right, self.out
         (first, one), (second, other) = operands.items()
-        own, others, wide = names[first], names[second], dtype if dtype == jnp.bfloat16 else jnp.float32
-        if not any(self.constraints or ()):
+        own, others, wide = names[first], names[second], _wide(dtype)
+        if isinstance(one, Narrow) and isinstance(other, Narrow) and not any(self.constraints or ()):
             result = _summed(one.values, other.values, own, others, names[into], wide)
             return (result * (one.scale * other.scale).astype(wide)).astype(dtype)
-        left, right = (
-            self._placed(place, x.values.astype(wide) * x.scale.astype(wide)) for place, x in operands.items()
-        )
+        left, right = (self._scaled(place, x, wide) for place, x in operands.items())
         return _summed(left, right, own, others, names[into], wide).astype(dtype)
 
-    def _placed(self, place: int, x: jax.Array) -> jax.Array:
+    def _scaled(self, place: int, x: Narrow | jax.Array, wide: Any) -> jax.Array:
+        if not isinstance(x, Narrow):
+            return x.astype(wide)
+        scaled = x.values.astype(wide) * x.scale.astype(wide)
         constraint = self.constraints[place] if self.constraints else None
-        return x if constraint is None else constraint.primitive.bind(x, **constraint.params)
+        return scaled if constraint is None else constraint.primitive.bind(scaled, **constraint.params)
 
     def _in_blocks(self, left: Any, right: Any) -> jax.Array:
         forward_form, backward_form = self.rule.forward, self.rule.backward
@@ -227,6 +235,11 @@ class Fp8Product:
         multiplied = jax.custom_vjp(in_blocks)
         multiplied.defvjp(lambda left, right: (in_blocks(left, right), (left, right)), backward)
         return multiplied(left, right)
+
+
+def _wide(dtype: Any) -> Any:
+    """Return what numbers of 8 bits are scaled in: without rounding, since scales are powers of two."""
+    return dtype if dtype == jnp.bfloat16 else jnp.float32
 
 
 def _block_dims(own: Names, others: Names, into: Names, *, is_parameter: bool) -> list[int]:

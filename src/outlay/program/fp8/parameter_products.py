@@ -61,11 +61,13 @@ class Surroundings(NamedTuple):
         rounded: what was made of each operand before the loop, or None.
         constraints: the operations that say where its operands and its result lie, or None for each.
         is_before_tanh: whether entries of its result go into a `tanh`, one by one.
+        is_recomputed: whether the backward pass computes it again, right before its gradients.
     """
 
     rounded: Sequence[Any]
     constraints: Sequence[Any]
     is_before_tanh: bool
+    is_recomputed: bool
 
 
 class Caller(NamedTuple):
@@ -75,11 +77,13 @@ class Caller(NamedTuple):
         of_arguments: the constraint that each argument comes from, or None.
         of_results: the constraint that takes each result next, or None.
         are_before_tanh: whether entries of each result go into a `tanh`.
+        is_recomputed: whether the backward pass runs the program again as a whole.
     """
 
     of_arguments: Sequence[Any] = ()
     of_results: Sequence[Any] = ()
     are_before_tanh: Sequence[bool] = ()
+    is_recomputed: bool = False
 
 
 _NONE = Caller()
@@ -121,7 +125,9 @@ def run_with_products(
         if _is_product(eqn, of):
             made = [None if one is None else rounded.get(one.key) for one in of]
             constraints = [*facts_of(before, eqn.invars), behind.get(eqn.outvars[0])]
-            return multiply(eqn, values, of, shared, Surroundings(made, constraints, eqn.outvars[0] in before_tanh))
+            is_before_tanh = eqn.outvars[0] in before_tanh
+            around = Surroundings(made, constraints, is_before_tanh, caller.is_recomputed)
+            return multiply(eqn, values, of, shared, around)
         inside = ORIGINS.inside(eqn, of) if eqn.primitive.name in _ENTERED and any(of) else []
         if not any(next(products_in(*one), None) for one in inside):
             return bind(*values)
@@ -130,9 +136,13 @@ def run_with_products(
             within = next(origins for one, origins in inside if one is inner or one is getattr(inner, "jaxpr", None))
             if eqn.primitive.name in (SCAN, COND):
                 return run_with_products(inner, values, within, multiply, round_stack, more)
-            are_before_tanh = [one in before_tanh for one in eqn.outvars]
-            caller = Caller(facts_of(before, eqn.invars), facts_of(behind, eqn.outvars), are_before_tanh)
-            return run_with_products(inner, values, within, multiply, round_stack, more, caller)
+            own = Caller(
+                facts_of(before, eqn.invars),
+                facts_of(behind, eqn.outvars),
+                [one in before_tanh for one in eqn.outvars],
+                caller.is_recomputed or eqn.primitive.name in CHECKPOINTS,
+            )
+            return run_with_products(inner, values, within, multiply, round_stack, more, own)
 
         if eqn.primitive.name == SCAN and round_stack is not None:
             body, within = inside[0]
