@@ -158,9 +158,9 @@ class Fp8Product:
             return jax.lax.optimization_barrier(result) if self.is_apart else result
 
         def forward(left: Any, right: Any, tallies: Any, operands: Any, residuals: Any) -> tuple[jax.Array, Any]:
-            if self.is_recomputed and any(self.constraints or ()):
+            if self.is_recomputed and self._scales_operands:
                 # Gradients read what the product has scaled, or the compiler exchanges an operand once for each.
-                # What is kept from one pass to the other stays in 8 bits.
+                # Where nothing is recomputed, what is kept from one pass to the other stays in 8 bits.
                 operands = [self._scaled(place, x, _wide(self.dtype)) for place, x in enumerate(operands)]
             # Not the function with the derivative: to the policy of a checkpoint it would be no product.
             return product(left, right, tallies, operands, residuals), (operands, residuals)
@@ -193,11 +193,16 @@ class Fp8Product:
         names = self.left, self.right, self.out
         (first, one), (second, other) = operands.items()
         own, others, wide = names[first], names[second], _wide(dtype)
-        if isinstance(one, Narrow) and isinstance(other, Narrow) and not any(self.constraints or ()):
+        if isinstance(one, Narrow) and isinstance(other, Narrow) and not self._scales_operands:
             result = _summed(one.values, other.values, own, others, names[into], wide)
             return (result * (one.scale * other.scale).astype(wide)).astype(dtype)
         left, right = (self._scaled(place, x, wide) for place, x in operands.items())
         return _summed(left, right, own, others, names[into], wide).astype(dtype)
+
+    @property
+    def _scales_operands(self) -> bool:
+        """Whether operands are scaled before the product, not its result."""
+        return any(self.constraints or ())
 
     def _scaled(self, place: int, x: Narrow | jax.Array, wide: Any) -> jax.Array:
         if not isinstance(x, Narrow):
